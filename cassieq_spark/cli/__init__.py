@@ -1,0 +1,7 @@
+"""The command ``cassieq``: queues and a local Cassandra from a terminal."""
+
+from __future__ import annotations
+
+from cassieq_spark.cli.app import main
+
+__all__ = ["main"]

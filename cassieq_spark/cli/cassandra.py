@@ -1,0 +1,99 @@
+"""``cassieq cassandra``: one real node for development, without Docker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cassieq_spark.cli.output import FAILED, print_note, print_result
+from cassieq_spark.embedded import daemon
+from cassieq_spark.embedded.daemon import DaemonState, DaemonStatus
+from cassieq_spark.embedded.jars import CASSANDRA_VERSION, cassandra_jars
+from cassieq_spark.embedded.java import find_java
+
+app = typer.Typer(
+    help=f"One local Apache Cassandra {CASSANDRA_VERSION} node for development, without Docker.",
+    no_args_is_help=True,
+)
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir", help="Where it keeps everything; by default the user's data directory."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
+
+
+@app.command()
+def start(
+    *,
+    data_dir: DataDir = None,
+    port: Annotated[
+        int, typer.Option(help="The native protocol's port, on 127.0.0.1.", min=1, max=65535)
+    ] = 9042,
+    heap: Annotated[str, typer.Option(help="The JVM's heap, as in -Xmx.")] = "1g",
+    as_json: Json = False,
+) -> None:
+    """Start the node, or find it running; it answers CQL when this returns, and outlives it.
+
+    Exit codes: 0 it is up, 1 it is not.
+    """
+    root = _root(data_dir)
+    print_note(f"Starting Cassandra {CASSANDRA_VERSION} on {root} ...")
+    _print_status(daemon.start(root, port=port, heap=heap), as_json=as_json)
+
+
+@app.command()
+def stop(*, data_dir: DataDir = None, as_json: Json = False) -> None:
+    """Stop the node gracefully; its data stays.
+
+    Exit codes: 0 it is down, also when it was before; 1 it had to be killed.
+    """
+    root = _root(data_dir)
+    if not daemon.stop(root):
+        print_note(f"No node is running on {root}")
+    _print_status(daemon.status(root), as_json=as_json)
+
+
+@app.command()
+def status(*, data_dir: DataDir = None, as_json: Json = False) -> None:
+    """Show whether the node is up.
+
+    Exit codes: 0 it answers CQL, 1 it does not.
+    """
+    found = daemon.status(_root(data_dir))
+    _print_status(found, as_json=as_json)
+    if found.state is not DaemonState.UP:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def fetch(*, as_json: Json = False) -> None:
+    """Fetch the Cassandra jars into the user's cache (62 MB), so that a first start is quick."""
+    java = find_java()
+    jars = cassandra_jars(java, on_fetch=print_note)
+    print_result({"java": str(java.home), "jars": str(jars)}, as_json=as_json)
+
+
+@app.command()
+def java() -> None:
+    """Print the home directory of the Java 17 that the node runs on."""
+    typer.echo(find_java().home)
+
+
+def _root(data_dir: Path | None) -> Path:
+    return daemon.default_data_dir() if data_dir is None else data_dir.absolute()
+
+
+def _print_status(found: DaemonStatus, *, as_json: bool) -> None:
+    result = {
+        "state": str(found.state),
+        "contact_points": found.contact_points,
+        "datacenter": None if found.contact_points is None else found.datacenter,
+        "pid": found.pid,
+        "data_dir": str(found.data_dir),
+    }
+    print_result(result, as_json=as_json)

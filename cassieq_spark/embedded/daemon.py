@@ -1,0 +1,172 @@
+"""One node that outlives its starter, for ``cassieq cassandra start | stop | status``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import platformdirs
+
+from cassieq_spark.embedded.config import DATACENTER, NodeConfig
+from cassieq_spark.embedded.jars import cassandra_jars
+from cassieq_spark.embedded.java import find_java
+from cassieq_spark.embedded.lock import Holder, holder_of, is_locked, record_holder, take_lock
+from cassieq_spark.embedded.node import STOP_TIMEOUT_S
+from cassieq_spark.embedded.node_log import NodeLog
+from cassieq_spark.embedded.poll import becomes_true
+from cassieq_spark.embedded.ports import check_ports, choose_ports
+from cassieq_spark.embedded.probe import answers_cql
+from cassieq_spark.embedded.process import await_cql
+from cassieq_spark.errors import EmbeddedFailed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ADDRESS = "127.0.0.1"
+
+
+class DaemonState(StrEnum):
+    """What a look from outside can tell."""
+
+    UP = "up"
+    NOT_ANSWERING = "not answering"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonStatus:
+    """The node on one data directory; without pid and contact points when it is down."""
+
+    state: DaemonState
+    data_dir: Path
+    datacenter: str = DATACENTER
+    contact_points: str | None = None
+    pid: int | None = None
+
+
+def default_data_dir() -> Path:
+    """In the user's data directory: what is put there is meant to stay."""
+    return platformdirs.user_data_path("cassieq") / "cassandra"
+
+
+def status(data_dir: Path) -> DaemonStatus:
+    """Look whether the node runs, and whether it answers CQL within a second."""
+    holder = holder_of(_directory(data_dir))
+    if holder is None:
+        return DaemonStatus(state=DaemonState.DOWN, data_dir=data_dir)
+    is_up = answers_cql(_ADDRESS, holder.port)
+    return DaemonStatus(
+        state=DaemonState.UP if is_up else DaemonState.NOT_ANSWERING,
+        data_dir=data_dir,
+        contact_points=f"{_ADDRESS}:{holder.port}",
+        pid=holder.pid,
+    )
+
+
+def start(data_dir: Path, *, port: int, heap: str, start_timeout_s: float = 180.0) -> DaemonStatus:
+    """Start the node, or find it running; it answers CQL when this returns.
+
+    Raises:
+        JavaNotFound: There is no Java 17.
+        EmbeddedFailed: It did not start, with the end of its log, or it runs on another port.
+    """
+    java = find_java()
+    jars = cassandra_jars(java)
+    _directory(data_dir).mkdir(parents=True, exist_ok=True)
+    lock = take_lock(_directory(data_dir))
+    if lock is None:
+        return _join_running(data_dir, port, start_timeout_s)
+    try:
+        ports = choose_ports((_ADDRESS,), native=port, kept_in=data_dir)
+        config = NodeConfig(
+            directory=_directory(data_dir),
+            index=0,
+            addresses=(_ADDRESS,),
+            native_port=ports.native,
+            storage_port=ports.storage,
+            heap=heap,
+        )
+        check_ports(_ADDRESS, (ports.native, ports.storage))
+        config.write()
+        log = NodeLog(config)
+        log.mark_start()
+        process = _launch(config, [str(java.executable), *config.jvm_arguments(jars)], lock)
+        record_holder(lock, Holder(pid=process.pid, port=port))
+    finally:
+        os.close(lock)
+    try:
+        await_cql(config, log, process, start_timeout_s)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    process.returncode = 0  # it is meant to outlive us: no ResourceWarning about that
+    return status(data_dir)
+
+
+def stop(data_dir: Path) -> bool:
+    """Drain and end the node; False when it was down already.
+
+    Raises:
+        EmbeddedFailed: It had to be killed.
+    """
+    holder = holder_of(_directory(data_dir))
+    if holder is None:
+        return False
+    # Safe by pid: the lock is held, and only the JVM that is recorded in it can hold it.
+    os.kill(holder.pid, signal.SIGTERM)
+    os.kill(holder.pid, signal.SIGCONT)
+    if not _is_freed(data_dir):
+        os.kill(holder.pid, signal.SIGKILL)
+        raise EmbeddedFailed(
+            f"the node on {data_dir} did not stop within {STOP_TIMEOUT_S:g} s and was killed; "
+            "nothing acknowledged is lost"
+        )
+    return True
+
+
+def _launch(config: NodeConfig, command: list[str], lock: int) -> subprocess.Popen[bytes]:
+    with config.console_log.open("wb") as console:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=console,
+            cwd=config.directory,
+            pass_fds=(lock,),
+            start_new_session=True,
+        )
+
+
+def _join_running(data_dir: Path, port: int, limit_s: float) -> DaemonStatus:
+    """The running node; it may be booting just now, for another call."""
+    becomes_true(lambda: status(data_dir).state is not DaemonState.NOT_ANSWERING, limit_s=limit_s)
+    found = status(data_dir)
+    if found.state is DaemonState.DOWN:
+        raise EmbeddedFailed(
+            f"the node on {data_dir} ended while this call waited for it. Try again; its log is in "
+            f"{_directory(data_dir) / 'log'}"
+        )
+    if found.state is not DaemonState.UP:
+        raise EmbeddedFailed(
+            f"the node on {data_dir} runs (pid {found.pid}) but has not answered CQL for "
+            f"{limit_s:g} s. Its log is in {_directory(data_dir) / 'log'}"
+        )
+    if found.contact_points != f"{_ADDRESS}:{port}":
+        raise EmbeddedFailed(
+            f"the node on {data_dir} runs on {found.contact_points}, asked for port {port}. "
+            "Stop it first, or name another data directory"
+        )
+    return found
+
+
+def _is_freed(data_dir: Path) -> bool:
+    return becomes_true(lambda: not is_locked(_directory(data_dir)), limit_s=STOP_TIMEOUT_S)
+
+
+def _directory(data_dir: Path) -> Path:
+    return data_dir / "node1"

@@ -1,0 +1,151 @@
+"""Fetches the Cassandra jars once per user, with the Ivy jar that PySpark ships."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import json
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import platformdirs
+
+from cassieq_spark.errors import EmbeddedFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cassieq_spark.embedded.java import Java
+
+_logger = logging.getLogger("cassieq_spark.embedded")
+
+CASSANDRA_VERSION = "5.0.9"
+
+#: A corporate mirror's Ivy settings file; the same file that Spark takes as spark.jars.ivySettings.
+IVY_SETTINGS_VARIABLE = "CASSIEQ_IVY_SETTINGS"
+
+#: ~95 small files, one after the other: 85 s on a slow line, and a stalled line must end somehow.
+_RESOLVE_TIMEOUT_S = 1_200
+
+_MANIFEST = "manifest.json"
+
+#: Without the classifier, the native netty jars of all platforms would overwrite each other. All
+#: artifact types are taken: some jars are published as type "bundle".
+_RETRIEVE_PATTERN = "[artifact]-[revision](-[classifier]).[ext]"
+
+
+def cassandra_jars(
+    java: Java,
+    cache_dir: Path | None = None,
+    *,
+    on_fetch: Callable[[str], None] = _logger.info,
+) -> Path:
+    """The directory with Cassandra and all it needs (101 jars, 62 MB), fetched if it is not there.
+
+    Blocks while another process fetches the same jars; the directory appears whole or not at all.
+
+    Args:
+        java: Runs Ivy.
+        cache_dir: Default: the user's cache directory.
+        on_fetch: Told once when they must be fetched, which takes a minute or two.
+
+    Raises:
+        EmbeddedFailed: Ivy could not fetch them; the message ends with Ivy's own last lines.
+    """
+    root = cache_dir or platformdirs.user_cache_path("cassieq")
+    target = root / f"cassandra-{CASSANDRA_VERSION}"
+    if _is_complete(target):
+        return target
+    root.mkdir(parents=True, exist_ok=True)
+    with _exclusive(root / f"cassandra-{CASSANDRA_VERSION}.lock"):
+        if not _is_complete(target):
+            on_fetch(f"Fetching Cassandra {CASSANDRA_VERSION} into {target} (62 MB, once)")
+            _fetch(java, root, target)
+    return target
+
+
+def _fetch(java: Java, root: Path, target: Path) -> None:
+    staging = Path(tempfile.mkdtemp(prefix="fetch-", dir=root))
+    try:
+        _resolve(java, ivy_cache=root / "ivy", into=staging)
+        sizes = {jar.name: jar.stat().st_size for jar in sorted(staging.glob("*.jar"))}
+        (staging / _MANIFEST).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
+        if target.exists():  # a cleaner took some of its files
+            shutil.rmtree(target)
+        staging.rename(target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _resolve(java: Java, *, ivy_cache: Path, into: Path) -> None:
+    settings = os.environ.get(IVY_SETTINGS_VARIABLE)
+    command = [
+        str(java.executable),
+        *java.trust_options,
+        *("-jar", str(_ivy_jar())),
+        *(("-settings", settings) if settings else ()),
+        *("-cache", str(ivy_cache)),
+        *("-dependency", "org.apache.cassandra", "cassandra-all", CASSANDRA_VERSION),
+        *("-confs", "default"),
+        *("-retrieve", str(into / _RETRIEVE_PATTERN)),
+    ]
+    try:
+        ivy = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_RESOLVE_TIMEOUT_S,
+        )
+        output, problem = ivy.stdout, f"exit code {ivy.returncode}" if ivy.returncode else ""
+    except subprocess.TimeoutExpired as error:
+        output = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else ""
+        problem = f"no end after {_RESOLVE_TIMEOUT_S} s"
+    # Ivy has been seen to end with code 0 although it found nothing to copy.
+    if not problem and not (into / f"cassandra-all-{CASSANDRA_VERSION}.jar").is_file():
+        problem = "the Cassandra jar is not among what it fetched"
+    if problem:
+        tail = "\n".join(output.splitlines()[-25:])
+        raise EmbeddedFailed(
+            f"the Cassandra {CASSANDRA_VERSION} jars could not be fetched: {problem}. "
+            f"Check that this machine reaches Maven Central, or name a mirror's settings file in "
+            f"{IVY_SETTINGS_VARIABLE}. Ivy's last lines:\n{tail}"
+        )
+
+
+def _ivy_jar() -> Path:
+    """The Ivy jar inside the installed PySpark, found without importing it (that takes 0.5 s)."""
+    spec = importlib.util.find_spec("pyspark")
+    package = Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+    jars = sorted((package / "jars").glob("ivy-*.jar")) if package is not None else []
+    if not jars:
+        raise EmbeddedFailed(
+            f"no Ivy jar in the installed PySpark ({package or 'not installed'}), so the "
+            "Cassandra jars cannot be fetched. Reinstall it: pip install --force-reinstall pyspark"
+        )
+    return jars[-1]
+
+
+def _is_complete(target: Path) -> bool:
+    """Whether every jar is there with its size: cleaners of cache directories delete by age."""
+    try:
+        sizes = json.loads((target / _MANIFEST).read_text(encoding="utf-8"))
+        return all((target / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError):
+        return False
+
+
+@contextlib.contextmanager
+def _exclusive(lock_file: Path) -> Iterator[None]:
+    with lock_file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

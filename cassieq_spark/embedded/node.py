@@ -1,0 +1,248 @@
+"""One node of an embedded cluster, and what a fault test may do to it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cassieq_spark.embedded.node_log import NodeLog
+from cassieq_spark.embedded.ports import check_ports
+from cassieq_spark.embedded.probe import answers_cql
+from cassieq_spark.embedded.process import NodeProcess, await_cql
+from cassieq_spark.errors import EmbeddedFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from cassieq_spark.embedded.config import NodeConfig
+    from cassieq_spark.embedded.java import Java
+
+#: Draining flushes every memtable: 3 s idle, 11 s for a ring on two cores, more on a slow disk.
+STOP_TIMEOUT_S = 90.0
+
+_KILL_TIMEOUT_S = 30.0
+_GOSSIP_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """What every node of a cluster is started with."""
+
+    java: Java
+    jars: Path
+    is_temporary: bool
+    start_timeout_s: float
+
+
+class Node:
+    """One JVM on one loopback address. Its verbs block until they have taken effect."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        installation: Installation,
+        neighbours: Callable[[], Iterable[Node]],
+    ) -> None:
+        self._config = config
+        self._installation = installation
+        self._neighbours = neighbours
+        self._process: NodeProcess | None = None
+        self.is_paused = False
+        self._log = NodeLog(config)
+
+    @property
+    def address(self) -> str:
+        """The loopback address."""
+        return self._config.address
+
+    @property
+    def port(self) -> int:
+        """The native protocol's port, the same on every node of a cluster."""
+        return self._config.native_port
+
+    @property
+    def contact_point(self) -> str:
+        """``host:port``."""
+        return f"{self.address}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The JVM's process id; None while it is down."""
+        return self._process.pid if self._process is not None and self.is_running else None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the JVM exists, paused or not."""
+        return self._process is not None and not self._process.has_ended
+
+    @property
+    def answers(self) -> bool:
+        """Whether CQL answers within a second."""
+        return answers_cql(self.address, self.port)
+
+    def log_tail(self) -> str:
+        """The last lines that the node has logged since its last start."""
+        return self._log.tail()
+
+    def log_position(self) -> int:
+        """The present end of the log, for ``sees_up(since=...)``."""
+        return self._log.position()
+
+    def sees_up(self, other: Node, *, since: int = 0) -> bool:
+        """Whether this node's gossip last called the other one up, after ``since`` in its log."""
+        return self._log.peers(since=since).get(other.address, False)
+
+    def start(self) -> None:
+        """Boot (5 to 12 s), until CQL answers and every other running node sees it up.
+
+        Raises:
+            EmbeddedFailed: It did not, with the end of its log, or it is running already. No
+                process is left behind.
+        """
+        boot([self])
+
+    def stop(self) -> None:
+        """Drain and end it, as an operator would; nothing happens when it is down.
+
+        Raises:
+            EmbeddedFailed: It had to be killed; with the end of its log.
+        """
+        stop([self])
+
+    def kill(self) -> None:
+        """SIGKILL; nothing happens when it is down. Acknowledged writes are on its disk."""
+        if self._process is not None:
+            self._process.signal(signal.SIGKILL)
+            self._process.wait(_KILL_TIMEOUT_S)
+            self._process = None
+
+    def restart(self) -> None:
+        """Stop it if it runs, then start it on the same data and ports."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: the kernel still accepts connections, nothing is answered."""
+        if self._process is not None:
+            self._process.signal(signal.SIGSTOP)
+            self.is_paused = True
+
+    def resume(self) -> None:
+        """SIGCONT; nothing happens when it is not paused."""
+        if self._process is not None and self.is_paused:
+            self._process.signal(signal.SIGCONT)
+            self.is_paused = False
+
+    def launch(self) -> Mapping[Node, int]:
+        """First third of ``start``: the JVM is started.
+
+        Returns:
+            The nodes that must come to see it up, each with its log's present end.
+        """
+        if self.is_running:
+            raise EmbeddedFailed(f"node {self.contact_point} is running already")
+        config = self._config
+        check_ports(config.address, (config.native_port, config.storage_port))
+        config.write()
+        self._log.mark_start()
+        witnesses = {
+            node: node.log_position()
+            for node in self._neighbours()
+            if node.is_running and not node.is_paused
+        }
+        java, jars = self._installation.java, self._installation.jars
+        self._process = NodeProcess.launch(
+            config,
+            [str(java.executable), *config.jvm_arguments(jars)],
+            remove=config.directory if self._installation.is_temporary else None,
+        )
+        self.is_paused = False
+        return witnesses
+
+    def await_cql(self) -> None:
+        """Second third of ``start``: return when CQL answers."""
+        if self._process is not None:
+            limit_s = self._installation.start_timeout_s
+            await_cql(self._config, self._log, self._process, limit_s)
+
+    def await_witnesses(self, witnesses: Mapping[Node, int]) -> None:
+        """Last third of ``start``: each witness sees this node up, and this one each of them."""
+        process = self._process
+        deadline = time.monotonic() + self._installation.start_timeout_s
+        while process is not None:
+            blind = [
+                node.contact_point
+                for node, position in witnesses.items()
+                if not (node.sees_up(self, since=position) and self.sees_up(node))
+            ]
+            if not blind:
+                return
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GOSSIP_POLL_S)
+            if process.has_ended or time.monotonic() > deadline:
+                raise EmbeddedFailed(
+                    f"node {self.contact_point} booted, but it and {', '.join(blind)} do not see "
+                    f"each other up. Its last lines:\n{self.log_tail()}"
+                )
+
+    def request_stop(self) -> None:
+        """First half of ``stop``."""
+        if self._process is not None:
+            self.resume()
+            self._process.signal(signal.SIGTERM)
+
+    def await_stop(self) -> str | None:
+        """Second half of ``stop``: what went wrong, if anything did; the JVM is gone anyway."""
+        if self._process is None:
+            return None
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            tail = self.log_tail()
+            self.kill()
+            return (
+                f"node {self.contact_point} did not stop within {STOP_TIMEOUT_S:g} s and was "
+                f"killed. Its last lines:\n{tail}"
+            )
+        self._process = None
+        return None
+
+
+def boot(nodes: Iterable[Node]) -> None:
+    """Boot nodes side by side, until all answer CQL and all running nodes see each other up.
+
+    Raises:
+        EmbeddedFailed: One did not; then all of ``nodes`` are killed.
+    """
+    launched: dict[Node, Mapping[Node, int]] = {}
+    try:
+        for node in nodes:
+            launched[node] = node.launch()
+        for node in launched:
+            node.await_cql()
+        for node, witnesses in launched.items():
+            booted_with_it = {other: 0 for other in launched if other is not node}
+            node.await_witnesses({**witnesses, **booted_with_it})
+    except BaseException:
+        for node in launched:
+            node.kill()
+        raise
+
+
+def stop(nodes: Iterable[Node]) -> None:
+    """Stop nodes side by side; all are down afterwards.
+
+    Raises:
+        EmbeddedFailed: Some had to be killed.
+    """
+    stopping = list(nodes)
+    for node in stopping:
+        node.request_stop()
+    problems = [problem for node in stopping if (problem := node.await_stop()) is not None]
+    if problems:
+        raise EmbeddedFailed("\n".join(problems))

@@ -1,0 +1,108 @@
+"""Ports for a cluster: free ones, the ones it had before, and a clear word when one is taken."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import socket
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from cassieq_spark.errors import EmbeddedFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_PORTS_FILE = "ports.json"
+
+#: Below the ephemeral ports of Linux (from 32768) and macOS (from 49152). A client that reconnects
+#: while its node is down could otherwise be given the node's port as its own source port, connect
+#: to itself, and keep the node from ever binding it again.
+_FIRST_PORT = 12_000
+_PORT_COUNT = 20_000
+
+#: Neighbouring pids start far apart, so test runs side by side do not race for the same port; one
+#: counter for the process, so two clusters of it are never given the same one.
+_candidates = itertools.count(os.getpid() * 37)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The ports of every node of a cluster: its nodes differ by address."""
+
+    nodes: int
+    native: int
+    storage: int
+
+
+def choose_ports(
+    addresses: Sequence[str], *, native: int | None = None, kept_in: Path | None = None
+) -> Ports:
+    """Ports that are free on all addresses; those of ``kept_in``'s former life where there was one.
+
+    A ring that changes its storage port would wait for its former self: peers are kept by address
+    and port.
+
+    Raises:
+        EmbeddedFailed: ``kept_in`` holds a ring of another size, or no port is free.
+    """
+    file = None if kept_in is None else kept_in / _PORTS_FILE
+    if file is not None and file.is_file():
+        kept = Ports(**json.loads(file.read_text(encoding="utf-8")))
+        if kept.nodes != len(addresses):
+            raise EmbeddedFailed(
+                f"{kept_in} holds a ring of {kept.nodes} nodes, asked for {len(addresses)}. "
+                "Name another data directory, or ask for as many"
+            )
+        ports = Ports(nodes=kept.nodes, native=native or kept.native, storage=kept.storage)
+    else:
+        ports = Ports(
+            nodes=len(addresses),
+            native=native or _free_port(addresses),
+            storage=_free_port(addresses),
+        )
+    if file is not None:
+        file.write_text(json.dumps(asdict(ports)), encoding="utf-8")
+    return ports
+
+
+def check_ports(address: str, ports: Sequence[int]) -> None:
+    """Fail early, and say what to do, where the JVM's own error is a page of stack trace.
+
+    Raises:
+        EmbeddedFailed: The address or a port is not to be had.
+    """
+    for port in ports:
+        problem = _bind_problem(address, port)
+        if problem == errno.EADDRNOTAVAIL:
+            raise EmbeddedFailed(
+                f"{address} is no address of this machine, and a ring's nodes need one each. "
+                f"On macOS: sudo ifconfig lo0 alias {address}"
+            )
+        if problem is not None:
+            raise EmbeddedFailed(
+                f"port {port} of {address} cannot be used ({os.strerror(problem)}). "
+                "Stop the server that has it, or choose another port"
+            )
+
+
+def _free_port(addresses: Sequence[str]) -> int:
+    for candidate in itertools.islice(_candidates, _PORT_COUNT):
+        port = _FIRST_PORT + candidate % _PORT_COUNT
+        if all(_bind_problem(address, port) != errno.EADDRINUSE for address in addresses):
+            return port
+    raise EmbeddedFailed(f"no port is free from {_FIRST_PORT} to {_FIRST_PORT + _PORT_COUNT - 1}")
+
+
+def _bind_problem(address: str, port: int) -> int | None:
+    with socket.socket() as probe:
+        # As the JVM does; without it a port in TIME_WAIT looks taken.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            return error.errno
+    return None

@@ -1,0 +1,34 @@
+"""Asks a node over a raw socket whether CQL answers, so that waiting for it needs no driver."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+#: Native protocol v4: version, flags, stream, opcode, body length. Only the request without a body.
+_HEADER = struct.Struct(">BBhBi")
+_REQUEST_V4 = 0x04
+_RESPONSE_V4 = 0x84
+_OPTIONS = 0x05
+_SUPPORTED = 0x06
+
+
+def answers_cql(host: str, port: int, *, timeout_s: float = 1.0) -> bool:
+    """Whether the node answers OPTIONS with SUPPORTED, the first exchange of every driver.
+
+    An open port is not enough: the kernel accepts connections for a stopped (SIGSTOP) JVM too.
+    """
+    request = _HEADER.pack(_REQUEST_V4, 0, 0, _OPTIONS, 0)
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s) as connection:
+            connection.sendall(request)
+            header = b""
+            while len(header) < _HEADER.size:
+                received = connection.recv(_HEADER.size - len(header))
+                if not received:
+                    return False
+                header += received
+    except OSError:
+        return False
+    version, _flags, _stream, opcode, _length = _HEADER.unpack(header)
+    return bool(version == _RESPONSE_V4 and opcode == _SUPPORTED)

@@ -1,0 +1,316 @@
+"""Every exception of the package.
+
+    CassieqError
+    ├─ UsageError (ValueError)       OptionUnknown · OptionInvalid · BodyInvalid
+    ├─ QueueError                    QueueNotFound · QueueExists · QueueDeleted
+    ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
+    ├─ PutAmbiguous
+    ├─ StoreError                    StoreUnavailable · StoreTimeout · CasAmbiguous · CasContention
+    │                                SchemaMissing · SchemaMismatch · RowCorrupt
+    ├─ StreamError                   LeaseLost · DataLoss · OffsetUnreadable · SinkFenced
+    │                                SinkIdReused · SinkDiverged · StreamFenced
+    ├─ EnvironmentProblem            EmbeddedFailed · JavaNotFound · WorkerEnvironment
+    └─ RepairError                   LeaderLost
+
+Spark carries text only across its boundary: class, attributes and cause are gone on the user's side.
+So ``str(error)`` starts with ``[cassieq:<code>]`` and stands alone: what happened, which one, what to
+do. A code is never renamed after a release. Every error pickles.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class CassieqError(Exception):
+    """Base of all errors of this package.
+
+    Attributes:
+        code: Stable name in lower snake case.
+        retriable: Whether the same call may succeed later without anybody doing anything.
+        meaning: One sentence for the reference.
+        remedy: One sentence for the reference.
+    """
+
+    code: ClassVar[str] = "error"
+    retriable: ClassVar[bool] = False
+    meaning: ClassVar[str] = ""
+    remedy: ClassVar[str] = ""
+
+    def __init__(self, message: str, **data: object) -> None:
+        self.message = message
+        super().__init__(message)
+        self.__dict__.update(data)
+
+    def __str__(self) -> str:
+        """Code first, so that it survives as text."""
+        return f"[cassieq:{self.code}] {self.message}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Message positional, data as state: an error with keyword-only data would not unpickle."""
+        return type(self), (self.message,), dict(self.__dict__)
+
+
+class UsageError(CassieqError, ValueError):
+    """A caller's mistake, found before anything was written."""
+
+    code = "usage"
+    meaning = "The call or the cluster's set-up does not fit."
+    remedy = "Do as the message says."
+
+
+class OptionUnknown(UsageError):
+    """No option of that name."""
+
+    code = "option_unknown"
+    meaning = "An option is misspelt or belongs to another scope."
+    remedy = "Use the name the message suggests, or one of the options reference."
+
+
+class OptionInvalid(UsageError):
+    """An option's value is out of its range or of another type."""
+
+    code = "option_invalid"
+    meaning = "An option has a value it cannot have."
+    remedy = "Use a value of the range that the message names."
+
+
+class BodyInvalid(UsageError):
+    """A message body is missing, of another type, or too large."""
+
+    code = "body_invalid"
+    meaning = "A message cannot be stored as it is."
+    remedy = "Look at the row that the message names; cast text to binary."
+
+
+class QueueError(CassieqError):
+    """About a queue as a whole."""
+
+
+class QueueNotFound(QueueError):
+    """There is no queue of that name."""
+
+    code = "queue_not_found"
+    meaning = "No queue of that name is in the keyspace."
+    remedy = "Create it, or look for a misspelt name with client.queues()."
+
+
+class QueueExists(QueueError):
+    """It is there with other settings; ``differences`` names them."""
+
+    code = "queue_exists"
+    meaning = "A queue of that name has other settings than asked for."
+    remedy = "Open it with client.queue(), or choose another name."
+
+    queue: str = ""
+    differences: tuple[str, ...] = ()
+
+
+class QueueDeleted(QueueError):
+    """The queue was deleted under its user."""
+
+    code = "queue_deleted"
+    meaning = "The queue was deleted while it was open."
+    remedy = "Open it again if it was created anew; else stop."
+
+
+class ReceiptError(CassieqError):
+    """About a receipt."""
+
+
+class ReceiptInvalid(ReceiptError, ValueError):
+    """This is no receipt of this queue."""
+
+    code = "receipt_invalid"
+    meaning = "A receipt is truncated, altered, of another queue, or no receipt at all."
+    remedy = "Pass receipts as they were got, unchanged."
+
+
+class ReceiptExpired(ReceiptError):
+    """The lease ended; ``refused`` names the receipts."""
+
+    code = "receipt_expired"
+    meaning = "The message was delivered again, released or updated since."
+    remedy = "Drop the result, or make the work idempotent; a longer visibility timeout helps."
+
+    refused: tuple[str, ...] = ()
+
+
+class PutAmbiguous(CassieqError):
+    """It may have been stored, or delivered already; ``message_ids`` says which."""
+
+    code = "put_ambiguous"
+    meaning = "The outcome of a put cannot be known."
+    remedy = "Look for the message id where it is consumed before you put it again."
+
+    message_ids: tuple[str, ...] = ()
+
+
+class StoreError(CassieqError):
+    """About Cassandra; always raised from the driver's own exception."""
+
+
+class StoreUnavailable(StoreError):
+    """Cassandra is not there, or too few replicas are."""
+
+    code = "store_unavailable"
+    retriable = True
+    meaning = "No node, or too few replicas for a quorum, could take the statement."
+    remedy = "Bring nodes back; the same client recovers by itself."
+
+
+class StoreTimeout(StoreError):
+    """A read or an idempotent write was not answered in time."""
+
+    code = "store_timeout"
+    retriable = True
+    meaning = "A statement stayed unanswered through all its retries."
+    remedy = "Try again; look at the cluster's load."
+
+
+class CasAmbiguous(StoreError):
+    """A compare-and-set stayed unanswered although it was sent again and again."""
+
+    code = "cas_ambiguous"
+    meaning = "It is unknown whether a conditional write took effect."
+    remedy = "Nothing is lost: leases run out and transactions are decided by whoever comes next."
+
+
+class CasContention(StoreError):
+    """A compare-and-set lost against others many times in a row."""
+
+    code = "cas_contention"
+    retriable = True
+    meaning = "Too many clients change the same row."
+    remedy = "Try again; use larger batches, prefetch, or fewer clients."
+
+
+class SchemaMissing(StoreError):
+    """The keyspace or its tables are not there."""
+
+    code = "schema_missing"
+    meaning = "The keyspace was not bootstrapped."
+    remedy = "Call client.bootstrap(replication=...) once."
+
+
+class SchemaMismatch(StoreError):
+    """The tables, or the cluster's settings, do not fit this release."""
+
+    code = "schema_mismatch"
+    meaning = "The keyspace is of another schema version, or the cluster forbids what is needed."
+    remedy = "Use the matching release, migrate, or change the setting that the message names."
+
+
+class RowCorrupt(StoreError):
+    """A stored value cannot be what this package wrote."""
+
+    code = "row_corrupt"
+    meaning = "A row or chunk was altered from outside, or a rule of the protocol was broken."
+    remedy = "Stop consumers of that queue and run a verify pass; report it."
+
+
+class StreamError(CassieqError):
+    """About a streaming query or a sink's transaction."""
+
+
+class LeaseLost(StreamError):
+    """Messages of a replayed batch were delivered to somebody else meanwhile."""
+
+    code = "lease_lost"
+    meaning = "The query was down longer than its visibility timeout."
+    remedy = "Use onLeaseLost=skip, or a longer visibilityTimeout."
+
+
+class DataLoss(StreamError):
+    """Messages that a checkpoint names are gone for good."""
+
+    code = "data_loss"
+    meaning = "The queue was deleted, re-created or purged under a checkpoint."
+    remedy = "Start with a new checkpoint, or set failOnDataLoss to false."
+
+
+class OffsetUnreadable(StreamError):
+    """A checkpoint's offset is of another source or a later release."""
+
+    code = "offset_unreadable"
+    meaning = "The checkpoint was not written by this source, or by a newer release."
+    remedy = "Use the release that wrote it, or a new checkpoint."
+
+
+class SinkFenced(StreamError):
+    """Another run, or an abort, has ended this transaction; nothing of it is visible."""
+
+    code = "sink_fenced"
+    meaning = "A sink's transaction was overtaken or aborted."
+    remedy = "Restart the query; if two run on one checkpoint, stop one."
+
+    sink_id: str = ""
+
+
+class SinkIdReused(StreamError):
+    """A sink id is used by two queries, queues, checkpoints or writes of one batch."""
+
+    code = "sink_id_reused"
+    meaning = "A sink id has another owner."
+    remedy = "Use another sinkId, or client.forget_sink() if the owner is gone for good."
+
+    sink_id: str = ""
+
+
+class SinkDiverged(StreamError):
+    """A batch is older than the last one committed."""
+
+    code = "sink_diverged"
+    meaning = "A checkpoint was restored from an older backup, or is a copy."
+    remedy = "Start from the newest checkpoint, or call client.forget_sink()."
+
+    sink_id: str = ""
+
+
+class StreamFenced(StreamError):
+    """Another run of this checkpoint has taken the leases over."""
+
+    code = "stream_fenced"
+    meaning = "Two queries run on one checkpoint or on copies of it."
+    remedy = "Stop one of them."
+
+
+class EnvironmentProblem(CassieqError):
+    """About the machine a program runs on."""
+
+
+class EmbeddedFailed(EnvironmentProblem):
+    """An embedded Cassandra node did not do what it was told; the end of its log is in the text."""
+
+    code = "embedded_failed"
+    meaning = "An embedded Cassandra node did not start or stop."
+    remedy = "Read the end of its log in the message."
+
+
+class JavaNotFound(EnvironmentProblem):
+    """No Java of a fitting version was found."""
+
+    code = "java_not_found"
+    meaning = "Cassandra or Spark needs a Java that is not there."
+    remedy = "Install Java 17 or set JAVA_HOME."
+
+
+class WorkerEnvironment(EnvironmentProblem):
+    """The Python that Spark runs lacks something."""
+
+    code = "worker_environment"
+    meaning = "Spark's Python workers run another interpreter than the driver, or lack a package."
+    remedy = "Set PYSPARK_PYTHON to the interpreter that has cassieq_spark, on every node."
+
+
+class RepairError(CassieqError):
+    """About the repair job."""
+
+
+class LeaderLost(RepairError):
+    """Another repair job holds the leader lease."""
+
+    code = "leader_lost"
+    retriable = True
+    meaning = "Another repair job works on this queue."
+    remedy = "Nothing: two at once are correct, one saves work."

@@ -1,0 +1,80 @@
+"""Structured logging on stdlib ``logging``: stable event names, fields as ``extra``.
+
+A library inside other people's drivers and executors: their handlers and levels apply.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One event name; never renamed after a release."""
+
+    level: int
+    meaning: str
+
+
+EVENTS: Final[dict[str, Event]] = {
+    "batch_committed": Event(level=logging.INFO, meaning="A sink's micro-batch became visible."),
+    "batch_replayed": Event(level=logging.INFO, meaning="A restart resumed a logged batch."),
+    "bucket_sealed": Event(level=logging.DEBUG, meaning="An open bucket's content was fixed."),
+    "claim_answered_late": Event(
+        level=logging.WARNING,
+        meaning="A claim took longer than its visibility timeout and was given back uncounted.",
+    ),
+    "give_back_failed": Event(
+        level=logging.INFO, meaning="Unused reserved buckets are left for readers to close."
+    ),
+    "heartbeat_failed": Event(
+        level=logging.INFO, meaning="A writer could not say that it is at work."
+    ),
+    "lease_lost_on_replay": Event(
+        level=logging.WARNING,
+        meaning="A restarted query found messages of its batch acked or held by somebody else.",
+    ),
+    "lease_short": Event(
+        level=logging.WARNING, meaning="Leases ran out before their batch could begin."
+    ),
+    "paxos_variant_v1": Event(
+        level=logging.WARNING,
+        meaning="The cluster runs Paxos v1, which is not safe across range movements; set v2.",
+    ),
+    "queue_created": Event(level=logging.INFO, meaning="A queue was created."),
+    "queue_recreated": Event(
+        level=logging.WARNING, meaning="A checkpoint goes on with a queue that was created anew."
+    ),
+    "renewal_failed": Event(
+        level=logging.WARNING, meaning="Leases could not be renewed; tried again next period."
+    ),
+    "replay_skipped": Event(
+        level=logging.INFO, meaning="A batch was in the queue already; nothing was written."
+    ),
+    "reserved_bucket_lost": Event(
+        level=logging.INFO, meaning="A reserved bucket was closed before its writer came to it."
+    ),
+    "rolled_forward_by_reader": Event(
+        level=logging.INFO, meaning="A reader finished a commit that its driver had left half-way."
+    ),
+    "sink_forgotten": Event(level=logging.INFO, meaning="A sink id was freed for a new checkpoint."),
+}
+
+
+def get_logger(layer: str) -> logging.Logger:
+    """The logger ``cassieq_spark.<layer>``."""
+    return logging.getLogger(f"cassieq_spark.{layer}")
+
+
+def event(logger: logging.Logger, name: str, **fields: object) -> None:
+    """Log one event; ``fields`` are in the text and as attribute ``fields`` of the record.
+
+    Raises:
+        KeyError: The name is not in `EVENTS`: a mistake in this package.
+    """
+    known = EVENTS[name]
+    if logger.isEnabledFor(known.level):
+        text = " ".join(f"{key}={value}" for key, value in fields.items())
+        logger.log(known.level, "%s %s", name, text, extra={"event": name, "fields": fields})

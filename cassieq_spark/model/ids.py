@@ -1,0 +1,264 @@
+"""Ids, bucket arithmetic, and id runs as a set algebra."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NewType, Self
+from uuid import UUID
+
+from cassieq_spark.errors import RowCorrupt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+QueueName = NewType("QueueName", str)
+LaneId = NewType("LaneId", UUID)
+BucketNo = NewType("BucketNo", int)
+
+OFFSET_LIMIT: Final = 1 << 31
+"""Offsets inside a bucket are below this."""
+
+_VARINTS: Final = 0
+_BITMAP: Final = 1
+
+
+def bucket_of(message_id: int, bucket_size: int) -> BucketNo:
+    """The bucket that holds this id."""
+    return BucketNo(message_id // bucket_size)
+
+
+def first_id(bucket: BucketNo, bucket_size: int) -> int:
+    """The id at offset 0 of this bucket."""
+    return bucket * bucket_size
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """A set of offsets inside one bucket, as runs.
+
+    Attributes:
+        pairs: (first, last), both included; sorted, disjoint, and never adjacent, so that equal sets
+            are equal values. Build with `of`, `span` or `from_offsets`, which see to that.
+    """
+
+    pairs: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, *pairs: tuple[int, int]) -> Self:
+        """From runs in any order; they may overlap."""
+        merged: list[tuple[int, int]] = []
+        for first, last in sorted(pairs):
+            if not 0 <= first <= last < OFFSET_LIMIT:
+                raise ValueError(f"run {first}..{last} is not inside a bucket")
+            if merged and first <= merged[-1][1] + 1:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+            else:
+                merged.append((first, last))
+        return cls(tuple(merged))
+
+    @classmethod
+    def span(cls, first: int, last: int) -> Self:
+        """One run, both ends included."""
+        return cls.of((first, last))
+
+    @classmethod
+    def from_offsets(cls, offsets: Iterable[int]) -> Self:
+        """From single offsets in any order."""
+        return cls.of(*((offset, offset) for offset in offsets))
+
+    @property
+    def count(self) -> int:
+        """How many offsets."""
+        return sum(last - first + 1 for first, last in self.pairs)
+
+    @property
+    def first(self) -> int:
+        """The lowest offset.
+
+        Raises:
+            IndexError: The set is empty.
+        """
+        return self.pairs[0][0]
+
+    @property
+    def last(self) -> int:
+        """The highest offset.
+
+        Raises:
+            IndexError: The set is empty.
+        """
+        return self.pairs[-1][1]
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self.pairs)
+
+    def __contains__(self, offset: object) -> bool:
+        """Whether this offset is one of them."""
+        return isinstance(offset, int) and any(
+            first <= offset <= last for first, last in self.pairs
+        )
+
+    def offsets(self) -> Iterator[int]:
+        """Each offset, ascending."""
+        for first, last in self.pairs:
+            yield from range(first, last + 1)
+
+    def __or__(self, other: Runs) -> Runs:
+        """Union."""
+        if not other.pairs:
+            return self
+        if not self.pairs:
+            return other
+        return Runs.of(*self.pairs, *other.pairs)
+
+    def __and__(self, other: Runs) -> Runs:
+        """Intersection."""
+        common: list[tuple[int, int]] = []
+        left, right = 0, 0
+        while left < len(self.pairs) and right < len(other.pairs):
+            first = max(self.pairs[left][0], other.pairs[right][0])
+            last = min(self.pairs[left][1], other.pairs[right][1])
+            if first <= last:
+                common.append((first, last))
+            if self.pairs[left][1] < other.pairs[right][1]:
+                left += 1
+            else:
+                right += 1
+        return Runs(tuple(common))
+
+    def __sub__(self, other: Runs) -> Runs:
+        """Difference."""
+        rest: list[tuple[int, int]] = []
+        at = 0
+        for first, last in self.pairs:
+            start = first
+            while at < len(other.pairs) and other.pairs[at][1] < start:
+                at += 1
+            look = at
+            while look < len(other.pairs) and other.pairs[look][0] <= last:
+                if other.pairs[look][0] > start:
+                    rest.append((start, other.pairs[look][0] - 1))
+                start = max(start, other.pairs[look][1] + 1)
+                look += 1
+            if start <= last:
+                rest.append((start, last))
+        return Runs(tuple(rest))
+
+    def issubset(self, other: Runs) -> bool:
+        """Whether each of them is in ``other``."""
+        return not self - other
+
+    def below(self, limit: int) -> Runs:
+        """Those lower than ``limit``."""
+        return Runs(
+            tuple((first, min(last, limit - 1)) for first, last in self.pairs if first < limit)
+        )
+
+    def take(self, count: int) -> tuple[Runs, Runs]:
+        """(the lowest ``count`` of them or all, the rest)."""
+        taken: list[tuple[int, int]] = []
+        for at, (first, last) in enumerate(self.pairs):
+            size = last - first + 1
+            if size > count:
+                if count > 0:
+                    taken.append((first, first + count - 1))
+                return Runs(tuple(taken)), Runs(((first + max(count, 0), last), *self.pairs[at + 1 :]))
+            taken.append((first, last))
+            count -= size
+        return Runs(tuple(taken)), EMPTY
+
+    def encode(self) -> bytes:
+        """As rows hold it: differences as varints, or a bitmap where that is smaller."""
+        varints = bytearray([_VARINTS])
+        before = 0
+        for first, last in self.pairs:
+            _put_varint(varints, first - before)
+            _put_varint(varints, last - first)
+            before = last
+        if not self.pairs or len(varints) <= self.last // 8 + 2:
+            return bytes(varints)
+        bits = 0
+        for first, last in self.pairs:
+            bits |= ((1 << (last - first + 1)) - 1) << first
+        return bytes([_BITMAP]) + bits.to_bytes(self.last // 8 + 1, "little")
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            RowCorrupt: It is something else.
+        """
+        try:
+            form = encoded[0]
+            if form == _VARINTS:
+                return cls(_from_varints(encoded))
+            if form == _BITMAP:
+                return cls(_from_bitmap(encoded[1:]))
+        except (IndexError, ValueError) as error:
+            raise RowCorrupt(f"an id set cannot be read ({error}); was the row altered?") from error
+        raise RowCorrupt(f"an id set of unknown form {form}; was it written by a newer release?")
+
+
+EMPTY: Final = Runs()
+
+
+def derived_message_id(lane: LaneId, message_id: int) -> UUID:
+    """The message id of a message whose writer chose none: a version 8 UUID of lane and id.
+
+    The first 74 free bits are the lane's, the last 48 the id (taken modulo 2**48): unique in a lane,
+    and across lanes as unique as 74 random bits are. Nothing is stored for it.
+    """
+    low = message_id & ((1 << 48) - 1)
+    high = lane.int >> 48 << 48
+    value = (high | low) & ~(0xF << 76) & ~(0x3 << 62)
+    return UUID(int=value | (0x8 << 76) | (0x2 << 62))
+
+
+def _put_varint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _from_varints(encoded: bytes) -> tuple[tuple[int, int], ...]:
+    values: list[int] = []
+    value = shift = 0
+    for byte in encoded[1:]:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            values.append(value)
+            value = shift = 0
+    if shift or len(values) % 2:
+        raise ValueError("it ends in the middle")
+    pairs: list[tuple[int, int]] = []
+    before = 0
+    for at in range(0, len(values), 2):
+        first = before + values[at]
+        before = first + values[at + 1]
+        if pairs and first <= pairs[-1][1] + 1:
+            raise ValueError("its runs touch")
+        if before >= OFFSET_LIMIT:
+            raise ValueError("it is too large")
+        pairs.append((first, before))
+    return tuple(pairs)
+
+
+def _from_bitmap(encoded: bytes) -> tuple[tuple[int, int], ...]:
+    bits = int.from_bytes(encoded, "little")
+    if not encoded or not encoded[-1]:
+        raise ValueError("its bitmap has no end")
+    pairs: list[tuple[int, int]] = []
+    at = 0
+    while bits:
+        gap = (bits & -bits).bit_length() - 1
+        bits >>= gap
+        size = ((bits + 1) & ~bits).bit_length() - 1
+        bits >>= size
+        at += gap
+        pairs.append((at, at + size - 1))
+        at += size
+    return tuple(pairs)

@@ -1,0 +1,90 @@
+"""Monotone pointers and the time grid of the expiry hints (design 2, 6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cassieq_spark.model.ids import BucketNo
+
+MINUTE_US = 60_000_000
+HOUR_MINUTES = 60
+
+PASS_AFTER_US = 30_000_000
+"""The time pointer stays this far behind a minute's end: a claimer may write its hint late [P17]."""
+
+HINT_SPARE_S = 2 * 86_400
+"""A hint outlives the moment it points at by this long, then its TTL removes it [R13]."""
+
+DELETED = 1 << 62
+"""The repair pointer of a deleted queue: every late put fails its check against it [P13]."""
+
+
+class Pointer(StrEnum):
+    """The max registers of a lane (G4): absent = 0, they never go back (I6)."""
+
+    READER = "reader"
+    REPAIR = "repair"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointers:
+    """One read of all of a lane's pointers.
+
+    Attributes:
+        reader: No bucket below it holds anything that only a look-ahead would find.
+        repair: The low-water mark L: every bucket below is dropped; L <= reader (G5).
+        time: No minute below it has a hint that still matters.
+    """
+
+    reader: BucketNo = BucketNo(0)
+    repair: BucketNo = BucketNo(0)
+    time: int = 0
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the queue was deleted: its lane is dead for ever [R25]."""
+        return self.repair >= DELETED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Part of one expiry partition: minutes ``first`` to ``last`` of ``hour``, both included."""
+
+    hour: int
+    first: int
+    last: int
+
+
+def minute_of(time_us: int) -> int:
+    """Minutes since the epoch."""
+    return time_us // MINUTE_US
+
+
+def hour_of(minute: int) -> int:
+    """The expiry partition that holds this minute."""
+    return minute // HOUR_MINUTES
+
+
+def slices(first: int, last: int) -> tuple[Slice, ...]:
+    """The parts of expiry partitions that cover these minutes, both included, oldest first."""
+    return tuple(
+        Slice(
+            hour=hour,
+            first=max(first, hour * HOUR_MINUTES),
+            last=min(last, hour * HOUR_MINUTES + HOUR_MINUTES - 1),
+        )
+        for hour in range(hour_of(first), hour_of(last) + 1)
+        if first <= last
+    )
+
+
+def is_passable(minute: int, *, now_us: int) -> bool:
+    """Whether the time pointer may pass this minute, if nothing hinted in it still matters [P17]."""
+    return (minute + 1) * MINUTE_US + PASS_AFTER_US < now_us
+
+
+def hint_ttl_s(until_us: int, *, now_us: int) -> int:
+    """How long a hint is kept, so that nobody ever has to delete one [R13]."""
+    return max(0, until_us - now_us) // 1_000_000 + HINT_SPARE_S

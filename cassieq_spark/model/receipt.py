@@ -1,0 +1,86 @@
+"""Receipts: opaque proof of one delivery, as text.
+
+base64url without padding over: version u8, lane 16 B, bucket u64, lease 16 B, first u32, last u32,
+crc32 u32 of all before; big-endian. What varies between the messages of one delivery comes last, so
+that many can be built at once from one prefix.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Final, Self
+from uuid import UUID
+
+from cassieq_spark.errors import ReceiptInvalid
+from cassieq_spark.model.ids import BucketNo, LaneId
+
+RECEIPT_VERSION: Final = 1
+
+_PREFIX: Final = struct.Struct(">B16sQ16s")
+_RANGE: Final = struct.Struct(">II")
+_CRC: Final = struct.Struct(">I")
+
+RAW_BYTES: Final = _PREFIX.size + _RANGE.size + _CRC.size
+TEXT_LENGTH: Final = -(-RAW_BYTES * 4 // 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a receipt says: messages ``first`` to ``last`` of a bucket, under one lease."""
+
+    lane: LaneId
+    bucket: BucketNo
+    lease_id: UUID
+    first: int
+    last: int
+
+    def encode(self) -> str:
+        """As users see it."""
+        raw = prefix(self.lane, self.bucket, self.lease_id) + _RANGE.pack(self.first, self.last)
+        raw += _CRC.pack(zlib.crc32(raw))
+        return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+
+    @classmethod
+    def decode(cls, text: object) -> Self:
+        """Read one.
+
+        Raises:
+            ReceiptInvalid: It is no receipt; says why. Never anything else.
+        """
+        if not isinstance(text, str):
+            raise ReceiptInvalid(f"a receipt is text, not {type(text).__name__}")
+        if len(text) != TEXT_LENGTH:
+            raise ReceiptInvalid(
+                f"a receipt has {TEXT_LENGTH} characters, this one has {len(text)}. Was it cut?"
+            )
+        try:
+            raw = base64.b64decode(
+                text.encode("ascii") + b"=" * (-TEXT_LENGTH % 4), altchars=b"-_", validate=True
+            )
+        except (binascii.Error, UnicodeEncodeError, ValueError) as error:
+            raise ReceiptInvalid("a receipt has only letters, digits, '-' and '_'") from error
+        if raw[0] != RECEIPT_VERSION:
+            raise ReceiptInvalid(
+                f"a receipt of version {raw[0]}; this release reads version {RECEIPT_VERSION}"
+            )
+        body, crc = raw[: -_CRC.size], raw[-_CRC.size :]
+        if _CRC.pack(zlib.crc32(body)) != crc:
+            raise ReceiptInvalid("a receipt whose checksum does not fit. Was it altered?")
+        _, lane, bucket, lease_id = _PREFIX.unpack_from(body)
+        first, last = _RANGE.unpack_from(body, _PREFIX.size)
+        return cls(
+            lane=LaneId(UUID(bytes=lane)),
+            bucket=BucketNo(bucket),
+            lease_id=UUID(bytes=lease_id),
+            first=first,
+            last=last,
+        )
+
+
+def prefix(lane: LaneId, bucket: BucketNo, lease_id: UUID) -> bytes:
+    """What all receipts of one delivery begin with."""
+    return _PREFIX.pack(RECEIPT_VERSION, lane.bytes, bucket, lease_id.bytes)

@@ -1,0 +1,362 @@
+"""The sink's transaction (design 8): who may write, what a commit does, what became of a bucket.
+
+One row per sink id decides everything; these are its rules, pure. The epoch is the transaction: a
+bucket is tagged with the epoch it was written under, and only a CAS on the sink row ends an epoch,
+by commit (with a list) or by abort (with none). Holds I7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from cassieq_spark.errors import SinkDiverged, SinkFenced, SinkIdReused
+from cassieq_spark.model.ids import BucketNo, LaneId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+FIRST_EPOCH = 1
+NO_BATCH = -1
+
+PAST_RUNS = 64
+"""So many superseded runs are remembered, and refused, per sink."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """Consecutive buckets of a committed batch that hold the same number of messages each."""
+
+    first: BucketNo
+    last: BucketNo
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketList:
+    """The buckets of one committed batch, with their manifests' counts, as runs."""
+
+    runs: tuple[Listed, ...] = ()
+
+    @classmethod
+    def of(cls, buckets: Iterable[tuple[BucketNo, int]]) -> BucketList:
+        """From (bucket, messages in it) in any order."""
+        runs: list[Listed] = []
+        for bucket, count in sorted(set(buckets)):
+            if runs and runs[-1].last + 1 == bucket and runs[-1].count == count:
+                runs[-1] = replace(runs[-1], last=bucket)
+            else:
+                runs.append(Listed(first=bucket, last=bucket, count=count))
+        return cls(runs=tuple(runs))
+
+    def __iter__(self) -> Iterator[tuple[BucketNo, int]]:
+        """Yield (bucket, messages in it), ascending."""
+        for run in self.runs:
+            for bucket in range(run.first, run.last + 1):
+                yield BucketNo(bucket), run.count
+
+    def __contains__(self, bucket: object) -> bool:
+        """Whether this bucket is listed."""
+        return isinstance(bucket, int) and any(
+            run.first <= bucket <= run.last for run in self.runs
+        )
+
+    @property
+    def messages(self) -> int:
+        """How many messages the batch holds."""
+        return sum((run.last - run.first + 1) * run.count for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who writes: as a task sees it, or as its message told the committer.
+
+    Attributes:
+        query_id: Spark's id of the streaming query, new with every checkpoint; None outside one.
+        checkpoint: Its checkpoint location; None where Spark does not tell.
+        run: Spark's id of this start of the query; None outside one.
+    """
+
+    sink_id: str
+    lane: LaneId
+    query_id: str | None = None
+    checkpoint: str | None = None
+    run: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkRow:
+    """The sink's row, without what the CAS machinery keeps beside it.
+
+    Attributes:
+        epoch: The transaction that may be written now.
+        last: Batch id of the last commit, -1 before the first.
+        listed: What the last commit or abort decided about epoch - 1.
+        past: Superseded runs, oldest first: they are refused for good.
+        aborts: Aborts since the last commit; each doubles the time until the next may come [R3].
+        is_once: Used for one transaction only: repair removes the row afterwards.
+    """
+
+    lane: LaneId
+    changed_us: int
+    epoch: int = FIRST_EPOCH
+    last: int = NO_BATCH
+    listed: BucketList = BucketList()
+    query_id: str | None = None
+    checkpoint: str | None = None
+    run: str | None = None
+    past: tuple[str, ...] = ()
+    aborts: int = 0
+    is_once: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteUnder:
+    """A task may write, under this epoch."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlreadyCommitted:
+    """This batch is in the queue already; write nothing (I7)."""
+
+
+Admission = WriteUnder | AlreadyCommitted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """What one winning task attempt tells the committer.
+
+    Attributes:
+        epoch: What it wrote under; None if it found the batch committed.
+        buckets: (bucket, messages in it).
+    """
+
+    who: Identity
+    epoch: int | None
+    buckets: tuple[tuple[BucketNo, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingToDo:
+    """The batch is committed and the row names this run: done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Register:
+    """The batch is committed by an earlier run; this CAS makes the present run the row's owner."""
+
+    row: SinkRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """Roll ``roll_first`` forward, then this CAS is the commit point."""
+
+    row: SinkRow
+    roll_first: BucketList
+
+
+Decision = NothingToDo | Register | Commit
+
+
+class Fate(Enum):
+    """What a sink row says about one of its buckets."""
+
+    UNDECIDED = "undecided"
+    SEAL = "seal"
+    VOID = "void"
+
+
+def new_row(who: Identity, *, now_us: int, is_once: bool = False) -> SinkRow:
+    """The row as the first task of a sink inserts it, if it is not there."""
+    return SinkRow(
+        lane=who.lane,
+        changed_us=now_us,
+        query_id=who.query_id,
+        checkpoint=who.checkpoint,
+        is_once=is_once,
+    )
+
+
+def admit(
+    row: SinkRow, who: Identity, batch_id: int, *, refuse_second_write: bool = False
+) -> Admission:
+    """What a task does at its start, before it pulls a row; it never changes a row that is there.
+
+    Args:
+        refuse_second_write: True outside ``writeStream``: a write of a batch that this very run has
+            committed is a second one under the same id, not a replay [R26].
+
+    Raises:
+        SinkIdReused: Another queue, query or checkpoint owns this sink id [P9].
+        SinkFenced: A later run of this query has taken over.
+        SinkDiverged: The batch is older than the last one committed [R4].
+    """
+    _check_owner(row, who)
+    _check_run(row, who)
+    if batch_id < row.last:
+        raise SinkDiverged(
+            f"sink {who.sink_id!r} has committed batch {row.last} and was asked to write batch "
+            f"{batch_id} again: the checkpoint was restored from an older backup or is a copy. "
+            "Start from the newest checkpoint, or call client.forget_sink() to begin anew",
+            sink_id=who.sink_id,
+        )
+    if batch_id == row.last:
+        if refuse_second_write:
+            _check_second_write(row, who, batch_id)
+        return AlreadyCommitted()
+    return WriteUnder(epoch=row.epoch)
+
+
+def decide(
+    row: SinkRow,
+    who: Identity,
+    batch_id: int,
+    results: Sequence[TaskResult],
+    *,
+    now_us: int,
+    refuse_second_write: bool = False,
+) -> Decision:
+    """What the committer does, given the row as it reads it now.
+
+    The row must *show* the epoch the tasks wrote under: a CAS on its fresh ``writer`` alone would
+    commit an epoch that repair has aborted meanwhile [R1].
+
+    Raises:
+        SinkIdReused: See `admit`.
+        SinkFenced: Another run has committed this batch, or an abort has ended its epoch.
+        SinkDiverged: See `admit`.
+    """
+    admission = admit(row, who, batch_id, refuse_second_write=refuse_second_write)
+    has_skipped = any(result.epoch is None for result in results)
+    if isinstance(admission, AlreadyCommitted):
+        if row.run == who.run:
+            return NothingToDo()
+        if all(result.epoch is None for result in results):
+            return Register(row=replace(_owned(row, who), changed_us=now_us))
+        raise SinkFenced(
+            f"batch {batch_id} of sink {who.sink_id!r} was committed by run {row.run} while run "
+            f"{who.run} wrote it. Two queries work on one checkpoint: stop one of them",
+            sink_id=who.sink_id,
+        )
+    epochs = {result.epoch for result in results}
+    if has_skipped or epochs != {row.epoch}:
+        raise SinkFenced(
+            f"batch {batch_id} of sink {who.sink_id!r} was written under epoch "
+            f"{sorted(epoch or 0 for epoch in epochs)}, the sink is at {row.epoch}: its transaction "
+            "was aborted or overtaken, nothing of it is visible. Restart the query",
+            sink_id=who.sink_id,
+        )
+    listed = BucketList.of(pair for result in results for pair in result.buckets)
+    return Commit(
+        row=replace(
+            _owned(row, who),
+            changed_us=now_us,
+            epoch=row.epoch + 1,
+            last=batch_id,
+            listed=listed,
+            query_id=who.query_id,
+            checkpoint=who.checkpoint,
+            aborts=0,
+        ),
+        roll_first=row.listed,
+    )
+
+
+def abort(row: SinkRow, *, now_us: int) -> SinkRow:
+    """End an epoch with nothing in it. Its list must have been rolled forward before."""
+    return replace(
+        row,
+        changed_us=now_us,
+        epoch=row.epoch + 1,
+        listed=BucketList(),
+        aborts=row.aborts + 1,
+    )
+
+
+def forget(row: SinkRow, *, now_us: int) -> SinkRow:
+    """Let the sink id be used by a new checkpoint. Its list must have been rolled forward before.
+
+    The row stays and the epoch goes on: an epoch that began again could take an old orphan for
+    undecided (I6, I7).
+    """
+    return replace(
+        abort(row, now_us=now_us),
+        last=NO_BATCH,
+        query_id=None,
+        checkpoint=None,
+        run=None,
+        past=_with_past(row, None),
+        aborts=0,
+    )
+
+
+def fate(row: SinkRow | None, *, bucket: BucketNo, epoch: int) -> Fate:
+    """What is decided about a ``writing`` or ``prepared`` bucket.
+
+    Args:
+        row: Read *after* the bucket's row, or it means nothing. None: a row that was removed after
+            all was rolled forward, so what is left is void.
+    """
+    if row is None:
+        return Fate.VOID
+    if epoch >= row.epoch:
+        return Fate.UNDECIDED
+    if epoch == row.epoch - 1 and bucket in row.listed:
+        return Fate.SEAL
+    return Fate.VOID
+
+
+def _is_unbound(row: SinkRow) -> bool:
+    """Whether nobody has committed under this id yet, in this life of it."""
+    return row.last == NO_BATCH and row.run is None and row.query_id is None
+
+
+def _check_owner(row: SinkRow, who: Identity) -> None:
+    if row.lane != who.lane:
+        what = "another queue, or a former life of this one"
+    elif _is_unbound(row):
+        return
+    elif row.query_id != who.query_id:
+        what = f"query {row.query_id}, not {who.query_id} (a new checkpoint is a new query)"
+    elif row.checkpoint != who.checkpoint:
+        what = f"checkpoint {row.checkpoint}, not {who.checkpoint}"
+    else:
+        return
+    raise SinkIdReused(
+        f"sink id {who.sink_id!r} belongs to {what}. Use another sinkId, or call "
+        f"client.forget_sink({who.sink_id!r}) if the former user is gone for good",
+        sink_id=who.sink_id,
+    )
+
+
+def _check_run(row: SinkRow, who: Identity) -> None:
+    if who.run is not None and who.run in row.past:
+        raise SinkFenced(
+            f"run {who.run} of sink {who.sink_id!r} was superseded by run {row.run}: another "
+            "driver works on this checkpoint. Nothing of this batch is visible; this one must end",
+            sink_id=who.sink_id,
+        )
+
+
+def _check_second_write(row: SinkRow, who: Identity, batch_id: int) -> None:
+    if who.run is not None and row.run == who.run:
+        raise SinkIdReused(
+            f"sink id {who.sink_id!r} was used for two writes in batch {batch_id}: the second "
+            "would be taken for a replay and lost. Give each write of a batch its own sink id",
+            sink_id=who.sink_id,
+        )
+
+
+def _owned(row: SinkRow, who: Identity) -> SinkRow:
+    return replace(row, run=who.run, past=_with_past(row, who.run))
+
+
+def _with_past(row: SinkRow, run: str | None) -> tuple[str, ...]:
+    if row.run is None or row.run == run:
+        return row.past
+    return (*(old for old in row.past if old != row.run), row.run)[-PAST_RUNS:]

@@ -1,0 +1,19 @@
+"""How large chunks, parts and bodies may be. No imports: options are parsed before anything else."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CHUNK_MESSAGES: Final = 1_000
+CHUNK_BYTES: Final = 256 * 1024
+"""A chunk holds about so much, whichever comes first: measured best for writes and reads."""
+
+MAX_CHUNK_MESSAGES: Final = 4_096
+"""No chunk holds more: a reader looks so far back for the chunk that holds an offset."""
+
+PART_BYTES: Final = 1024 * 1024
+"""A longer payload is stored in several parts: Cassandra refuses a mutation above half a commit-log
+segment, and large ones overload it first [R15]."""
+
+MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+"""The largest message body."""

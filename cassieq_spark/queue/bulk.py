@@ -1,0 +1,229 @@
+"""The bulk writer (design 8): one task attempt's buckets, from reservation to ``prepared``. I7.
+
+Buckets belong to an attempt: it reserves them, writes them and names them in its result; an attempt
+that loses is not listed, so its buckets become void [P8].
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+from cassieq_spark import metrics
+from cassieq_spark.errors import CassieqError, SinkFenced
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model import bucket as rules
+from cassieq_spark.model.bucket import Bucket, SinkRef, Status
+from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.queue.reserve import Block, reserve
+from cassieq_spark.store.cas import Applied, Stored
+from cassieq_spark.store.tables.messages import ChunkRow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cassieq_spark.queue.lane import Lane
+
+LARGEST_BLOCK = 8
+"""A task's reservations grow 1, 2, 4, 8 buckets: few LWTs on the one monoton row for a large
+partition, few unused buckets for a small one."""
+
+BYTES_IN_FLIGHT = 8 * 1024 * 1024
+"""More unanswered bytes make a node refuse connections as overloaded."""
+
+_logger = get_logger("queue")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Open:
+    """A bucket that is being filled."""
+
+    bucket: BucketNo
+    row: Stored[Bucket]
+    sink: SinkRef
+    count: int = 0
+    size_bytes: int = 0
+    due_us: dict[int, int] = field(default_factory=dict)
+
+
+class BulkWriter:
+    """Writes encoded chunks into buckets of its own. Use as a context manager, in one thread.
+
+    The next bucket is opened, and the last one prepared, while chunks of the present one are
+    written: LWTs cost latency, not throughput.
+
+    Attributes:
+        written: (bucket, messages in it) of every prepared bucket, once `finish` has returned.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        *,
+        sink_id: str,
+        epoch: int,
+        bucket_bytes: int,
+        writes_in_flight: int,
+    ) -> None:
+        self._lane = lane
+        self._sink_id = sink_id
+        self._epoch = epoch
+        self._bucket_bytes = bucket_bytes
+        self._writer = lane.store.messages.writer(
+            lane.lane_id, writes_in_flight=writes_in_flight, bytes_in_flight=BYTES_IN_FLIGHT
+        )
+        self._beside = ThreadPoolExecutor(2, thread_name_prefix="cassieq-bulk")
+        self._block = Block(first=BucketNo(0), end=BucketNo(0))
+        self._block_size = 0
+        self._next: Future[_Open] | None = None
+        self._current: _Open | None = None
+        self._preparing: list[Future[tuple[BucketNo, int]]] = []
+        self.written: tuple[tuple[BucketNo, int], ...] = ()
+
+    def room(self) -> int:
+        """How many messages the present bucket still takes: 1 or more."""
+        if self._current is None:
+            return self._lane.bucket_size
+        return self._lane.bucket_size - self._current.count
+
+    def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
+        """Write one chunk of ``count`` messages, at most `room`.
+
+        Args:
+            due_us: Per message when it may be delivered, cluster µs; 0 = at once. None: all at once.
+
+        Raises:
+            StoreTimeout, StoreUnavailable: A chunk could not be stored.
+            SinkFenced: A bucket was closed under us: the transaction was aborted.
+        """
+        current = self._current
+        if current is not None and self._is_full(current, len(payload)):
+            self._close_current(current)
+            current = None
+        if current is None:
+            current = self._current = self._take_next()
+        first = current.count
+        self._writer.write(
+            current.bucket,
+            ChunkRow(
+                first=first,
+                count=count,
+                payload=payload,
+                enqueued_us=self._lane.clock.now_us(),
+            ),
+        )
+        if due_us is not None:
+            current.due_us.update(
+                {first + at: due for at, due in enumerate(due_us) if due > 0}
+            )
+        current.count += count
+        current.size_bytes += len(payload)
+        if current.count >= self._lane.bucket_size:
+            self._close_current(current)
+        elif self._next is None and current.count * 2 >= self._lane.bucket_size:
+            self._next = self._beside.submit(self._open)
+
+    def finish(self) -> tuple[tuple[BucketNo, int], ...]:
+        """Prepare what is left, give back what was not needed, name what was written."""
+        if self._current is not None:
+            self._close_current(self._current)
+        self._writer.flush()
+        self.written = tuple(future.result() for future in self._preparing)
+        self._give_back()
+        return self.written
+
+    def __enter__(self) -> Self:
+        """End its threads with the block."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """End its threads. Without `finish` the buckets stay undecided, and become void later."""
+        self._beside.shutdown(wait=True, cancel_futures=True)
+
+    def _is_full(self, current: _Open, more_bytes: int) -> bool:
+        return current.count > 0 and current.size_bytes + more_bytes > self._bucket_bytes
+
+    def _take_next(self) -> _Open:
+        ready = self._next
+        self._next = None
+        return self._open() if ready is None else ready.result()
+
+    def _close_current(self, current: _Open) -> None:
+        self._current = None
+        self._writer.flush()
+        if self._next is None and current.count >= self._lane.bucket_size:
+            self._next = self._beside.submit(self._open)
+        self._preparing.append(self._beside.submit(self._prepare, current))
+
+    def _open(self) -> _Open:
+        """Insert ``writing``, then read L: below it, or refused, the bucket is somebody else's work
+        already, and another is taken [P5] [R11]."""
+        lane = self._lane
+        while True:
+            if self._block.first >= self._block.end:
+                self._block_size = min(max(1, self._block_size * 2), LARGEST_BLOCK)
+                self._block = reserve(lane, self._block_size)
+            bucket = self._block.first
+            self._block = Block(first=BucketNo(bucket + 1), end=self._block.end)
+            sink = SinkRef(
+                sink_id=self._sink_id, epoch=self._epoch, block_end=self._block.end
+            )
+            outcome = lane.store.buckets.insert(
+                lane.lane_id, bucket, rules.writing(sink, now_us=lane.clock.now_us())
+            )
+            if isinstance(outcome, Applied) and not lane.is_dropped(bucket):
+                return _Open(bucket=bucket, row=outcome.now, sink=sink)
+            event(_logger, "reserved_bucket_lost", queue=lane.queue, bucket=bucket)
+
+    def _prepare(self, filled: _Open) -> tuple[BucketNo, int]:
+        lane = self._lane
+        outcome = lane.store.buckets.fill(
+            lane.lane_id,
+            filled.bucket,
+            filled.row,
+            rules.prepared(
+                filled.row.value,
+                manifest=Runs.span(0, filled.count - 1),
+                due_us=filled.due_us,
+                size_bytes=filled.size_bytes,
+                now_us=lane.clock.now_us(),
+            ),
+        )
+        if not isinstance(outcome, Applied):
+            raise SinkFenced(
+                f"bucket {filled.bucket} of queue {lane.queue!r} was closed while it was written: "
+                f"the transaction of sink {self._sink_id!r} was aborted. Nothing of it is visible",
+                sink_id=self._sink_id,
+            )
+        metrics.MESSAGES_PREPARED.inc(filled.count)
+        return filled.bucket, filled.count
+
+    def _give_back(self) -> None:
+        """Void what was reserved and not used: else readers wait for the gap timeout (I10).
+
+        Only to be tidy: whatever fails here, readers and repair do the same later.
+        """
+        lane = self._lane
+        try:
+            if self._next is not None:
+                unneeded = self._next.result()
+                self._next = None
+                lane.change_bucket(unneeded.bucket, self._void, known=unneeded.row)
+            for number in range(self._block.first, self._block.end):
+                sink = SinkRef(
+                    sink_id=self._sink_id, epoch=self._epoch, block_end=self._block.end
+                )
+                lane.store.buckets.insert(
+                    lane.lane_id,
+                    BucketNo(number),
+                    rules.unused(sink, now_us=lane.clock.now_us()),
+                )
+        except CassieqError as error:
+            event(_logger, "give_back_failed", queue=lane.queue, error=str(error))
+        self._block = Block(first=self._block.end, end=self._block.end)
+
+    def _void(self, row: Bucket) -> Bucket | None:
+        if row.status is not Status.WRITING:
+            return None
+        return rules.voided(row, now_us=self._lane.clock.now_us())

@@ -1,0 +1,131 @@
+"""Claim messages of sealed buckets: one LWT per bucket however many messages (design 5). Holds I2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cassieq_spark import metrics
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.bucket import Bucket
+from cassieq_spark.model.lease import Lease, Terms, claim
+from cassieq_spark.model.pointer import minute_of
+from cassieq_spark.queue import settle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from uuid import UUID
+
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+
+CAS_TIMES_SPARE = 4
+"""A claim lasts at least this many of the client's own CAS times, or it would be born expired and
+burn a delivery that nobody held [R21]."""
+
+_logger = get_logger("queue")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """One lease that is ours, and the row it is in as last seen."""
+
+    bucket: BucketNo
+    lease: Lease
+    row: Stored[Bucket]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimer:
+    """Who claims, and for how long."""
+
+    lane: Lane
+    owner: str
+    run: UUID | None
+    visibility_us: int
+
+    def terms(self, at_most: int, *, below: int | None = None) -> Terms:
+        """The terms of a claim that is sent now (G6) [P18]."""
+        now_us = self.lane.clock.now_us()
+        shortest_us = int(CAS_TIMES_SPARE * self.lane.store.sender.median_s * 1e6)
+        return Terms(
+            at_most=at_most,
+            owner=self.owner,
+            run=self.run,
+            now_us=now_us,
+            until_us=now_us + max(self.visibility_us, shortest_us),
+            below=below,
+            max_deliveries=self.lane.max_deliveries,
+        )
+
+    def claim(
+        self, bucket: BucketNo, row: Stored[Bucket], at_most: int, *, below: int | None = None
+    ) -> tuple[list[Claimed], Stored[Bucket] | None]:
+        """Try once, on the row as last seen; the expiry hint is written first (design 6).
+
+        Returns:
+            What is ours now (nothing if the race was lost), and the row as it is now.
+
+        Raises:
+            CasAmbiguous: The lease may exist. It then runs out by itself; do not claim again.
+        """
+        lane = self.lane
+        terms = self.terms(at_most, below=below)
+        new, leases = claim(row.value, terms, new_uuid)
+        if not leases and new.dead == row.value.dead:
+            return [], row
+        lane.store.hints.write(lane.lane_id, [(bucket, terms.until_us)], now_us=terms.now_us)
+        outcome = lane.store.buckets.update(lane.lane_id, bucket, row, new)
+        # Whatever the outcome, what counts is whether our leases are in the row: after 64 other
+        # clients even the tags cannot tell [R8].
+        return held(bucket, outcome.now, leases), outcome.now
+
+    def confirm(self, claimed: list[Claimed]) -> list[Claimed]:
+        """After the claims of one call: keep those that came in time, and their hints in sight.
+
+        A claim answered after its own end is given back without counting [P18]. If the time pointer
+        has passed the minute of a hint while its CAS was on the way, the hint is written again at
+        the present minute [P17].
+        """
+        if not claimed:
+            return []
+        lane = self.lane
+        now_us = lane.clock.now_us()
+        in_time = [one for one in claimed if one.lease.until_us > now_us]
+        for late in claimed:
+            if late.lease.until_us <= now_us:
+                settle.release(lane, late.bucket, [late.lease.lease_id], is_counted=False)
+                event(
+                    _logger,
+                    "claim_answered_late",
+                    queue=lane.queue,
+                    bucket=late.bucket,
+                    messages=late.lease.runs.count,
+                )
+        passed = lane.pointers().time
+        lane.store.hints.write(
+            lane.lane_id,
+            [
+                (one.bucket, now_us)
+                for one in in_time
+                if minute_of(one.lease.until_us) < passed
+            ],
+            now_us=now_us,
+        )
+        metrics.MESSAGES_CLAIMED.inc(sum(one.lease.runs.count for one in in_time))
+        return in_time
+
+
+def held(
+    bucket: BucketNo, row: Stored[Bucket] | None, leases: Iterable[Lease]
+) -> list[Claimed]:
+    """Those of our new leases that are in the row."""
+    if row is None:
+        return []
+    return [
+        Claimed(bucket=bucket, lease=lease, row=row)
+        for lease in leases
+        if row.value.lease(lease.lease_id) is not None
+    ]

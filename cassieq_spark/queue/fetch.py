@@ -1,0 +1,80 @@
+"""Read the messages of known id runs, and nothing else (design 7): what an executor does. Holds I8."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cassieq_spark.errors import DataLoss
+from cassieq_spark.model.ids import EMPTY, Runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from uuid import UUID
+
+    from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
+    from cassieq_spark.store.store import Store
+    from cassieq_spark.store.tables.messages import ChunkRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """Messages of one bucket to read.
+
+    Attributes:
+        lease_id: The delivery they belong to; None for a look without a lease.
+        visible_at_us: None: a message that is not there is an error. Else this is a look: it passes
+            over what is not there, and what is delayed beyond this time.
+    """
+
+    bucket: BucketNo
+    runs: Runs
+    delivery_count: int
+    lease_id: UUID | None
+    visible_at_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One chunk that holds planned messages.
+
+    Attributes:
+        keep: Which of its offsets are planned; None: all.
+    """
+
+    planned: Planned
+    chunk: ChunkRow
+    keep: Runs | None
+
+
+def fetch(
+    store: Store, lane_id: LaneId, queue: QueueName, plan: Sequence[Planned]
+) -> Iterator[Found]:
+    """The chunks that hold the planned messages, in order; a few buckets are read ahead.
+
+    Raises:
+        DataLoss: A planned message is not there: exactly the planned ids, or the task fails.
+    """
+    wanted = [(planned.bucket, planned.runs) for planned in plan]
+    for position, chunks in store.messages.read(lane_id, wanted):
+        planned = plan[position]
+        seen = EMPTY
+        for chunk in chunks:
+            span = Runs.span(chunk.first, chunk.first + chunk.count - 1)
+            keep = span & planned.runs
+            if not keep or _is_delayed(chunk, planned.visible_at_us):
+                continue
+            seen |= keep
+            yield Found(planned=planned, chunk=chunk, keep=None if keep == span else keep)
+        if planned.visible_at_us is None and seen != planned.runs:
+            missing = planned.runs - seen
+            raise DataLoss(
+                f"{missing.count} of {planned.runs.count} planned messages are not in bucket "
+                f"{planned.bucket} of queue {queue!r} (first offset {missing.first}). Was the "
+                "queue purged, deleted or repaired by hand while the batch ran?"
+            )
+
+
+def _is_delayed(chunk: ChunkRow, visible_at_us: int | None) -> bool:
+    """A look into an open bucket sees delayed chunks; a lease never names one before its time."""
+    return visible_at_us is not None and chunk.due_us is not None and chunk.due_us > visible_at_us

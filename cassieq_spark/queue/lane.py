@@ -1,0 +1,146 @@
+"""`Lane`: where the verbs work: one lane of one queue, with the store it is in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cassieq_spark.errors import CasContention, QueueDeleted, QueueNotFound, UsageError
+from cassieq_spark.model.bucket import Bucket
+from cassieq_spark.store.cas import Applied, Evicted, Refused, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cassieq_spark.clock import Clock
+    from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
+    from cassieq_spark.model.pointer import Pointers
+    from cassieq_spark.options import QueueSettings
+    from cassieq_spark.store.store import Store
+    from cassieq_spark.store.tables.queues import QueueRow
+
+MAX_LOST_RACES = 64
+"""So many times in a row a CAS may lose to others before its caller hears of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One sequence of ids. Thread-safe as its store is."""
+
+    store: Store
+    queue: QueueName
+    lane_id: LaneId
+    settings: QueueSettings
+    created_us: int
+
+    @property
+    def clock(self) -> Clock:
+        """The cluster's time (G6)."""
+        return self.store.clock
+
+    @property
+    def bucket_size(self) -> int:
+        """Ids per bucket."""
+        return self.settings.bucket_size
+
+    @property
+    def max_deliveries(self) -> int | None:
+        """Deliveries after which a message dies; None where nothing dies [R22]."""
+        settings = self.settings
+        return settings.max_deliveries if settings.dead_letter_queue is not None else None
+
+    def pointers(self) -> Pointers:
+        """All pointers by one quorum read.
+
+        Raises:
+            QueueDeleted: The repair pointer says so [R25].
+        """
+        pointers = self.store.pointers.read(self.lane_id)
+        if pointers.is_deleted:
+            raise self.deleted()
+        return pointers
+
+    def is_dropped(self, bucket: BucketNo) -> bool:
+        """What a row that is absent, ``sealing`` or ``writing`` cannot say: read L *after* it (G5)."""
+        return bucket < self.pointers().repair
+
+    def change_bucket(
+        self,
+        bucket: BucketNo,
+        change: Callable[[Bucket], Bucket | None],
+        *,
+        known: Stored[Bucket] | None = None,
+    ) -> Stored[Bucket] | None:
+        """CAS a bucket row from what ``change`` is given to what it returns, until one is settled.
+
+        Args:
+            change: Pure; may be called again with a newer row. None: leave it.
+            known: The row as last seen, to save a read: a stale one only loses its CAS.
+
+        Returns:
+            The row as it is then; None if there is none.
+
+        Raises:
+            CasContention: Lost too many times in a row.
+            CasAmbiguous: See `store.cas`.
+        """
+        row = known or self.store.buckets.read(self.lane_id, bucket)
+        for _ in range(MAX_LOST_RACES):
+            if row is None:
+                return None
+            new = change(row.value)
+            if new is None:
+                return row
+            match self.store.buckets.update(self.lane_id, bucket, row, new):
+                case Applied(now=now):
+                    return now
+                case Refused(now=now) | Evicted(now=now):
+                    row = now
+        raise self.contended(f"bucket {bucket}")
+
+    def deleted(self) -> QueueDeleted:
+        """The error of a lane that was deleted under its user."""
+        return QueueDeleted(
+            f"queue {self.queue!r} was deleted (lane {self.lane_id}). If it was created again, open "
+            "it again with client.queue(), or restart the query",
+        )
+
+    def contended(self, what: str) -> CasContention:
+        """The error of too many lost races."""
+        return CasContention(
+            f"{what} of queue {self.queue!r} was changed by others {MAX_LOST_RACES} times in a row "
+            "before our own change. Try again; if it stays, use larger batches or fewer clients"
+        )
+
+
+def open_lane(store: Store, name: QueueName) -> Lane:
+    """The lane of a queue that exists.
+
+    Raises:
+        QueueNotFound: No queue of that name.
+        UsageError: Its home is another data centre: LOCAL_ quorums there and here do not see each
+            other [P21].
+    """
+    found = store.queues.read(name)
+    if found is None:
+        raise QueueNotFound(
+            f"there is no queue {name!r} in keyspace {store.session.keyspace!r}. Create it with "
+            f"client.create_queue({name!r})"
+        )
+    return lane_of(store, found.value)
+
+
+def lane_of(store: Store, row: QueueRow) -> Lane:
+    """The lane of a queue row."""
+    if row.home_datacenter != store.session.datacenter:
+        raise UsageError(
+            f"queue {row.name!r} lives in data centre {row.home_datacenter!r}, this client is in "
+            f"{store.session.datacenter!r}. Connect there: its quorums are of that data centre"
+        )
+    return Lane(
+        store=store,
+        queue=row.name,
+        lane_id=row.lanes[0],
+        settings=row.settings,
+        created_us=row.created_us,
+    )

@@ -1,0 +1,201 @@
+"""Get messages: survey, claim what is sealed, seal what is still needed (design 5). Holds I2, I10."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.bucket import LEASES_PREFERRED
+from cassieq_spark.model.lease import claimable
+from cassieq_spark.queue import seal
+from cassieq_spark.queue.claim import Claimed, Claimer, held
+from cassieq_spark.queue.survey import BUCKETS_PER_CALL, Rows, Survey, Surveyor, offset_below
+from cassieq_spark.store.tables.buckets import ROW_PREFERRED_BYTES, size_of
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+
+SEALS_PER_CALL = 8
+"""At most so many young buckets are sealed by one call [R10]."""
+
+YOUNG_PER_OPEN_S = 0.005
+"""A call that has found something leaves buckets alone that are younger than this times the number
+of open non-empty ones: eager sealing would make every put reserve [R10]."""
+
+ROUNDS = 4
+"""How often a call goes for the rest after it lost races."""
+
+_logger = get_logger("queue")
+
+
+class Reader:
+    """One consumer of a lane. Not thread-safe."""
+
+    def __init__(self, lane: Lane, *, owner: str, run: UUID | None, visibility_us: int) -> None:
+        self._lane = lane
+        self._claimer = Claimer(lane=lane, owner=owner, run=run, visibility_us=visibility_us)
+        self._surveyor = Surveyor(lane)
+        self._first_seen: dict[BucketNo, float] = {}
+        self._looked_at: dict[BucketNo, float] = {}
+
+    def get(self, at_most: int, *, below_id: int | None = None) -> list[Claimed]:
+        """Claim up to ``at_most`` messages with ids below ``below_id``; none only if none is visible.
+
+        One LWT per sealed bucket, two more per bucket it has to seal first. May wait up to
+        ``linger`` for a bucket that is still too young.
+
+        Raises:
+            QueueDeleted: The lane is dead.
+            CasAmbiguous: See `Claimer.claim`.
+        """
+        survey = self._surveyor.look(at_most, below_id=below_id)
+        updated: Rows = {}
+        claimed = self._claim_sealed(survey, at_most, below_id, updated)
+        if survey.open or survey.half_sealed:
+            missing = at_most - sum(one.lease.runs.count for one in claimed)
+            if missing > 0:
+                claimed += self._claim_open(survey, missing, below_id, updated, bool(claimed))
+        self._surveyor.advance(survey, updated)
+        return self._claimer.confirm(claimed)
+
+    def _claim_sealed(
+        self, survey: Survey, at_most: int, below_id: int | None, updated: Rows
+    ) -> list[Claimed]:
+        """The candidates side by side; the rest is taken from where a race was not lost [P28]."""
+        claimed: list[Claimed] = []
+        rows = dict(sorted(survey.candidates.items(), key=lambda item: _is_crowded(item[1])))
+        missing = at_most
+        for _ in range(ROUNDS):
+            shares = self._share(rows, missing, below_id)
+            if not shares:
+                break
+
+            def one(share: tuple[BucketNo, int], rows: Rows = rows) -> list[Claimed]:
+                bucket, count = share
+                below = offset_below(below_id, bucket, self._lane.bucket_size)
+                got, now = self._claimer.claim(bucket, rows[bucket], count, below=below)
+                if now is not None:
+                    updated[bucket] = now
+                return got
+
+            for got in self._lane.store.session.map(one, shares):
+                claimed += got
+                missing -= sum(part.lease.runs.count for part in got)
+            rows = {bucket: updated[bucket] for bucket, _ in shares if bucket in updated} | {
+                bucket: row for bucket, row in rows.items() if bucket not in dict(shares)
+            }
+            if missing <= 0:
+                break
+        return claimed
+
+    def _share(
+        self, rows: Rows, missing: int, below_id: int | None
+    ) -> list[tuple[BucketNo, int]]:
+        """(bucket, messages to take) until enough is named."""
+        shares: list[tuple[BucketNo, int]] = []
+        now_us = self._lane.clock.now_us()
+        for bucket, row in rows.items():
+            if missing <= 0 or len(shares) >= BUCKETS_PER_CALL:
+                break
+            below = offset_below(below_id, bucket, self._lane.bucket_size)
+            count = min(missing, claimable(row.value, now_us=now_us, below=below))
+            if count > 0:
+                shares.append((bucket, count))
+                missing -= count
+        return shares
+
+    def _claim_open(
+        self,
+        survey: Survey,
+        missing: int,
+        below_id: int | None,
+        updated: Rows,
+        has_found: bool,
+    ) -> list[Claimed]:
+        """Seal what is ripe, oldest first, and claim by the same CAS [P16]."""
+        claimed: list[Claimed] = []
+        ripe, young_for_s = self._ripe(survey, has_found=has_found)
+        nothing_else = not (ripe or has_found or survey.half_sealed)
+        if nothing_else and young_for_s is not None:
+            # Nothing else is visible: a get waits for the young rather than say "none".
+            self._lane.clock.wait(young_for_s)
+            self._looked_at.clear()
+            ripe, _ = self._ripe(survey, has_found=False)
+        for bucket in sorted([*survey.half_sealed, *ripe])[:SEALS_PER_CALL]:
+            if missing <= 0:
+                break
+            below = offset_below(below_id, bucket, self._lane.bucket_size)
+            closed = seal.close(
+                self._lane, bucket, self._claimer.terms(missing, below=below)
+            )
+            self._first_seen.pop(bucket, None)
+            if closed is None:
+                continue
+            updated[bucket] = closed.row
+            event(
+                _logger,
+                "bucket_sealed",
+                queue=self._lane.queue,
+                bucket=bucket,
+                messages=closed.row.value.manifest.count,
+            )
+            got = held(bucket, closed.row, closed.leases)
+            if not got:
+                got, now = self._claimer.claim(bucket, closed.row, missing, below=below)
+                if now is not None:
+                    updated[bucket] = now
+            claimed += got
+            missing -= sum(one.lease.runs.count for one in got)
+        return claimed
+
+    def _ripe(self, survey: Survey, *, has_found: bool) -> tuple[list[BucketNo], float | None]:
+        """Open buckets that may be sealed now; and when the first non-empty one will be, in s.
+
+        Age is by this reader's own monotonic clock since it first saw a message there [R9]; an
+        empty one waits for the gap timeout, by the oldest proof of its reservation [R11] [P5].
+        """
+        lane = self._lane
+        now = lane.clock.monotonic()
+        linger = lane.settings.linger_s
+        self._looked_at = {
+            bucket: seen for bucket, seen in self._looked_at.items() if now - seen < linger
+        }
+        to_look = [bucket for bucket in survey.open if bucket not in self._looked_at]
+        has_messages = dict(
+            zip(
+                to_look,
+                lane.store.session.map(
+                    lambda bucket: lane.store.messages.has_any(lane.lane_id, bucket), to_look
+                ),
+                strict=True,
+            )
+        )
+        seen_at = lane.clock.monotonic()
+        gap_us = int(lane.settings.gap_timeout_s * 1e6)
+        now_us = lane.clock.now_us()
+        filled = []
+        ripe = []
+        for bucket in to_look:
+            self._looked_at[bucket] = seen_at
+            if has_messages[bucket]:
+                self._first_seen.setdefault(bucket, seen_at)
+                filled.append(bucket)
+            elif now_us - survey.oldest_later_us[bucket] >= gap_us:
+                ripe.append(bucket)
+        oldest_allowed = max(linger, YOUNG_PER_OPEN_S * len(filled) if has_found else 0.0)
+        ages = {bucket: seen_at - self._first_seen[bucket] for bucket in filled}
+        ripe += [bucket for bucket in filled if ages[bucket] >= oldest_allowed]
+        waits = [oldest_allowed - ages[bucket] for bucket in filled if bucket not in ripe]
+        return ripe, min(waits, default=None)
+
+
+def _is_crowded(row: Stored[Bucket]) -> bool:
+    """Whether a claimer prefers another bucket [R6]."""
+    return (
+        len(row.value.leases) >= LEASES_PREFERRED or size_of(row.value) > ROW_PREFERRED_BYTES
+    )

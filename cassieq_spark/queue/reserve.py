@@ -1,0 +1,49 @@
+"""Reserve whole buckets of a lane: the only way to get ids. Holds I6."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.queue.lane import MAX_LOST_RACES
+from cassieq_spark.store.cas import Applied
+from cassieq_spark.store.tables.monotons import Monoton
+
+if TYPE_CHECKING:
+    from cassieq_spark.queue.lane import Lane
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Consecutive buckets that are one writer's own [P15]: ``first`` to before ``end``."""
+
+    first: BucketNo
+    end: BucketNo
+
+
+def reserve(lane: Lane, buckets: int, *, above: BucketNo = BucketNo(0)) -> Block:
+    """Take the next whole buckets.
+
+    One quorum read and one LWT. A block whose reservation could not be settled is lost: a gap, that
+    readers close.
+
+    Args:
+        buckets: 1 or more.
+        above: A bucket known closed; the block begins behind it.
+
+    Raises:
+        QueueDeleted: The lane has no monoton row: never create it here [P13].
+        CasContention: Lost too many times in a row.
+    """
+    size = lane.bucket_size
+    for _ in range(MAX_LOST_RACES):
+        old = lane.store.monotons.read(lane.lane_id)
+        if old is None:
+            raise lane.deleted()
+        first = max(-(-old.value.next_id // size), above)
+        new = Monoton(next_id=(first + buckets) * size, reserved_us=lane.clock.now_us())
+        outcome = lane.store.monotons.update(lane.lane_id, old, new)
+        if isinstance(outcome, Applied):
+            return Block(first=BucketNo(first), end=BucketNo(first + buckets))
+    raise lane.contended("the monoton row")

@@ -1,0 +1,103 @@
+"""Close a bucket and fix what it holds (design 3). Holds I1, I5.
+
+    insert `sealing`  ->  read L  ->  scan all columns  ->  CAS `sealed` (+ a first lease)
+
+Whoever comes by helps from "read L"; the first CAS wins and a loser takes the winner's manifest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.model import bucket as rules
+from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.ids import EMPTY, Runs
+from cassieq_spark.model.lease import Lease, Terms, claim
+from cassieq_spark.store.cas import Applied, Stored
+
+if TYPE_CHECKING:
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.lane import Lane
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """A bucket that is open no more.
+
+    Attributes:
+        row: As it is now.
+        leases: What this sealer got by the same CAS [P16]; empty if another sealed it.
+    """
+
+    row: Stored[Bucket]
+    leases: tuple[Lease, ...] = ()
+
+
+def close(lane: Lane, bucket: BucketNo, terms: Terms | None = None) -> Closed | None:
+    """Close an open bucket, or help with one that is being closed.
+
+    Two LWTs, one scan, two reads. Safe at any moment: a put that is under way finds the seal and
+    takes a new id.
+
+    Args:
+        terms: What the sealer itself wants to claim.
+
+    Returns:
+        None if the bucket was dropped long ago: what is left there is repair's (G5) [P2].
+    """
+    outcome = lane.store.buckets.insert(
+        lane.lane_id, bucket, rules.sealing(now_us=lane.clock.now_us())
+    )
+    if outcome.now is None:
+        return None
+    return finish(lane, bucket, outcome.now, terms)
+
+
+def finish(
+    lane: Lane, bucket: BucketNo, row: Stored[Bucket], terms: Terms | None = None
+) -> Closed | None:
+    """Carry a seal to its end from "read L"; any other row is returned as it is."""
+    if row.value.status is not Status.SEALING:
+        return Closed(row=row)
+    if lane.is_dropped(bucket):
+        return None
+    manifest, due_us, size_bytes = _scan(lane, bucket)
+    sealed = rules.sealed(
+        row.value,
+        manifest=manifest,
+        due_us=due_us,
+        size_bytes=size_bytes,
+        now_us=lane.clock.now_us(),
+    )
+    leases: tuple[Lease, ...] = ()
+    if terms is not None:
+        sealed, leases = claim(sealed, terms, new_uuid)
+    hint_returns(lane, bucket, sealed)
+    outcome = lane.store.buckets.fill(lane.lane_id, bucket, row, sealed)
+    if outcome.now is None:
+        return None
+    return Closed(row=outcome.now, leases=leases if isinstance(outcome, Applied) else ())
+
+
+def hint_returns(lane: Lane, bucket: BucketNo, row: Bucket) -> None:
+    """Write the hints for every lease and due time of a row *before* the CAS that writes it [R12]."""
+    times = [lease.until_us for lease in row.leases] + [group.due_us for group in row.delayed]
+    lane.store.hints.write(
+        lane.lane_id, [(bucket, time_us) for time_us in times], now_us=lane.clock.now_us()
+    )
+
+
+def _scan(lane: Lane, bucket: BucketNo) -> tuple[Runs, dict[int, int], int]:
+    """Manifest, due time per delayed offset, stored bytes."""
+    manifest = EMPTY
+    due_us: dict[int, int] = {}
+    size_bytes = 0
+    for chunk in lane.store.messages.scan(lane.lane_id, bucket):
+        run = Runs.span(chunk.first, chunk.first + chunk.count - 1)
+        manifest |= run
+        size_bytes += len(chunk.payload)
+        if chunk.due_us is not None:
+            due_us.update(dict.fromkeys(run.offsets(), chunk.due_us))
+    return manifest, due_us, size_bytes

@@ -1,0 +1,113 @@
+"""Ack, extend, take over, release: one CAS per bucket for any number of leases. Holds I3, I4."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cassieq_spark import metrics
+from cassieq_spark.model import lease as rules
+from cassieq_spark.model.bucket import Bucket, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from uuid import UUID
+
+    from cassieq_spark.model.ids import BucketNo, Runs
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+
+
+def ack(
+    lane: Lane,
+    acked: Mapping[BucketNo, Mapping[UUID, Runs | None]],
+    *,
+    known: Mapping[BucketNo, Stored[Bucket]] | None = None,
+) -> None:
+    """Acknowledge messages by lease id, whoever's run the lease carries [R17].
+
+    A lease that is not there was acked before, or ran out and is somebody else's delivery now: it is
+    passed over. So is a bucket that was dropped.
+
+    Args:
+        acked: Per bucket and lease the runs that are done; None = all of the lease.
+        known: Rows as last seen, to save reads.
+    """
+
+    def one(bucket: BucketNo) -> None:
+        leases = acked[bucket]
+
+        def change(row: Bucket) -> Bucket | None:
+            held = [row.lease(lease_id) for lease_id in leases]
+            if not any(held):
+                return None
+            return rules.ack(row, leases, now_us=lane.clock.now_us())
+
+        lane.change_bucket(bucket, change, known=(known or {}).get(bucket))
+        metrics.ACKS.inc()
+
+    lane.store.session.map(one, acked)
+
+
+def extend(
+    lane: Lane, bucket: BucketNo, lease_ids: Iterable[UUID], *, until_us: int, run: UUID | None
+) -> frozenset[UUID]:
+    """Let leases run out later, if they are still there and still carry this run.
+
+    Returns:
+        The ids that are there under another run: taken over, never to be taken back [R17]. What
+        ended is in neither set.
+    """
+    wanted = frozenset(lease_ids)
+    taken_over: set[UUID] = set()
+
+    def change(row: Bucket) -> Bucket | None:
+        taken_over.clear()
+        there = [lease for lease in row.leases if lease.lease_id in wanted]
+        taken_over.update(lease.lease_id for lease in there if lease.run != run)
+        ours = [lease.lease_id for lease in there if lease.run == run]
+        if not ours:
+            return None
+        return rules.extend(row, ours, until_us=until_us, now_us=lane.clock.now_us())
+
+    lane.store.hints.write(lane.lane_id, [(bucket, until_us)], now_us=lane.clock.now_us())
+    lane.change_bucket(bucket, change)
+    return frozenset(taken_over)
+
+
+def take_over(
+    lane: Lane, bucket: BucketNo, lease_ids: Iterable[UUID], *, run: UUID, until_us: int
+) -> Stored[Bucket] | None:
+    """Make leases this run's and let them run out later; whoever's run they carry [P25] [R17].
+
+    Returns:
+        The row as it is then: the leases that are still in it are ours. None: there is no row.
+    """
+    wanted = frozenset(lease_ids)
+
+    def change(row: Bucket) -> Bucket | None:
+        if row.status is not Status.SEALED or not any(row.lease(one) for one in wanted):
+            return None
+        return rules.take_over(row, wanted, run=run, until_us=until_us, now_us=lane.clock.now_us())
+
+    lane.store.hints.write(lane.lane_id, [(bucket, until_us)], now_us=lane.clock.now_us())
+    return lane.change_bucket(bucket, change)
+
+
+def release(
+    lane: Lane, bucket: BucketNo, lease_ids: Iterable[UUID], *, is_counted: bool = True
+) -> None:
+    """Give messages back at once; leases that ended are passed over.
+
+    The hint comes first, at the present minute: the reader pointer may be past this bucket, and
+    then only a hint finds what came back (design 6).
+    """
+    wanted = frozenset(lease_ids)
+
+    def change(row: Bucket) -> Bucket | None:
+        if not any(row.lease(one) for one in wanted):
+            return None
+        return rules.release(row, wanted, now_us=lane.clock.now_us(), is_counted=is_counted)
+
+    now_us = lane.clock.now_us()
+    lane.store.hints.write(lane.lane_id, [(bucket, now_us)], now_us=now_us)
+    lane.change_bucket(bucket, change)

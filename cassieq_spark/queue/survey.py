@@ -1,0 +1,278 @@
+"""Look over a lane: what can be claimed, what is open, how far the pointers may move (design 5, 6).
+
+Reads only, but for rolling decided transactions forward. One `Surveyor` per consumer remembers for a
+moment what it need not look at again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, Bucket, Status
+from cassieq_spark.model.ids import BucketNo, bucket_of
+from cassieq_spark.model.lease import claimable
+from cassieq_spark.model.pointer import Pointer, Pointers, is_passable, minute_of
+from cassieq_spark.queue import roll
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+    from cassieq_spark.store.tables.monotons import Monoton
+
+UNDECIDED_REMEMBERED_S = 1.0
+"""So long a block that is being written is jumped without a look [P22]."""
+
+BUCKETS_PER_CALL = 2_048
+"""A larger claim comes in several calls: the offset that names its leases stays small."""
+
+_FIRST_WINDOW = 8
+_LARGEST_WINDOW = 64
+
+Rows = dict[BucketNo, "Stored[Bucket]"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Survey:
+    """What one look found.
+
+    Attributes:
+        pointers: As read at the start.
+        monoton: As read at the start.
+        candidates: Sealed rows with something to claim: what came back first, then by id.
+        open: Reserved buckets without a row, oldest first; L was read after them.
+        half_sealed: Buckets that somebody began to seal; L was read after them.
+        oldest_later_us: Per open bucket: some later bucket or the monoton row is at least this old,
+            so this bucket was reserved before that (cluster time) [R11].
+        available: Messages in ``candidates``.
+        claimable: Buckets in ``candidates`` that hold some of them.
+    """
+
+    pointers: Pointers
+    monoton: Monoton
+    candidates: Rows = field(default_factory=dict)
+    open: list[BucketNo] = field(default_factory=list)
+    half_sealed: list[BucketNo] = field(default_factory=list)
+    oldest_later_us: dict[BucketNo, int] = field(default_factory=dict)
+    available: int = 0
+    claimable: int = 0
+
+
+class Surveyor:
+    """Looks for one consumer. Not thread-safe."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._finished: set[BucketNo] = set()
+        self._jumps: dict[BucketNo, tuple[BucketNo, float]] = {}
+
+    def look(self, want: int, *, below_id: int | None = None) -> Survey:
+        """Find up to ``want`` claimable messages with ids below ``below_id``.
+
+        At least two reads (pointers, monoton) and one per hour since the time pointer; then the
+        bucket rows from the reader pointer on, until enough is found.
+
+        Raises:
+            QueueDeleted: The lane is dead.
+        """
+        lane = self._lane
+        pointers = lane.pointers()
+        monoton = lane.store.monotons.read(lane.lane_id)
+        if monoton is None:
+            raise lane.deleted()
+        survey = Survey(pointers=pointers, monoton=monoton.value)
+        self._look_at_hints(survey, below_id)
+        self._look_ahead(survey, want, below_id)
+        return survey
+
+    def advance(self, survey: Survey, updated: Rows) -> None:
+        """Move the reader pointer over buckets that hold nothing fresh, one plain write if it moves.
+
+        Args:
+            updated: Rows that changed since the survey, by our own claims.
+        """
+        reader = survey.pointers.reader
+        known = {**survey.candidates, **updated}
+        while reader in self._finished or (
+            reader in known and known[reader].value.is_behind_reader
+        ):
+            reader = BucketNo(reader + 1)
+        if reader > survey.pointers.reader:
+            self._lane.store.pointers.advance(self._lane.lane_id, Pointer.READER, reader)
+
+    def _look_at_hints(self, survey: Survey, below_id: int | None) -> None:
+        """What ran out or fell due, wherever the reader pointer is."""
+        lane = self._lane
+        now_us = lane.clock.now_us()
+        first = max(survey.pointers.time, minute_of(lane.created_us))
+        hints = lane.store.hints.read(lane.lane_id, first, minute_of(now_us))
+        hinted = {bucket for _, bucket in hints if bucket >= survey.pointers.repair}
+        reader = survey.pointers.reader
+        self._finished = {
+            bucket for bucket in self._finished if bucket >= reader or bucket in hinted
+        }
+        rows = self._read(sorted(hinted - self._finished))
+        for bucket, row in rows.items():
+            if row is not None:
+                self._consider(survey, bucket, row, now_us, below_id)
+        self._pass_time(survey, hints, rows, first, now_us)
+
+    def _pass_time(
+        self,
+        survey: Survey,
+        hints: list[tuple[int, BucketNo]],
+        rows: dict[BucketNo, Stored[Bucket] | None],
+        first: int,
+        now_us: int,
+    ) -> None:
+        """Move the time pointer over minutes in which nothing hinted matters any more."""
+        passed = first
+        blocked = min(
+            (minute for minute, bucket in hints if _still_due(rows.get(bucket), minute)),
+            default=minute_of(now_us),
+        )
+        while passed < blocked and is_passable(passed, now_us=now_us):
+            passed += 1
+        if passed > max(survey.pointers.time, minute_of(self._lane.created_us)):
+            self._lane.store.pointers.advance(self._lane.lane_id, Pointer.TIME, passed)
+
+    def _look_ahead(self, survey: Survey, want: int, below_id: int | None) -> None:
+        """From the reader pointer to the monoton id, in growing windows."""
+        lane = self._lane
+        size = lane.bucket_size
+        end_id = survey.monoton.next_id if below_id is None else min(
+            below_id, survey.monoton.next_id
+        )
+        end = -(-end_id // size)
+        at = survey.pointers.reader
+        window = _FIRST_WINDOW
+        times: dict[BucketNo, int] = {}
+        silent: dict[BucketNo, bool] = {}
+        while at < end and survey.available < want and survey.claimable < BUCKETS_PER_CALL:
+            buckets, at = self._window(at, end, window)
+            window = min(window * 2, _LARGEST_WINDOW)
+            rows = self._read(buckets)
+            undecided = self._settle(
+                {bucket: row for bucket, row in rows.items() if row is not None}, rows
+            )
+            now_us = lane.clock.now_us()
+            for bucket in buckets:
+                row = rows[bucket]
+                if row is not None:
+                    times[bucket] = row.value.changed_us
+                if row is None or row.value.status in MEANS_NOTHING_ALONE:
+                    silent[bucket] = row is not None
+                elif bucket not in undecided:
+                    self._consider(survey, bucket, row, now_us, below_id)
+            at = self._jump(undecided, at)
+        self._sort_out_silent(survey, silent, times)
+
+    def _sort_out_silent(
+        self, survey: Survey, silent: dict[BucketNo, bool], times: dict[BucketNo, int]
+    ) -> None:
+        """One read of L after all rows says which of the silent ones were dropped (G5) [P2] [R10]."""
+        if not silent:
+            return
+        low = self._lane.pointers().repair
+        oldest = survey.monoton.reserved_us
+        later = sorted(times, reverse=True)
+        for bucket in sorted(silent, reverse=True):
+            while later and later[0] > bucket:
+                oldest = min(oldest, times[later.pop(0)])
+            survey.oldest_later_us[bucket] = oldest
+        for bucket, has_row in silent.items():
+            if bucket >= low and bucket not in self._jumps:
+                (survey.half_sealed if has_row else survey.open).append(bucket)
+
+    def _settle(
+        self, found: Rows, rows: dict[BucketNo, Stored[Bucket] | None]
+    ) -> set[BucketNo]:
+        """Roll what is decided forward; the rest is undecided and jumped for a second [P22]."""
+        bulk = {
+            bucket: row
+            for bucket, row in found.items()
+            if row.value.status in (Status.WRITING, Status.PREPARED)
+        }
+        if not bulk:
+            return set()
+        changed = roll.settle_decided(self._lane, bulk)
+        rows.update(changed)
+        undecided = {
+            bucket
+            for bucket in bulk
+            if (changed.get(bucket) or bulk[bucket]).value.status
+            in (Status.WRITING, Status.PREPARED)
+        }
+        until = self._lane.clock.monotonic() + UNDECIDED_REMEMBERED_S
+        for bucket in undecided:
+            sink = bulk[bucket].value.sink
+            if sink is not None:
+                self._jumps[bucket] = (sink.block_end, until)
+        return undecided
+
+    def _window(self, at: int, end: int, size: int) -> tuple[list[BucketNo], int]:
+        """The next buckets worth a read, and where to go on; finished and jumped ones are left out."""
+        now = self._lane.clock.monotonic()
+        self._jumps = {
+            bucket: jump for bucket, jump in self._jumps.items() if jump[1] > now
+        }
+        buckets: list[BucketNo] = []
+        while at < end and len(buckets) < size:
+            bucket = BucketNo(at)
+            jump = self._jumps.get(bucket)
+            if jump is not None:
+                at = max(at + 1, jump[0])
+                continue
+            if bucket not in self._finished:
+                buckets.append(bucket)
+            at += 1
+        return buckets, at
+
+    def _jump(self, undecided: Iterable[BucketNo], at: int) -> int:
+        """Behind the last block that is being written, if it reaches further than the window."""
+        ends = [self._jumps[bucket][0] for bucket in undecided if bucket in self._jumps]
+        return max([at, *ends])
+
+    def _consider(
+        self,
+        survey: Survey,
+        bucket: BucketNo,
+        row: Stored[Bucket],
+        now_us: int,
+        below_id: int | None,
+    ) -> None:
+        if row.value.status in FINISHED:
+            self._finished.add(bucket)
+            return
+        if bucket in survey.candidates:
+            return
+        below = offset_below(below_id, bucket, self._lane.bucket_size)
+        available = claimable(row.value, now_us=now_us, below=below)
+        if available or row.value.is_behind_reader:
+            survey.candidates[bucket] = row
+            survey.available += available
+            survey.claimable += bool(available)
+
+    def _read(self, buckets: Iterable[BucketNo]) -> dict[BucketNo, Stored[Bucket] | None]:
+        return self._lane.store.buckets.read_many(self._lane.lane_id, buckets)
+
+
+def offset_below(below_id: int | None, bucket: BucketNo, bucket_size: int) -> int | None:
+    """The offset in this bucket below which ids are below ``below_id``; None if all are."""
+    if below_id is None or bucket < bucket_of(below_id, bucket_size):
+        return None
+    return max(0, below_id - bucket * bucket_size)
+
+
+def _still_due(row: Stored[Bucket] | None, minute: int) -> bool:
+    """Whether a bucket has something that comes back in this minute or before.
+
+    A bucket without a sealed row has none: a hint whose CAS never came is passed, and repair frees
+    what a claimer that died just then left behind [P17].
+    """
+    if row is None:
+        return False
+    due_us = row.value.earliest_return_us()
+    return due_us is not None and minute_of(due_us) <= minute

@@ -1,0 +1,253 @@
+"""The source's columns: their types, which are asked for, and building them without a Python loop."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.model import receipt
+from cassieq_spark.model.ids import BucketNo, LaneId, QueueName, Runs, derived_message_id
+from cassieq_spark.store import chunk as chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+SCHEMA: Final = StructType(
+    [
+        StructField("message_id", StringType()),
+        StructField("queue", StringType()),
+        StructField("body", BinaryType()),
+        StructField("tag", StringType()),
+        StructField("headers", MapType(StringType(), StringType())),
+        StructField("id", LongType()),
+        StructField("bucket", LongType()),
+        StructField("enqueued_at", TimestampType()),
+        StructField("delivery_count", IntegerType()),
+        StructField("receipt", StringType()),
+    ]
+)
+"""All columns, in the order of a load without a schema."""
+
+_HEX: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+_BASE64: Final = np.frombuffer(
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", dtype=np.uint8
+)
+_UUID_TEXT: Final = 36
+_DASHES: Final = (8, 13, 18, 23)
+_DIGITS: Final = np.array([at for at in range(_UUID_TEXT) if at not in _DASHES])
+
+
+def _crc_table() -> NDArray[np.uint32]:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ np.uint32(0xEDB88320), table >> 1)
+    return table
+
+
+_CRC: Final = _crc_table()
+
+
+def resolve(schema: StructType) -> tuple[str, ...]:
+    """The names a user's schema asks for.
+
+    Raises:
+        OptionInvalid: It names a column that a queue does not have, or another type; before any
+            message is taken.
+    """
+    if not schema.fields:
+        raise OptionInvalid(f"the schema names no column. A queue has: {_all_columns()}")
+    for field in schema.fields:
+        if field.name not in SCHEMA.names:
+            raise OptionInvalid(
+                f"column {field.name!r} of the schema is none of a queue's. It has: {_all_columns()}"
+            )
+        expected = SCHEMA[field.name].dataType
+        if field.dataType.simpleString() != expected.simpleString():
+            raise OptionInvalid(
+                f"column {field.name!r} of the schema is {field.dataType.simpleString()}, a queue "
+                f"has it as {expected.simpleString()}"
+            )
+    return tuple(schema.names)
+
+
+def check_sink_schema(schema: StructType) -> None:
+    """Refuse a DataFrame that cannot be put; see `store.chunk.check_schema`."""
+    chunks.check_schema((field.name, _arrow_type(field)) for field in schema.fields)
+
+
+def arrow_schema(names: tuple[str, ...]) -> pa.Schema:
+    """Exactly what Spark checks a source's record batches against (4.2, 4.3)."""
+    return to_arrow_schema(StructType([SCHEMA[name] for name in names]), timezone="UTC")
+
+
+class Builder:
+    """Builds record batches of the asked columns from stored chunks."""
+
+    def __init__(
+        self, names: tuple[str, ...], queue: QueueName, lane: LaneId, bucket_size: int
+    ) -> None:
+        self._names = names
+        self._schema = arrow_schema(names)
+        self._queue = queue
+        self._lane = lane
+        self._bucket_size = bucket_size
+
+    def build(
+        self,
+        chunk: pa.RecordBatch,
+        *,
+        bucket: BucketNo,
+        first: int,
+        keep: Runs | None,
+        lease: UUID | None,
+        delivery_count: int,
+        enqueued_us: int,
+    ) -> pa.RecordBatch:
+        """One record batch, only the asked columns.
+
+        Args:
+            chunk: As `store.chunk.decode` gives it: up to about a thousand messages.
+            first: Offset of its first message in the bucket.
+            keep: The offsets wanted; None = all.
+            lease: None for a look: receipts are null then.
+        """
+        offsets = np.arange(first, first + chunk.num_rows, dtype=np.int64)
+        if keep is not None:
+            wanted = np.concatenate(
+                [np.arange(low, high + 1, dtype=np.int64) for low, high in keep.pairs]
+            )
+            chunk = chunk.take(pa.array(wanted - first))
+            offsets = wanted
+        ids = offsets + bucket * self._bucket_size
+        count = len(offsets)
+        builders: dict[str, Callable[[], pa.Array]] = {
+            "message_id": lambda: self._message_ids(chunk, ids),
+            "queue": lambda: _repeated(self._queue, count, pa.string()),
+            "body": lambda: chunk.column(chunks.BODY),
+            "tag": lambda: _optional(chunk, chunks.TAG),
+            "headers": lambda: _optional(chunk, chunks.HEADERS),
+            "id": lambda: pa.array(ids),
+            "bucket": lambda: _repeated(bucket, count, pa.int64()),
+            "enqueued_at": lambda: _repeated(
+                enqueued_us, count, pa.int64()
+            ).cast(pa.timestamp("us", tz="UTC")),
+            "delivery_count": lambda: _repeated(delivery_count, count, pa.int32()),
+            "receipt": lambda: self._receipts(bucket, lease, offsets),
+        }
+        arrays = [
+            builders[name]().cast(field.type)
+            for name, field in zip(self._names, self._schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _message_ids(self, chunk: pa.RecordBatch, ids: NDArray[np.int64]) -> pa.Array:
+        """What the writers chose; where they chose none, one derived from lane and id."""
+        derived = _derived_uuids(self._lane, ids)
+        if chunks.MESSAGE_ID not in chunk.schema.names:
+            return _uuid_texts(derived)
+        column = chunk.column(chunks.MESSAGE_ID)
+        width = column.type.byte_width
+        raw = np.frombuffer(column.buffers()[1], dtype=np.uint8).reshape(-1, width)
+        chosen = raw[column.offset : column.offset + len(column)]
+        valid = np.asarray(column.is_valid())
+        return _uuid_texts(np.where(valid[:, None], chosen, derived))
+
+    def _receipts(
+        self, bucket: BucketNo, lease: UUID | None, offsets: NDArray[np.int64]
+    ) -> pa.Array:
+        """One per message: the bytes they share are hashed once, the rest column by column."""
+        if lease is None:
+            return pa.nulls(len(offsets), pa.string())
+        head = receipt.prefix(self._lane, bucket, lease)
+        raw = np.empty((len(offsets), receipt.RAW_BYTES), dtype=np.uint8)
+        raw[:, : len(head)] = np.frombuffer(head, dtype=np.uint8)
+        offset_bytes = offsets.astype(">u4").view(np.uint8).reshape(-1, 4)
+        raw[:, len(head) : len(head) + 8] = np.tile(offset_bytes, 2)
+        crc = np.full(len(offsets), zlib.crc32(head) ^ 0xFFFFFFFF, dtype=np.uint32)
+        for at in range(len(head), len(head) + 8):
+            crc = _CRC[(crc ^ raw[:, at]) & 0xFF] ^ (crc >> np.uint32(8))
+        raw[:, len(head) + 8 :] = (
+            (crc ^ np.uint32(0xFFFFFFFF)).astype(">u4").view(np.uint8).reshape(-1, 4)
+        )
+        return _base64_texts(raw)
+
+
+def _all_columns() -> str:
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in SCHEMA)
+
+
+def _arrow_type(field: StructField) -> pa.DataType:
+    """The Arrow type of a Spark field; null for what Arrow does not have, which is refused by name."""
+    try:
+        return to_arrow_type(field.dataType, timezone="UTC")
+    except Exception:  # noqa: BLE001 - pyspark raises many kinds; any of them means "not storable"
+        return pa.null()
+
+
+def _repeated(value: object, count: int, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
+def _optional(chunk: pa.RecordBatch, name: str) -> pa.Array:
+    if name in chunk.schema.names:
+        return chunk.column(name)
+    return pa.nulls(chunk.num_rows, chunks.STORED_TYPES[name])
+
+
+def _derived_uuids(lane: LaneId, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """`model.ids.derived_message_id` for many, as (n, 16) bytes."""
+    raw = np.empty((len(ids), 16), dtype=np.uint8)
+    raw[:] = np.frombuffer(derived_message_id(lane, 0).bytes, dtype=np.uint8)
+    raw[:, 10:] = ids.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
+    return raw
+
+
+def _uuid_texts(raw: NDArray[np.uint8]) -> pa.Array:
+    """(n, 16) bytes to canonical text."""
+    text = np.full((len(raw), _UUID_TEXT), ord("-"), dtype=np.uint8)
+    digits = np.empty((len(raw), 32), dtype=np.uint8)
+    digits[:, 0::2] = _HEX[raw >> 4]
+    digits[:, 1::2] = _HEX[raw & 0xF]
+    text[:, _DIGITS] = digits
+    return _texts(text)
+
+
+def _base64_texts(raw: NDArray[np.uint8]) -> pa.Array:
+    """(n, m) bytes to base64url text without padding."""
+    width = raw.shape[1]
+    padded = np.zeros((len(raw), -(-width // 3) * 3), dtype=np.uint8)
+    padded[:, :width] = raw
+    one, two, three = padded[:, 0::3], padded[:, 1::3], padded[:, 2::3]
+    text = np.empty((len(raw), padded.shape[1] // 3 * 4), dtype=np.uint8)
+    text[:, 0::4] = _BASE64[one >> 2]
+    text[:, 1::4] = _BASE64[(one & 0x3) << 4 | two >> 4]
+    text[:, 2::4] = _BASE64[(two & 0xF) << 2 | three >> 6]
+    text[:, 3::4] = _BASE64[three & 0x3F]
+    return _texts(np.ascontiguousarray(text[:, : receipt.TEXT_LENGTH]))
+
+
+def _texts(characters: NDArray[np.uint8]) -> pa.Array:
+    """(n, m) ASCII codes to a string array over the same memory."""
+    count, width = characters.shape
+    offsets = np.arange(count + 1, dtype=np.int32) * width
+    return pa.StringArray.from_buffers(
+        count, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(characters))
+    )

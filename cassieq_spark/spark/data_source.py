@@ -1,0 +1,91 @@
+"""The data source ``cassieq``: what Spark asks for its readers and writers.
+
+Spark makes a fresh object in a Python process of its own for each of them, so nothing is kept here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from cassieq_spark.errors import UsageError
+from cassieq_spark.options import parse_read, parse_sink, parse_source
+from cassieq_spark.spark import environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from cassieq_spark.spark.look import LookReader
+    from cassieq_spark.spark.sink import BatchWriter, StreamWriter
+    from cassieq_spark.spark.source import StreamReader
+
+
+class CassieqDataSource(DataSource):
+    """``format("cassieq")`` for readStream, writeStream, read and write."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "cassieq"
+
+    def schema(self) -> StructType:
+        """All columns a queue has; a user schema may name some of them instead."""
+        environment.check_here()
+        from cassieq_spark.spark import columns  # noqa: PLC0415 - after the check: needs pyarrow
+
+        return columns.SCHEMA
+
+    def reader(self, schema: StructType) -> LookReader:
+        """A look at visible messages, without a lease."""
+        environment.check_here()
+        from cassieq_spark.spark import columns  # noqa: PLC0415 - after the check: needs pyarrow
+        from cassieq_spark.spark.look import LookReader  # noqa: PLC0415 - as above
+
+        return LookReader(parse_read(self.options), columns.resolve(schema))
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """A consumer that leases messages and acks them when their micro-batch is done."""
+        environment.check_here()
+        from cassieq_spark.spark import columns  # noqa: PLC0415 - after the check: needs pyarrow
+        from cassieq_spark.spark.source import StreamReader  # noqa: PLC0415 - as above
+
+        return StreamReader(parse_source(self.options), columns.resolve(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """One transaction that puts a whole DataFrame."""
+        environment.check_here()
+        from cassieq_spark.spark.sink import BatchWriter  # noqa: PLC0415 - as above
+
+        _refuse_overwrite(overwrite)
+        return BatchWriter(parse_sink(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """One transaction per micro-batch."""
+        environment.check_here()
+        from cassieq_spark.spark.sink import StreamWriter  # noqa: PLC0415 - as above
+
+        _refuse_overwrite(overwrite)
+        checkpoint = self.options.get("checkpointLocation")
+        return StreamWriter(parse_sink(self.options), schema, checkpoint)
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("cassieq")`` known to this session by hand, and check its Python workers.
+
+    Spark 4.2 and later find it without, wherever module ``pyspark_cassieq`` can be imported.
+
+    Raises:
+        WorkerEnvironment: The workers' Python lacks something; says what to do.
+    """
+    environment.check_workers(spark)
+    spark.dataSource.register(CassieqDataSource)
+
+
+def _refuse_overwrite(overwrite: bool) -> None:
+    if overwrite:
+        raise UsageError(
+            "a queue cannot be overwritten: output mode 'complete' and mode('overwrite') have no "
+            "meaning here. Use append"
+        )

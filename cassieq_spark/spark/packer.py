@@ -1,0 +1,69 @@
+"""Pack what Spark hands a writing task into chunks: by rows and bytes, whole buckets, due times."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from cassieq_spark.model import packing
+from cassieq_spark.store import chunk as chunks
+
+if TYPE_CHECKING:
+    from cassieq_spark.clock import Clock
+    from cassieq_spark.options import SinkOptions
+    from cassieq_spark.queue.bulk import BulkWriter
+
+
+class Packer:
+    """Feeds a bulk writer. Rows that do not fill a chunk wait for the next batch."""
+
+    def __init__(self, writer: BulkWriter, clock: Clock, options: SinkOptions) -> None:
+        self._writer = writer
+        self._clock = clock
+        self._messages = options.chunk_messages
+        self._bytes = options.chunk_bytes
+        self._waiting: pa.RecordBatch | None = None
+        self._position = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take a record batch as it comes from Spark.
+
+        Raises:
+            BodyInvalid: A body is null or too large; names the row's position in the partition.
+        """
+        checked = chunks.from_input(batch, position=self._position)
+        self._position += batch.num_rows
+        if self._waiting is not None:
+            checked = pa.concat_batches([self._waiting, checked])
+            self._waiting = None
+        self._write_chunks(checked, keep_rest=True)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            self._write_chunks(waiting, keep_rest=False)
+
+    def _write_chunks(self, batch: pa.RecordBatch, *, keep_rest: bool) -> None:
+        sizes = chunks.body_sizes(batch)
+        at = 0
+        while at < batch.num_rows:
+            end = packing.chunk_end(
+                sizes, at, at_most=min(self._messages, self._writer.room()), limit_bytes=self._bytes
+            )
+            is_last = end == batch.num_rows
+            if is_last and keep_rest and end - at < min(self._messages, self._writer.room()):
+                self._waiting = batch.slice(at)
+                return
+            self._write(batch.slice(at, end - at))
+            at = end
+
+    def _write(self, part: pa.RecordBatch) -> None:
+        delays = chunks.delays_us(part)
+        due_us: list[int] | None = None
+        if delays is not None:
+            now_us = self._clock.now_us()
+            due_us = np.where(delays > 0, delays + now_us, 0).tolist()
+        self._writer.add(chunks.encode(part), part.num_rows, due_us)

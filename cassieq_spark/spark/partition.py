@@ -1,0 +1,113 @@
+"""Input partitions: spread planned messages over tasks, and read them there (design 7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import InputPartition
+
+from cassieq_spark.queue.fetch import Planned, fetch
+from cassieq_spark.spark.columns import Builder
+from cassieq_spark.store import chunk as chunks
+from cassieq_spark.store import store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from cassieq_spark.model.ids import LaneId, QueueName
+    from cassieq_spark.options import ConnectionOptions
+    from cassieq_spark.queue.lane import Lane
+
+MESSAGES_PER_PARTITION: Final = 50_000
+"""A task costs Spark about 10-20 ms; so many messages take a worker longer than that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Everything a task needs to read, so that it asks the queue's rows nothing."""
+
+    connection: ConnectionOptions
+    queue: QueueName
+    lane_id: LaneId
+    bucket_size: int
+    names: tuple[str, ...]
+
+
+class PlannedPartition(InputPartition):
+    """Messages for one task. Pickled by Spark."""
+
+    def __init__(self, where: Where, plan: tuple[Planned, ...]) -> None:
+        self.where = where
+        self.plan = plan
+
+    def __repr__(self) -> str:
+        """Counts only: Spark prints partitions."""
+        messages = sum(planned.runs.count for planned in self.plan)
+        return f"PlannedPartition(queue={self.where.queue!r}, messages={messages})"
+
+
+def spread(
+    plan: Sequence[Planned],
+    *,
+    lane: Lane,
+    connection: ConnectionOptions,
+    names: tuple[str, ...],
+    at_least: int,
+) -> list[PlannedPartition]:
+    """Partitions of about equal size, ids ascending.
+
+    Args:
+        at_least: So many partitions, as far as there are messages for them.
+    """
+    where = Where(
+        connection=connection,
+        queue=lane.queue,
+        lane_id=lane.lane_id,
+        bucket_size=lane.bucket_size,
+        names=names,
+    )
+    total = sum(planned.runs.count for planned in plan)
+    if not total:
+        return []
+    wanted = min(total, max(at_least, -(-total // MESSAGES_PER_PARTITION)))
+    share = -(-total // wanted)
+    parts: list[list[Planned]] = [[]]
+    room = share
+    for planned in sorted(plan, key=lambda one: (one.bucket, one.runs.first)):
+        rest = planned.runs
+        while rest:
+            if room == 0:
+                parts.append([])
+                room = share
+            taken, rest = rest.take(room)
+            parts[-1].append(replace(planned, runs=taken))
+            room -= taken.count
+    return [PlannedPartition(where, tuple(part)) for part in parts]
+
+
+def read_partition(partition: PlannedPartition) -> Iterator[pa.RecordBatch]:
+    """The planned messages, a record batch per stored chunk, only the asked columns.
+
+    Runs in a Python worker, as often as Spark retries, speculates or runs another action; the same
+    rows each time (I8). The worker's store is kept between tasks.
+
+    Raises:
+        DataLoss: A planned message is not there.
+    """
+    where = partition.where
+    reader = store.shared(where.connection)
+    builder = Builder(where.names, where.queue, where.lane_id, where.bucket_size)
+    for found in fetch(reader, where.lane_id, where.queue, partition.plan):
+        planned, row = found.planned, found.chunk
+        yield builder.build(
+            chunks.decode(row.payload),
+            bucket=planned.bucket,
+            first=row.first,
+            keep=found.keep,
+            lease=planned.lease_id,
+            delivery_count=planned.delivery_count,
+            enqueued_us=row.enqueued_us,
+        )

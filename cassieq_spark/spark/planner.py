@@ -1,0 +1,267 @@
+"""What a streaming query's planner process remembers between Spark's calls (design 7).
+
+Holds I2, I4, I8: one claim per start offset, one plan per batch and run, acks by lease id.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from cassieq_spark import metrics
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import DataLoss, LeaseLost
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.offset import LeasedRuns, SourceOffset
+from cassieq_spark.queue import settle
+from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.reader import Reader
+from cassieq_spark.spark.renewal import Renewal
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.options import SourceOptions
+    from cassieq_spark.queue.claim import Claimed
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+
+ALL_VISIBLE: Final = 1 << 62
+"""No limit; `queue.survey.BUCKETS_PER_CALL` still bounds one batch."""
+
+_PLANS_KEPT: Final = 2
+
+_logger = get_logger("spark")
+
+
+class Planner:
+    """One run of one streaming query. Spark calls it from one thread.
+
+    Attributes:
+        run: Fresh with each start of the query: leases carry it, so that a copy of this checkpoint
+            that runs elsewhere is noticed [P25].
+    """
+
+    def __init__(self, lane: Lane, options: SourceOptions) -> None:
+        self.lane = lane
+        self.run: UUID = new_uuid()
+        self._options = options
+        visibility_s = options.visibility_timeout_s or lane.settings.visibility_timeout_s
+        self._visibility_us = int(visibility_s * 1e6)
+        self._reader = Reader(
+            lane,
+            owner=options.consumer or f"spark:{self.run}",
+            run=self.run,
+            visibility_us=self._visibility_us,
+        )
+        self._renewal = Renewal(
+            lane,
+            run=self.run,
+            visibility_us=self._visibility_us,
+            give_up_after_s=options.max_batch_duration_s,
+        )
+        self._target_id: int | None = None
+        self._pending: tuple[str, SourceOffset] | None = None
+        self._acked: tuple[UUID | None, int] = (None, 0)
+        self._plans: dict[str, list[Planned]] = {}
+        self._rows: dict[BucketNo, Stored[Bucket]] = {}
+
+    def latest(self, start: dict[str, Any], at_most: int | None) -> dict[str, Any]:
+        """Ack ``start``, then claim; ``start`` itself when there is nothing to claim.
+
+        The same ``start`` again gets the same answer, and claims nothing: what the first answer
+        claimed would be named by no offset [P23].
+
+        Raises:
+            StreamFenced: Another run has taken our leases over.
+            DataLoss: The queue was deleted, re-created or purged under the checkpoint.
+            OffsetUnreadable: ``start`` is of another source or a later release.
+        """
+        self._renewal.touch()
+        key = _key(start)
+        offset = SourceOffset.from_json(start)
+        if not self._is_of_this_lane(offset):
+            offset = SourceOffset(stream=offset.stream, seq=offset.seq)
+        self._ack(offset)
+        if self._pending is not None and self._pending[0] == key:
+            return self._pending[1].to_json()
+        claimed = self._reader.get(at_most or ALL_VISIBLE, below_id=self._target_id)
+        if not claimed:
+            return start
+        end = SourceOffset(
+            stream=offset.stream or new_uuid(),
+            lane=self.lane.lane_id,
+            seq=offset.seq + 1,
+            leases=tuple(
+                LeasedRuns(bucket=one.bucket, lease_id=one.lease.lease_id, runs=one.lease.runs)
+                for one in claimed
+            ),
+        )
+        self._pending = (key, end)
+        self._remember(_key(end.to_json()), [_planned(one) for one in claimed])
+        self._rows = {one.bucket: one.row for one in claimed}
+        self._renewal.hold(
+            {one.bucket: _ids_in(claimed, one.bucket) for one in claimed},
+            until_us=min(one.lease.until_us for one in claimed),
+        )
+        return end.to_json()
+
+    def aim_at_now(self) -> None:
+        """Claim only ids that are handed out by now (``Trigger.AvailableNow``).
+
+        Raises:
+            QueueDeleted: The queue is gone.
+        """
+        monoton = self.lane.store.monotons.read(self.lane.lane_id)
+        if monoton is None:
+            raise self.lane.deleted()
+        self._target_id = monoton.value.next_id
+
+    def plan(self, start: dict[str, Any], end: dict[str, Any]) -> list[Planned]:
+        """What the batch holds, decided once per run and remembered [P11].
+
+        A batch that this run has claimed is planned as claimed. One that an earlier run has logged
+        is a replay: the leases it names that still exist are taken over, whoever's run they carry.
+
+        Raises:
+            LeaseLost: A lease is somebody else's by now, and ``onLeaseLost`` is ``fail``.
+            DataLoss, OffsetUnreadable, StreamFenced: See `latest`.
+        """
+        self._renewal.touch()
+        if _key(start) == _key(end):
+            return []
+        key = _key(end)
+        if key not in self._plans:
+            self._remember(key, self._take_over(SourceOffset.from_json(end)))
+        return self._plans[key]
+
+    def ack(self, end: dict[str, Any]) -> None:
+        """Ack a batch that Spark has committed."""
+        self._renewal.touch()
+        offset = SourceOffset.from_json(end)
+        if self._is_of_this_lane(offset):
+            self._ack(offset)
+
+    def close(self) -> None:
+        """End the renewal."""
+        self._renewal.close()
+
+    def _ack(self, offset: SourceOffset) -> None:
+        if not offset.leases or self._acked == (offset.stream, offset.seq):
+            return
+        by_bucket: dict[BucketNo, dict[UUID, Runs | None]] = {}
+        for leased in offset.leases:
+            by_bucket.setdefault(leased.bucket, {})[leased.lease_id] = leased.runs
+        self._renewal.drop(by_bucket)
+        settle.ack(self.lane, by_bucket, known=self._rows)
+        metrics.MESSAGES_ACKED.inc(sum(leased.runs.count for leased in offset.leases))
+        self._acked = (offset.stream, offset.seq)
+        self._rows = {}
+
+    def _take_over(self, end: SourceOffset) -> list[Planned]:
+        if not self._is_of_this_lane(end):
+            return []
+        by_bucket: dict[BucketNo, list[LeasedRuns]] = {}
+        for leased in end.leases:
+            by_bucket.setdefault(leased.bucket, []).append(leased)
+        until_us = self.lane.clock.now_us() + self._visibility_us
+
+        def one(bucket: BucketNo) -> tuple[BucketNo, Stored[Bucket] | None]:
+            ids = [leased.lease_id for leased in by_bucket[bucket]]
+            row = settle.take_over(self.lane, bucket, ids, run=self.run, until_us=until_us)
+            return bucket, row
+
+        rows = dict(self.lane.store.session.map(one, by_bucket))
+        plan: list[Planned] = []
+        held: dict[BucketNo, frozenset[UUID]] = {}
+        for leased in end.leases:
+            row = rows[leased.bucket]
+            lease = None if row is None else row.value.lease(leased.lease_id)
+            runs = None if lease is None else lease.runs & leased.runs
+            if lease is None or not runs:
+                self._lose(leased, row)
+                continue
+            plan.append(
+                Planned(
+                    bucket=leased.bucket,
+                    runs=runs,
+                    delivery_count=lease.delivery_count,
+                    lease_id=lease.lease_id,
+                )
+            )
+            held[leased.bucket] = held.get(leased.bucket, frozenset()) | {lease.lease_id}
+        self._renewal.hold(held, until_us=until_us)
+        event(
+            _logger,
+            "batch_replayed",
+            queue=self.lane.queue,
+            seq=end.seq,
+            messages=sum(planned.runs.count for planned in plan),
+        )
+        return plan
+
+    def _lose(self, leased: LeasedRuns, row: Stored[Bucket] | None) -> None:
+        """A lease that a replay names and that is not there any more.
+
+        Its messages were acked by somebody, or are somebody's later delivery: they are left out, and
+        never claimed again under another id for this offset [P11]. A dropped bucket counts as acked:
+        nothing was lost, and failing would fail every restart [P12].
+        """
+        metrics.LEASES_LOST.inc()
+        is_gone = row is None and self.lane.is_dropped(leased.bucket)
+        event(
+            _logger,
+            "lease_lost_on_replay",
+            queue=self.lane.queue,
+            bucket=leased.bucket,
+            messages=leased.runs.count,
+            dropped=is_gone,
+        )
+        if self._options.on_lease_lost == "fail" and not is_gone:
+            raise LeaseLost(
+                f"{leased.runs.count} messages of bucket {leased.bucket} of queue "
+                f"{self.lane.queue!r} were delivered to another consumer while this query was down "
+                "longer than its visibility timeout. Set onLeaseLost to 'skip' to go on without "
+                "them (they are processed elsewhere), and a longer visibilityTimeout"
+            )
+
+    def _is_of_this_lane(self, offset: SourceOffset) -> bool:
+        """Whether the queue is still the one the checkpoint was written for.
+
+        Raises:
+            DataLoss: It is not, and ``failOnDataLoss`` is true.
+        """
+        if offset.lane in (None, self.lane.lane_id):
+            return True
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"queue {self.lane.queue!r} was deleted and created again since this checkpoint was "
+                "written: its messages of then are gone. Start with a new checkpoint, or set "
+                "failOnDataLoss to false to go on with the new queue"
+            )
+        event(_logger, "queue_recreated", queue=self.lane.queue, seq=offset.seq)
+        return False
+
+    def _remember(self, key: str, plan: list[Planned]) -> None:
+        self._plans[key] = plan
+        while len(self._plans) > _PLANS_KEPT:
+            del self._plans[next(iter(self._plans))]
+
+
+def _key(offset: dict[str, Any]) -> str:
+    return json.dumps(offset, sort_keys=True)
+
+
+def _planned(claimed: Claimed) -> Planned:
+    return Planned(
+        bucket=claimed.bucket,
+        runs=claimed.lease.runs,
+        delivery_count=claimed.lease.delivery_count,
+        lease_id=claimed.lease.lease_id,
+    )
+
+
+def _ids_in(claimed: list[Claimed], bucket: BucketNo) -> frozenset[UUID]:
+    return frozenset(one.lease.lease_id for one in claimed if one.bucket == bucket)

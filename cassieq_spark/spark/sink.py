@@ -1,0 +1,215 @@
+"""The Arrow door of the sink (design 8): ``writeStream`` and ``write`` with ``format("cassieq")``.
+
+For every micro-batch Spark makes the writer in one driver-side process, pickles it into the tasks,
+and makes it again in another process for the commit: nothing kept in the object survives, so the
+tasks' messages carry what the commit must know (Spark 4.2, 4.3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import UsageError
+from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult
+from cassieq_spark.queue import transaction
+from cassieq_spark.queue.bulk import BulkWriter
+from cassieq_spark.queue.heartbeat import Heartbeat
+from cassieq_spark.queue.lane import open_lane
+from cassieq_spark.spark.columns import check_sink_schema
+from cassieq_spark.spark.packer import Packer
+from cassieq_spark.store import store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from cassieq_spark.options import SinkOptions
+    from cassieq_spark.queue.lane import Lane
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"
+"""Local properties that tasks of a streaming query see (measured on 4.2 and 4.3)."""
+
+ONLY_BATCH = 0
+"""The batch id of a transaction that has one batch."""
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What one winning task attempt tells the commit."""
+
+    result: TaskResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Transaction:
+    """Under which rules a task writes; pickled into the tasks."""
+
+    is_once: bool
+    refuse_second_write: bool
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """One transaction per micro-batch; exactly once by sink id and batch id (I7)."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, checkpoint: str | None) -> None:
+        check_sink_schema(schema)
+        if options.batch_id is not None:
+            raise UsageError(
+                "option 'batchId' is for df.write inside foreachBatch; a streaming query has its "
+                "own batch ids. Leave it out"
+            )
+        self._options = options
+        self._checkpoint = checkpoint
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Runs in a task, once per attempt; each attempt writes buckets of its own [P8]."""
+        context = _context()
+        query_id = context.getLocalProperty(QUERY_ID)
+        batch_id = context.getLocalProperty(BATCH_ID)
+        if query_id is None or batch_id is None:
+            raise UsageError(
+                "this Spark tells its tasks no query and batch id, which exactly-once needs. "
+                "Micro-batch queries of Spark 4.2 and later do; asynchronous progress tracking, "
+                "continuous and real-time mode are not supported"
+            )
+        lane = open_lane(store.shared(self._options.connection), self._options.queue)
+        who = Identity(
+            sink_id=self._options.sink_id or query_id,
+            lane=lane.lane_id,
+            query_id=query_id,
+            checkpoint=_canonical(self._checkpoint),
+            run=context.getLocalProperty(RUN_ID),
+        )
+        rules = _Transaction(is_once=False, refuse_second_write=False)
+        return _write(lane, self._options, who, int(batch_id), iterator, rules)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Runs in the driver, in another process than the planner of the write."""
+        _commit(self._options, messages, batchId, refuse_second_write=False)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing: what is not committed is invisible, and void once its epoch is decided."""
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """``df.write``: one transaction; with ``sinkId`` and ``batchId`` it is written once only (I7)."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_sink_schema(schema)
+        self._options = options
+        self._once: str | None = None
+        if options.sink_id is None:
+            # The driver creates the row and no task may: a task of a transaction that is over must
+            # not begin it again (design 8).
+            self._once = f"once:{new_uuid()}"
+            lane = open_lane(store.shared(options.connection), options.queue)
+            transaction.begin_once(lane, self._once)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Runs in a task, once per attempt; each attempt writes buckets of its own [P8]."""
+        options = self._options
+        lane = open_lane(store.shared(options.connection), options.queue)
+        if self._once is not None:
+            who = Identity(sink_id=self._once, lane=lane.lane_id)
+            rules = _Transaction(is_once=True, refuse_second_write=False)
+            return _write(lane, options, who, ONLY_BATCH, iterator, rules)
+        context = _context()
+        query_id = context.getLocalProperty(QUERY_ID)
+        who = Identity(
+            sink_id=options.sink_id or "",
+            lane=lane.lane_id,
+            query_id=query_id,
+            # Outside a streaming query the job group is whatever the user made it.
+            run=None if query_id is None else context.getLocalProperty(RUN_ID),
+        )
+        rules = _Transaction(is_once=False, refuse_second_write=True)
+        return _write(lane, options, who, options.batch_id or 0, iterator, rules)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Runs in the driver, in another process, on a pickled copy of this writer."""
+        is_once = self._once is not None
+        batch_id = ONLY_BATCH if is_once else self._options.batch_id or 0
+        _commit(self._options, messages, batch_id, refuse_second_write=not is_once)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing, as in `StreamWriter.abort`."""
+
+
+def _write(
+    lane: Lane,
+    options: SinkOptions,
+    who: Identity,
+    batch_id: int,
+    batches: Iterator[pa.RecordBatch],
+    rules: _Transaction,
+) -> Written:
+    admission = transaction.admit(
+        lane,
+        who,
+        batch_id,
+        is_once=rules.is_once,
+        refuse_second_write=rules.refuse_second_write,
+    )
+    if isinstance(admission, AlreadyCommitted):
+        return Written(TaskResult(who=who, epoch=None))
+    with (
+        Heartbeat(lane, who.sink_id),
+        BulkWriter(
+            lane,
+            sink_id=who.sink_id,
+            epoch=admission.epoch,
+            bucket_bytes=options.bucket_bytes,
+            writes_in_flight=options.writes_in_flight,
+        ) as writer,
+    ):
+        packer = Packer(writer, lane.clock, options)
+        for batch in batches:
+            packer.add(batch)
+        packer.flush()
+        buckets = writer.finish()
+    return Written(TaskResult(who=who, epoch=admission.epoch, buckets=buckets))
+
+
+def _commit(
+    options: SinkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    batch_id: int,
+    *,
+    refuse_second_write: bool,
+) -> None:
+    results = [message.result for message in messages if isinstance(message, Written)]
+    if not results:
+        return
+    lane = open_lane(store.shared(options.connection), options.queue)
+    who = results[0].who
+    with Heartbeat(lane, who.sink_id):
+        transaction.commit(
+            lane, who, batch_id, results, refuse_second_write=refuse_second_write
+        )
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise UsageError("the writer runs outside a Spark task, which Spark does not do")
+    return context
+
+
+def _canonical(checkpoint: str | None) -> str | None:
+    """The same place in one spelling."""
+    if checkpoint is None:
+        return None
+    return checkpoint.removeprefix("file://").removeprefix("file:").rstrip("/") or "/"

@@ -1,0 +1,283 @@
+"""Tagged compare-and-set: every outcome settled exactly (G2, G3). Holds I3, I5, I6, I7.
+
+A CAS is conditional on the ``writer`` uuid of the row as read and writes a fresh one, which it also
+puts into ``tags`` in place of this client's former one. When an answer is lost, the *same*
+statement is sent again until it is answered: applied, or refused with our uuid among the tags, means
+that it happened; otherwise it did not and cannot any more, its condition is dead. A read would not
+settle it: the CAS may land after the read [P7].
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from uuid import UUID
+
+import msgpack
+from cassandra import Unavailable
+
+from cassieq_spark import metrics
+from cassieq_spark.entropy import jitter, new_uuid
+from cassieq_spark.errors import CasAmbiguous, RowCorrupt
+from cassieq_spark.store.session import DEADLINE_S
+from cassieq_spark.store.translate import DRIVER_ERRORS, is_refusal, translate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cassieq_spark.store.session import CqlSession
+    from cassieq_spark.store.statements import Statement
+
+T = TypeVar("T")
+
+TAGGED_CLIENTS: Final = 64
+"""A row remembers the last CAS of so many clients [R8]."""
+
+_RESEND_BASE_S: Final = 0.05
+
+FIRST_GUESS_S: Final = 0.01
+"""What a CAS is taken to last before one was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tag:
+    """The last CAS of one client on one row; ``row_version`` is the one it made."""
+
+    client: UUID
+    writer: UUID
+    row_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tags:
+    """The last CAS of each of the last 64 clients, oldest first.
+
+    Attributes:
+        evicted: The largest row version that was pushed out. Never a condition: it only tells that
+            "our tag is not there" may mean "it was", and effects must be looked at [R8].
+    """
+
+    entries: tuple[Tag, ...] = ()
+    evicted: int = 0
+
+    def has(self, writer: UUID) -> bool:
+        """Whether the CAS that wrote this uuid took effect."""
+        return any(tag.writer == writer for tag in self.entries)
+
+    def with_tag(self, tag: Tag) -> Tags:
+        """In place of the same client's former tag: it has one CAS in flight per row."""
+        entries = [old for old in self.entries if old.client != tag.client] + [tag]
+        gone = entries[:-TAGGED_CLIENTS]
+        return Tags(
+            entries=tuple(entries[-TAGGED_CLIENTS:]),
+            evicted=max([self.evicted, *(old.row_version for old in gone)]),
+        )
+
+    def encode(self) -> bytes:
+        """As the ``tags`` column holds it."""
+        return bytes(
+            msgpack.packb(
+                [
+                    self.evicted,
+                    [[tag.client.bytes, tag.writer.bytes, tag.row_version] for tag in self.entries],
+                ]
+            )
+        )
+
+    @classmethod
+    def decode(cls, stored: bytes | None) -> Tags:
+        """Read the column.
+
+        Raises:
+            RowCorrupt: It holds something else.
+        """
+        if stored is None:
+            return cls()
+        try:
+            evicted, entries = msgpack.unpackb(stored)
+            return cls(
+                evicted=evicted,
+                entries=tuple(
+                    Tag(client=UUID(bytes=client), writer=UUID(bytes=writer), row_version=version)
+                    for client, writer, version in entries
+                ),
+            )
+        except (ValueError, TypeError) as error:
+            raise RowCorrupt(f"a tags column cannot be read ({error}); was it written by hand?") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """What the CAS machinery keeps beside a row's value."""
+
+    writer: UUID
+    tags: Tags
+    row_version: int
+
+    @classmethod
+    def of_row(cls, row: Any) -> Version:
+        """From a CQL row that holds the three columns."""
+        return cls(writer=row.writer, tags=Tags.decode(row.tags), row_version=row.row_version)
+
+    @property
+    def columns(self) -> tuple[UUID, bytes, int]:
+        """``writer, tags, row_version`` as every LWT statement binds them."""
+        return self.writer, self.tags.encode(), self.row_version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored(Generic[T]):
+    """A row as read: its value, and what a CAS on it is conditional on."""
+
+    value: T
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied(Generic[T]):
+    """It happened; ``now`` is the row as this CAS wrote it, or as others left it since."""
+
+    now: Stored[T]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused(Generic[T]):
+    """It did not happen and cannot any more; ``now`` is the row as read since, None if absent."""
+
+    now: Stored[T] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evicted(Generic[T]):
+    """Not settled by tags: more than 64 clients came after it. Look at its effects in ``now``."""
+
+    now: Stored[T]
+
+
+Outcome = Applied[T] | Refused[T] | Evicted[T]
+
+
+class _RowLocks:
+    """One lock per row under way: a client has one CAS in flight per row (G2)."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._users: dict[tuple[Any, ...], tuple[threading.Lock, int]] = {}
+
+    @contextmanager
+    def holding(self, key: tuple[Any, ...]) -> Iterator[None]:
+        with self._guard:
+            lock, users = self._users.get(key, (threading.Lock(), 0))
+            self._users[key] = (lock, users + 1)
+        try:
+            with lock:
+                yield
+        finally:
+            with self._guard:
+                lock, users = self._users.pop(key)
+                if users > 1:
+                    self._users[key] = (lock, users - 1)
+
+
+class CasSender:
+    """Sends the CASes of one session."""
+
+    def __init__(self, session: CqlSession) -> None:
+        self._session = session
+        self._locks = _RowLocks()
+        self._durations_s: deque[float] = deque([FIRST_GUESS_S], maxlen=64)
+
+    @property
+    def median_s(self) -> float:
+        """How long a CAS of this client takes, by its last 64 [R21]."""
+        return median(self._durations_s)
+
+    def send(
+        self,
+        statement: Statement,
+        key: tuple[Any, ...],
+        value: T,
+        *,
+        before: Version | None,
+        bind: Callable[[Version], tuple[Any, ...]],
+        read: Callable[[], Stored[T] | None],
+    ) -> Outcome[T]:
+        """Run one CAS to a settled outcome.
+
+        Args:
+            key: The row's key with its table, for the one-in-flight rule.
+            before: The version the CAS is conditional on; None for ``IF NOT EXISTS``.
+            bind: The statement's parameters, given the version it writes.
+            read: The row as it is now, by quorum.
+
+        Raises:
+            CasAmbiguous: It stayed unanswered until the deadline: it may have happened, or may yet.
+            SchemaMissing: The table is not there.
+        """
+        with self._locks.holding((statement.name.partition("_")[2], *key)):
+            version = self._next_version(before)
+            params = bind(version)
+            base = 0 if before is None else before.row_version
+            if self._until_answered(statement, params):
+                metrics.CAS_APPLIED.inc()
+                return Applied(now=Stored(value=value, version=version))
+            # A refusal has completed every earlier CAS first, so a quorum read shows its row.
+            now = read()
+            if now is not None and now.version.tags.has(version.writer):
+                metrics.CAS_APPLIED.inc()
+                return Applied(now=now)
+            metrics.CAS_REFUSED.inc()
+            if now is not None and now.version.tags.evicted > base:
+                return Evicted(now=now)
+            return Refused(now=now)
+
+    def _next_version(self, before: Version | None) -> Version:
+        writer = new_uuid()
+        row_version = 1 if before is None else before.row_version + 1
+        tags = Tags() if before is None else before.tags
+        return Version(
+            writer=writer,
+            tags=tags.with_tag(
+                Tag(client=self._session.client_id, writer=writer, row_version=row_version)
+            ),
+            row_version=row_version,
+        )
+
+    def _until_answered(self, statement: Statement, params: tuple[Any, ...]) -> bool:
+        """Whether the server applied it, as its last answer says."""
+        clock = self._session.clock
+        deadline = clock.monotonic() + DEADLINE_S
+        for pause in _pauses():
+            try:
+                sent = clock.monotonic()
+                rows = self._session.run_once(statement, params)
+                self._durations_s.append(clock.monotonic() - sent)
+                return bool(rows[0][0])
+            except DRIVER_ERRORS as error:
+                if is_refusal(error):
+                    raise translate(error, statement.name, self._session.keyspace) from error
+                metrics.CAS_UNKNOWN.inc()
+                if clock.monotonic() >= deadline:
+                    raise CasAmbiguous(
+                        f"statement {statement.name!r} stayed unanswered for {DEADLINE_S:g} s "
+                        f"({type(error).__name__}: {error}). It may have been applied, or may be "
+                        "yet. "
+                        + (
+                            "Too few replicas are up for a quorum"
+                            if isinstance(error, Unavailable)
+                            else "Look at the cluster's health; the next caller settles the row"
+                        )
+                    ) from error
+                clock.wait(pause)
+        raise AssertionError("the pauses never end")
+
+
+def _pauses() -> Iterator[float]:
+    attempt = 0
+    while True:
+        yield jitter(_RESEND_BASE_S, min(attempt, 5))
+        attempt += 1

@@ -1,0 +1,209 @@
+"""The versioned schema (design 2): every table with the reason for its settings; apply and check."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from cassieq_spark.errors import SchemaMismatch, StoreUnavailable, UsageError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.pointer import DELETED
+from cassieq_spark.store import statements
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cassieq_spark.store.session import CqlSession
+
+SCHEMA_VERSION: Final = 1
+_VERSION_KEY: Final = "schema_version"
+_DAY_US: Final = 86_400_000_000
+
+# What a late or resurrected write can bring back is below the repair pointer and inert (G5), so
+# tombstones need to outlive a hint window (3 h), not Cassandra's usual ten days.
+_GC_GRACE: Final = "gc_grace_seconds = 86400"
+
+# A QUORUM read must be sticky: what one reader saw, each later one sees. It is Cassandra's default;
+# spelled out, because acknowledged puts are lost without it [P20].
+_STICKY: Final = "read_repair = 'BLOCKING'"
+
+# Unified compaction in its levelled form: small rows that are overwritten over and over by CAS and
+# read by key: few sstables a read matter more than write amplification on a few bytes.
+_SMALL_ROWS: Final = (
+    "compaction = {'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'L10'}"
+)
+
+# Unified compaction in its tiered form: written once, read once, dropped by partition: compacting
+# often is wasted work. Time windows are wrong here: drops land in newer windows than the data they
+# delete, and its space would never be freed [P27].
+_WRITE_ONCE: Final = "compaction = {'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'T4'}"
+
+# Chunks arrive compressed (zstd): compressing them again costs time and saves nothing.
+_COMPRESSED_ALREADY: Final = "compression = {'enabled': 'false'}"
+
+_VERSIONED: Final = "writer uuid, tags blob, row_version bigint"
+
+TABLES: Final[dict[str, str]] = {
+    # --- LWT only ---------------------------------------------------------------------------
+    "queue": f"""(
+        name text PRIMARY KEY, queue_id uuid, status text, settings text,
+        lanes frozen<list<uuid>>, home_datacenter text, created_us bigint, {_VERSIONED}
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+    "monoton": f"""(
+        lane uuid PRIMARY KEY, next_id bigint, reserved_us bigint, {_VERSIONED}
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+    "bucket": f"""(
+        lane uuid, bucket bigint, status text, changed_us bigint,
+        sink_id text, epoch bigint, block_end bigint,
+        manifest blob, size_bytes bigint, claims blob, {_VERSIONED},
+        PRIMARY KEY ((lane, bucket))
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+    "sink": f"""(
+        sink_id text PRIMARY KEY, lane uuid, changed_us bigint, epoch bigint, last_batch bigint,
+        list blob, list_id uuid, list_parts int, list_hash blob,
+        query_id text, checkpoint text, run text, past blob, aborts int, is_once boolean,
+        {_VERSIONED}
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+    "leader": f"""(
+        name text PRIMARY KEY, holder uuid, since_us bigint
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+    # --- never LWT --------------------------------------------------------------------------
+    "message": f"""(
+        lane uuid, bucket bigint, first int, part int,
+        count int, parts int, payload blob, due_us bigint, enqueued_us bigint,
+        PRIMARY KEY ((lane, bucket), first, part)
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE} AND {_COMPRESSED_ALREADY}""",
+    "overlay": f"""(
+        lane uuid, bucket bigint, id int, revision int, payload blob,
+        PRIMARY KEY ((lane, bucket), id, revision)
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE}""",
+    "sink_list": f"""(
+        sink_id text, list_id uuid, part int, data blob,
+        PRIMARY KEY ((sink_id, list_id), part)
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE}""",
+    # No LWT, DELETE, TTL or initial insert, ever: each would write with a clock's timestamp, and no
+    # value could win against it again (G4) [P19]. One partition a lane: one read gets all three.
+    "pointer": f"""(
+        lane uuid, kind text, value bigint, PRIMARY KEY (lane, kind)
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+    # Hints and heartbeats end by their TTL; nobody deletes them [R13].
+    "expiry": f"""(
+        lane uuid, hour bigint, minute bigint, bucket bigint,
+        PRIMARY KEY ((lane, hour), minute, bucket)
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE}""",
+    "alive": f"""(
+        sink_id text PRIMARY KEY, at_us bigint
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+    "meta": f"""(
+        key text PRIMARY KEY, value text
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+}
+
+_logger = get_logger("store")
+
+
+def apply(
+    session: CqlSession, replication: Mapping[str, object], *, new_uuid: Callable[[], UUID]
+) -> None:
+    """Create what is missing of keyspace and tables, prove the cluster fit, record the version.
+
+    Idempotent, and safe to run by several clients at once.
+
+    Raises:
+        UsageError: ``replication`` is no mapping with a ``class``.
+        SchemaMismatch: The keyspace holds tables of another version, or the cluster has a guardrail
+            on write timestamps, which pointers need (G4) [R23].
+    """
+    if "class" not in replication:
+        raise UsageError(
+            f"replication {dict(replication)!r} has no 'class'. Give for example "
+            "{'class': 'NetworkTopologyStrategy', 'datacenter1': 3}"
+        )
+    options = ", ".join(
+        f"{_literal(key)}: {_literal(value)}" for key, value in replication.items()
+    )
+    session.define(
+        f"CREATE KEYSPACE IF NOT EXISTS {session.keyspace} WITH replication = {{{options}}}"
+    )
+    for name, body in TABLES.items():
+        session.define(
+            f"CREATE TABLE IF NOT EXISTS {session.keyspace}.{name} {' '.join(body.split())}"
+        )
+    found = read_version(session)
+    if found not in (None, SCHEMA_VERSION):
+        raise _other_version(session, found)
+    _prove_timestamps(session, new_uuid)
+    _warn_of_paxos_v1(session)
+    session.run(statements.WRITE_META, (_VERSION_KEY, str(SCHEMA_VERSION)))
+
+
+def check(session: CqlSession) -> None:
+    """Refuse to work on a keyspace of another version.
+
+    Raises:
+        SchemaMissing: There is no keyspace of that name, or no tables in it.
+        SchemaMismatch: They are of another version.
+    """
+    found = read_version(session)
+    if found != SCHEMA_VERSION:
+        raise _other_version(session, found)
+
+
+def read_version(session: CqlSession) -> int | None:
+    """The recorded schema version, None before the first `apply` has ended."""
+    row = session.one(statements.READ_META, (_VERSION_KEY,))
+    return None if row is None or row.value is None else int(row.value)
+
+
+def _other_version(session: CqlSession, found: int | None) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"keyspace {session.keyspace!r} has schema version {found}, this release works with "
+        f"version {SCHEMA_VERSION}. "
+        + (
+            "Run client.bootstrap() to finish it"
+            if found is None
+            else "Use the matching release, or migrate the keyspace"
+        )
+    )
+
+
+def _prove_timestamps(session: CqlSession, new_uuid: Callable[[], UUID]) -> None:
+    """Write with each kind of timestamp the protocol uses and read it back [R23].
+
+    The largest is that of a deleted queue's pointer; a drop writes one day ahead.
+    """
+    key = f"probe:{new_uuid()}"
+    for stamp in (1, session.clock.now_us() + _DAY_US, DELETED):
+        try:
+            session.run(statements.PROBE_TIMESTAMP, (stamp, str(stamp), key))
+        except (UsageError, StoreUnavailable) as error:
+            raise _no_timestamps(stamp) from error
+        row = session.one(statements.READ_META, (key,))
+        if row is None or row.value != str(stamp):
+            raise _no_timestamps(stamp)
+
+
+def _no_timestamps(stamp: int) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"the cluster does not let a write timestamp of {stamp} through, which max-wins pointers "
+        "need. Switch off minimum_timestamp_fail_threshold and maximum_timestamp_fail_threshold "
+        "in cassandra.yaml"
+    )
+
+
+def _warn_of_paxos_v1(session: CqlSession) -> None:
+    """Paxos v1, Cassandra's default, is not safe across range movements [P21]."""
+    row = session.raw_one(
+        "SELECT value FROM system_views.settings WHERE name = 'paxos_variant'"
+    )
+    if row is not None and row.value != "v2":
+        event(_logger, "paxos_variant_v1", variant=row.value)
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise UsageError(
+            f"replication value {value!r} is neither text nor a whole number. Give for example "
+            "{'class': 'NetworkTopologyStrategy', 'datacenter1': 3}"
+        )
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"

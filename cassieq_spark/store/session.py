@@ -1,0 +1,292 @@
+"""One Cassandra session: prepared statements with their consistency on them, bounded retries.
+
+Every statement of the package goes through `CqlSession`; nothing raw of the driver leaves it but
+what `store/cas.py` settles.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+
+import stamina
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
+from cassandra.policies import (
+    DCAwareRoundRobinPolicy,
+    ExponentialReconnectionPolicy,
+    FallthroughRetryPolicy,
+    TokenAwarePolicy,
+)
+from cassandra.query import named_tuple_factory
+
+from cassieq_spark.clock import ClusterClock, SystemClock
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import StoreTimeout, StoreUnavailable, UsageError
+from cassieq_spark.store.statements import Kind, Statement
+from cassieq_spark.store.translate import DRIVER_ERRORS, translate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from uuid import UUID
+
+    from cassandra.query import PreparedStatement
+
+    from cassieq_spark.options import ConnectionOptions
+
+REQUEST_TIMEOUT_S: Final = 6.0
+"""Of one request; Cassandra's own timeouts (2-5 s by default) come first and say more."""
+
+DEADLINE_S: Final = 20.0
+"""Of one call with all its retries, so that a caller hears within 30 s that Cassandra is away."""
+
+_WIDTH: Final = 16
+"""Statements under way at once in `CqlSession.map`."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Interceptor(Protocol):
+    """What fault tests put around every statement; None in production."""
+
+    def around(
+        self, statement: Statement, params: tuple[Any, ...], proceed: Callable[[], Any]
+    ) -> Any:
+        """Call ``proceed`` zero or more times and return its result, or raise a driver error."""
+
+
+class Done:
+    """The result of a statement that an interceptor has already run, as a future."""
+
+    def __init__(self, outcome: Callable[[], Any]) -> None:
+        self._outcome = outcome
+
+    def result(self) -> Any:
+        """What the statement gave, or its error."""
+        return self._outcome()
+
+
+class CqlSession:
+    """A connected session on one keyspace. Thread-safe; not picklable, not for use across a fork.
+
+    Attributes:
+        client_id: Whose tags a CAS of this session carries (G2); fresh with each session.
+        clock: The cluster's time, measured against the coordinator (G6).
+        counts: Statements sent, by name.
+    """
+
+    def __init__(self, options: ConnectionOptions) -> None:
+        """Connect.
+
+        Raises:
+            StoreUnavailable: Nothing answers at the contact points; says which.
+            UsageError: The cluster has no data centre of that name; says which it has.
+        """
+        self.options = options
+        self.keyspace = options.keyspace
+        self.client_id: UUID = new_uuid()
+        self.counts: Counter[str] = Counter()
+        self.interceptor: Interceptor | None = None
+        self._prepared: dict[str, PreparedStatement] = {}
+        self._lock = threading.Lock()
+        self._local = DCAwareRoundRobinPolicy(options.datacenter or "")
+        self._cluster = _cluster(options, self._local)
+        try:
+            self._session: Session = self._cluster.connect()
+        except DRIVER_ERRORS as error:
+            self._cluster.shutdown()
+            raise self._nobody_answers() from error
+        # The server's clock orders plain writes: a client's could be minutes off [R9]. Pointers
+        # carry their value as timestamp by hand (G4).
+        self._session.use_client_timestamp = False
+        self.datacenter = self._check_datacenter()
+        self._pool = ThreadPoolExecutor(_WIDTH, thread_name_prefix="cassieq-store")
+        self.clock = ClusterClock(SystemClock(), self._coordinator_us)
+
+    def run(self, statement: Statement, params: Sequence[Any] = ()) -> list[Any]:
+        """Run a read or an idempotent write, again if it was not answered, until the deadline.
+
+        Raises:
+            StoreTimeout: Not answered in time; a write may have been stored.
+            StoreUnavailable: Too few replicas, or no node, are there.
+            SchemaMissing: The keyspace or its tables are not there.
+        """
+        if statement.kind is Kind.CAS:
+            raise ValueError(f"{statement.name} is a CAS: only store/cas.py may send it")
+        for attempt in stamina.retry_context(
+            on=(StoreTimeout, StoreUnavailable), attempts=None, timeout=DEADLINE_S, wait_max=2.0
+        ):
+            with attempt:
+                try:
+                    return list(self._execute(statement, tuple(params)))
+                except DRIVER_ERRORS as error:
+                    raise translate(error, statement.name, self.keyspace) from error
+        raise AssertionError("the retry loop ends by a value or an error")
+
+    def one(self, statement: Statement, params: Sequence[Any] = ()) -> Any | None:
+        """The first row of `run`, None if there is none."""
+        rows = self.run(statement, params)
+        return rows[0] if rows else None
+
+    def run_once(self, statement: Statement, params: Sequence[Any]) -> list[Any]:
+        """Send a statement once and let the driver's own error out: for `store/cas.py` alone."""
+        return list(self._execute(statement, tuple(params)))
+
+    def start(self, statement: Statement, params: Sequence[Any]) -> Any:
+        """Send without waiting; hand what comes back to `finish`, once."""
+        bound = tuple(params)
+        if self.interceptor is not None:
+            try:
+                rows = self._execute(statement, bound)
+            except DRIVER_ERRORS as error:
+                return Done(_raising(error))
+            return Done(lambda: rows)
+        self.counts[statement.name] += 1
+        return self._session.execute_async(self.prepare(statement), bound)
+
+    def finish(self, future: Any, statement: Statement, params: Sequence[Any]) -> list[Any]:
+        """Wait for what `start` sent; if it was not answered, run it again as `run` does."""
+        try:
+            return list(future.result())
+        except DRIVER_ERRORS as error:
+            problem = translate(error, statement.name, self.keyspace)
+            if isinstance(problem, StoreTimeout | StoreUnavailable):
+                return self.run(statement, params)
+            raise problem from error
+
+    def map(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """``work`` for every item, up to 16 at once, results in order; the first error is raised
+        after all have ended, so that none goes on unseen."""
+        todo = list(items)
+        if len(todo) <= 1:
+            return [work(item) for item in todo]
+        futures = [self._pool.submit(work, item) for item in todo]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
+        return [future.result() for future in futures]
+
+    def define(self, ddl: str) -> None:
+        """Run one schema statement and wait until all nodes agree.
+
+        Raises:
+            StoreUnavailable: Nobody answered in time.
+            UsageError: The cluster refuses it.
+        """
+        try:
+            self._session.execute(ddl, timeout=DEADLINE_S)
+        except DRIVER_ERRORS as error:
+            raise translate(error, "define", self.keyspace) from error
+
+    def raw_one(self, cql: str) -> Any | None:
+        """The first row of a plain read of the cluster's own tables."""
+        try:
+            return self._session.execute(cql).one()
+        except DRIVER_ERRORS as error:
+            raise translate(error, "raw_one", self.keyspace) from error
+
+    def prepare(self, statement: Statement) -> PreparedStatement:
+        """The prepared form, with both consistencies on it (G1) [P20]."""
+        prepared = self._prepared.get(statement.name)
+        if prepared is not None:
+            return prepared
+        with self._lock:
+            prepared = self._prepared.get(statement.name)
+            if prepared is None:
+                prepared = self._session.prepare(statement.cql.format(ks=self.keyspace))
+                prepared.consistency_level = statement.consistency
+                if statement.kind is Kind.CAS:
+                    prepared.serial_consistency_level = statement.serial_consistency
+                prepared.is_idempotent = statement.kind is not Kind.CAS
+                self._prepared[statement.name] = prepared
+        return prepared
+
+    def close(self) -> None:
+        """Disconnect. Idempotent."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._cluster.shutdown()
+
+    def __enter__(self) -> Self:
+        """Close at the end of the block."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Disconnect."""
+        self.close()
+
+    def _execute(self, statement: Statement, params: tuple[Any, ...]) -> Any:
+        prepared = self.prepare(statement)
+
+        def proceed() -> Any:
+            self.counts[statement.name] += 1
+            return self._session.execute(prepared, params)
+
+        if self.interceptor is None:
+            return proceed()
+        return self.interceptor.around(statement, params, proceed)
+
+    def _coordinator_us(self) -> int:
+        # now() is evaluated by the coordinator; a timeuuid carries 100 ns steps.
+        row = self.raw_one("SELECT now() AS now FROM system.local")
+        if row is None:
+            raise StoreUnavailable("system.local is empty: the node is not up. Try again")
+        return int((row.now.time - 0x01B21DD213814000) // 10)
+
+    def _check_datacenter(self) -> str:
+        known = sorted({host.datacenter for host in self._cluster.metadata.all_hosts()})
+        wanted = self.options.datacenter or self._local.local_dc
+        if wanted not in known:
+            self._cluster.shutdown()
+            raise UsageError(
+                f"the cluster at {_addresses(self.options)} has no data centre {wanted!r}; it has "
+                f"{', '.join(repr(name) for name in known)}. Set option 'datacenter' to one of them"
+            )
+        return str(wanted)
+
+    def _nobody_answers(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"no Cassandra answers at {_addresses(self.options)} within "
+            f"{self.options.connect_timeout_s:g} s. Is it running, is the address right, and is "
+            "the port that of CQL (native transport)?"
+        )
+
+
+def _cluster(options: ConnectionOptions, local: DCAwareRoundRobinPolicy) -> Cluster:
+    profile = ExecutionProfile(
+        load_balancing_policy=TokenAwarePolicy(local),
+        # The driver never decides to send again: a CAS must not be, and all else is retried here.
+        retry_policy=FallthroughRetryPolicy(),
+        speculative_execution_policy=None,
+        row_factory=named_tuple_factory,
+        request_timeout=REQUEST_TIMEOUT_S,
+    )
+    ports = {port for _, port in options.contact_points}
+    return Cluster(
+        contact_points=(
+            [host for host, _ in options.contact_points]
+            if len(ports) == 1
+            else list(options.contact_points)
+        ),
+        port=next(iter(ports)),
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        connect_timeout=options.connect_timeout_s,
+        control_connection_timeout=options.connect_timeout_s,
+        reconnection_policy=ExponentialReconnectionPolicy(0.2, 5.0),
+        application_name="cassieq_spark",
+        # Our statements are prepared on each node by the driver when it meets it.
+        reprepare_on_up=True,
+        executor_threads=2,
+    )
+
+
+def _addresses(options: ConnectionOptions) -> str:
+    return ", ".join(f"{host}:{port}" for host, port in options.contact_points)
+
+
+def _raising(error: BaseException) -> Callable[[], Any]:
+    def outcome() -> Any:
+        raise error
+
+    return outcome

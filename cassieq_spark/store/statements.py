@@ -1,0 +1,246 @@
+"""Every CQL statement, named by verb, with its consistency and why it is conditional.
+
+G1: each CAS carries its serial *and* its commit consistency, each read that decides is a quorum
+read; both are on the statement, never a driver default (which is LOCAL_ONE) [P20].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from cassandra import ConsistencyLevel
+
+
+class Kind(Enum):
+    """What a statement does, and so the consistency it carries."""
+
+    READ = "read"
+    WRITE = "write"
+    CAS = "cas"
+    SERIAL_READ = "serial read"
+
+
+class Reach(Enum):
+    """Whose replicas a quorum is made of."""
+
+    HOME = "home"
+    """The queue's home data centre; clients elsewhere are refused [P21]."""
+
+    WORLD = "world"
+    """All data centres: for rows that are read before a home is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One statement; ``{ks}`` stands for the keyspace."""
+
+    name: str
+    cql: str
+    kind: Kind
+    reach: Reach = Reach.HOME
+
+    @property
+    def consistency(self) -> int:
+        """Of reads and plain writes; of a CAS, the level its commit is answered at."""
+        if self.kind is Kind.SERIAL_READ:
+            return self.serial_consistency
+        return (
+            ConsistencyLevel.LOCAL_QUORUM
+            if self.reach is Reach.HOME
+            else ConsistencyLevel.QUORUM
+        )
+
+    @property
+    def serial_consistency(self) -> int:
+        """Of a CAS or serial read: the level of its Paxos round."""
+        return (
+            ConsistencyLevel.LOCAL_SERIAL
+            if self.reach is Reach.HOME
+            else ConsistencyLevel.SERIAL
+        )
+
+
+_ALL: dict[str, Statement] = {}
+
+
+def _statement(name: str, kind: Kind, cql: str, reach: Reach = Reach.HOME) -> Statement:
+    statement = Statement(name=name, cql=" ".join(cql.split()), kind=kind, reach=reach)
+    if name in _ALL:
+        raise ValueError(f"two statements are named {name}")
+    _ALL[name] = statement
+    return statement
+
+
+def every_statement() -> tuple[Statement, ...]:
+    """All of them, for the test that reads each one's consistency back."""
+    return tuple(_ALL.values())
+
+
+# The versions of an LWT-only row are three columns, the same in each such table: `writer` is what a
+# CAS is conditional on: a uuid never reused, so a row that is born again cannot be mistaken for its
+# former life [P3]; `tags` and `row_version` settle an answer that was lost (G3).
+
+READ_QUEUE: Final = _statement(
+    "read_queue", Kind.SERIAL_READ,
+    """SELECT name, queue_id, status, settings, lanes, home_datacenter, created_us,
+              writer, tags, row_version
+       FROM {ks}.queue WHERE name = ?""",
+    Reach.WORLD,
+)  # fmt: skip
+LIST_QUEUES: Final = _statement(
+    "list_queues", Kind.READ,
+    """SELECT name, queue_id, status, settings, lanes, home_datacenter, created_us,
+              writer, tags, row_version
+       FROM {ks}.queue""",
+    Reach.WORLD,
+)  # fmt: skip
+INSERT_QUEUE: Final = _statement(
+    "insert_queue", Kind.CAS,
+    """INSERT INTO {ks}.queue (name, queue_id, status, settings, lanes, home_datacenter,
+              created_us, writer, tags, row_version)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS""",
+    Reach.WORLD,
+)  # fmt: skip
+
+READ_MONOTON: Final = _statement(
+    "read_monoton", Kind.READ,
+    "SELECT next_id, reserved_us, writer, tags, row_version FROM {ks}.monoton WHERE lane = ?",
+)  # fmt: skip
+INSERT_MONOTON: Final = _statement(
+    "insert_monoton", Kind.CAS,
+    """INSERT INTO {ks}.monoton (lane, next_id, reserved_us, writer, tags, row_version)
+       VALUES (?, ?, ?, ?, ?, ?) IF NOT EXISTS""",
+)  # fmt: skip
+# Only ever conditional on a row that is there: a missing monoton row means the queue was deleted,
+# and a reservation must not create it again [P13].
+RESERVE: Final = _statement(
+    "reserve", Kind.CAS,
+    """UPDATE {ks}.monoton SET next_id = ?, reserved_us = ?, writer = ?, tags = ?, row_version = ?
+       WHERE lane = ? IF writer = ?""",
+)  # fmt: skip
+DELETE_MONOTON: Final = _statement(
+    "delete_monoton", Kind.CAS, "DELETE FROM {ks}.monoton WHERE lane = ? IF EXISTS",
+)  # fmt: skip
+
+READ_BUCKET: Final = _statement(
+    "read_bucket", Kind.READ,
+    """SELECT status, changed_us, sink_id, epoch, block_end, manifest, size_bytes, claims,
+              writer, tags, row_version
+       FROM {ks}.bucket WHERE lane = ? AND bucket = ?""",
+)  # fmt: skip
+INSERT_BUCKET: Final = _statement(
+    "insert_bucket", Kind.CAS,
+    """INSERT INTO {ks}.bucket (lane, bucket, status, changed_us, sink_id, epoch, block_end,
+              writer, tags, row_version)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS""",
+)  # fmt: skip
+# The manifest goes in by the one CAS that fixes it and is in no other statement (I5).
+FILL_BUCKET: Final = _statement(
+    "fill_bucket", Kind.CAS,
+    """UPDATE {ks}.bucket SET status = ?, changed_us = ?, manifest = ?, size_bytes = ?, claims = ?,
+              writer = ?, tags = ?, row_version = ?
+       WHERE lane = ? AND bucket = ? IF writer = ?""",
+)  # fmt: skip
+UPDATE_BUCKET: Final = _statement(
+    "update_bucket", Kind.CAS,
+    """UPDATE {ks}.bucket SET status = ?, changed_us = ?, claims = ?,
+              writer = ?, tags = ?, row_version = ?
+       WHERE lane = ? AND bucket = ? IF writer = ?""",
+)  # fmt: skip
+
+READ_SINK: Final = _statement(
+    "read_sink", Kind.READ,
+    """SELECT lane, changed_us, epoch, last_batch, list, list_id, list_parts, list_hash,
+              query_id, checkpoint, run, past, aborts, is_once, writer, tags, row_version
+       FROM {ks}.sink WHERE sink_id = ?""",
+)  # fmt: skip
+# A task decides on this read whether its batch is in the queue already (I7).
+READ_SINK_SERIAL: Final = _statement("read_sink_serial", Kind.SERIAL_READ, READ_SINK.cql)
+INSERT_SINK: Final = _statement(
+    "insert_sink", Kind.CAS,
+    """INSERT INTO {ks}.sink (sink_id, lane, changed_us, epoch, last_batch, list, list_id,
+              list_parts, list_hash, query_id, checkpoint, run, past, aborts, is_once,
+              writer, tags, row_version)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS""",
+)  # fmt: skip
+# The commit point, and every other end of an epoch (I7).
+UPDATE_SINK: Final = _statement(
+    "update_sink", Kind.CAS,
+    """UPDATE {ks}.sink SET lane = ?, changed_us = ?, epoch = ?, last_batch = ?, list = ?,
+              list_id = ?, list_parts = ?, list_hash = ?, query_id = ?, checkpoint = ?, run = ?, past = ?,
+              aborts = ?, is_once = ?, writer = ?, tags = ?, row_version = ?
+       WHERE sink_id = ? IF writer = ?""",
+)  # fmt: skip
+WRITE_SINK_LIST: Final = _statement(
+    "write_sink_list", Kind.WRITE,
+    "INSERT INTO {ks}.sink_list (sink_id, list_id, part, data) VALUES (?, ?, ?, ?)",
+)  # fmt: skip
+READ_SINK_LIST: Final = _statement(
+    "read_sink_list", Kind.READ,
+    "SELECT part, data FROM {ks}.sink_list WHERE sink_id = ? AND list_id = ?",
+)  # fmt: skip
+
+WRITE_MESSAGE: Final = _statement(
+    "write_message", Kind.WRITE,
+    """INSERT INTO {ks}.message (lane, bucket, first, part, count, parts, payload, due_us,
+              enqueued_us)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+)  # fmt: skip
+# All columns, always: blocking read repair writes back only what was selected, so a seal's scan of
+# keys alone would make torn messages [P4].
+SCAN_MESSAGES: Final = _statement(
+    "scan_messages", Kind.READ,
+    """SELECT first, part, count, parts, payload, due_us, enqueued_us
+       FROM {ks}.message WHERE lane = ? AND bucket = ?""",
+)  # fmt: skip
+READ_MESSAGES: Final = _statement(
+    "read_messages", Kind.READ,
+    """SELECT first, part, count, parts, payload, due_us, enqueued_us
+       FROM {ks}.message WHERE lane = ? AND bucket = ? AND first >= ? AND first <= ?""",
+)  # fmt: skip
+# Decides nothing: it only says whether a bucket is worth a seal now.
+PEEK_BUCKET: Final = _statement(
+    "peek_bucket", Kind.READ,
+    "SELECT first FROM {ks}.message WHERE lane = ? AND bucket = ? LIMIT 1",
+)  # fmt: skip
+
+READ_POINTERS: Final = _statement(
+    "read_pointers", Kind.READ, "SELECT kind, value FROM {ks}.pointer WHERE lane = ?",
+)  # fmt: skip
+# Max-wins by write time: the only statement that may ever touch this table (G4) [P19].
+ADVANCE_POINTER: Final = _statement(
+    "advance_pointer", Kind.WRITE,
+    "UPDATE {ks}.pointer USING TIMESTAMP ? SET value = ? WHERE lane = ? AND kind = ?",
+)  # fmt: skip
+
+WRITE_HINT: Final = _statement(
+    "write_hint", Kind.WRITE,
+    "INSERT INTO {ks}.expiry (lane, hour, minute, bucket) VALUES (?, ?, ?, ?) USING TTL ?",
+)  # fmt: skip
+READ_HINTS: Final = _statement(
+    "read_hints", Kind.READ,
+    """SELECT minute, bucket FROM {ks}.expiry
+       WHERE lane = ? AND hour = ? AND minute >= ? AND minute <= ?""",
+)  # fmt: skip
+
+WRITE_ALIVE: Final = _statement(
+    "write_alive", Kind.WRITE,
+    "INSERT INTO {ks}.alive (sink_id, at_us) VALUES (?, ?) USING TTL ?",
+)  # fmt: skip
+READ_ALIVE: Final = _statement(
+    "read_alive", Kind.READ, "SELECT at_us FROM {ks}.alive WHERE sink_id = ?",
+)  # fmt: skip
+
+READ_META: Final = _statement(
+    "read_meta", Kind.READ, "SELECT value FROM {ks}.meta WHERE key = ?", Reach.WORLD,
+)  # fmt: skip
+WRITE_META: Final = _statement(
+    "write_meta", Kind.WRITE, "INSERT INTO {ks}.meta (key, value) VALUES (?, ?)", Reach.WORLD,
+)  # fmt: skip
+PROBE_TIMESTAMP: Final = _statement(
+    "probe_timestamp", Kind.WRITE,
+    "UPDATE {ks}.meta USING TIMESTAMP ? AND TTL 60 SET value = ? WHERE key = ?",
+    Reach.WORLD,
+)  # fmt: skip

@@ -1,0 +1,83 @@
+"""`Store`: one session with all its tables, what `queue` is given."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+
+from cassieq_spark.errors import CassieqError
+from cassieq_spark.options import ConnectionOptions
+from cassieq_spark.store import schema
+from cassieq_spark.store.cas import CasSender
+from cassieq_spark.store.session import CqlSession
+from cassieq_spark.store.tables.buckets import Buckets
+from cassieq_spark.store.tables.heartbeats import Heartbeats
+from cassieq_spark.store.tables.hints import Hints
+from cassieq_spark.store.tables.messages import Messages
+from cassieq_spark.store.tables.monotons import Monotons
+from cassieq_spark.store.tables.pointers import PointerTable
+from cassieq_spark.store.tables.queues import Queues
+from cassieq_spark.store.tables.sinks import Sinks
+
+class Store:
+    """The tables, by what they hold."""
+
+    def __init__(self, session: CqlSession) -> None:
+        sender = CasSender(session)
+        self.sender = sender
+        self.session = session
+        self.clock = session.clock
+        self.queues = Queues(session, sender)
+        self.monotons = Monotons(session, sender)
+        self.buckets = Buckets(session, sender)
+        self.sinks = Sinks(session, sender)
+        self.messages = Messages(session)
+        self.pointers = PointerTable(session)
+        self.hints = Hints(session)
+        self.heartbeats = Heartbeats(session)
+
+
+# One a process and cluster: Spark reuses its Python workers, so each connects once.
+_shared: dict[ConnectionOptions, Store] = {}
+_shared_lock = threading.Lock()
+
+
+def shared(options: ConnectionOptions) -> Store:
+    """This process's store for these options; made at first use, kept until the process ends.
+
+    Raises:
+        StoreUnavailable: See `store.session.CqlSession`.
+        SchemaMissing: See `store.schema.check`.
+    """
+    with _shared_lock:
+        store = _shared.get(options)
+        if store is None:
+            session = CqlSession(options)
+            try:
+                schema.check(session)
+            except CassieqError:
+                session.close()
+                raise
+            store = _shared[options] = Store(session)
+        return store
+
+
+def close_shared() -> None:
+    """Disconnect this process's shared stores."""
+    with _shared_lock:
+        stores = list(_shared.values())
+        _shared.clear()
+    for store in stores:
+        store.session.close()
+
+
+def _forget_after_fork() -> None:
+    """A forked child must not use its parent's sockets and locks: it starts with none."""
+    global _shared_lock  # noqa: PLW0603 - the parent may have held the lock when it forked
+    _shared_lock = threading.Lock()
+    _shared.clear()
+
+
+atexit.register(close_shared)
+os.register_at_fork(after_in_child=_forget_after_fork)

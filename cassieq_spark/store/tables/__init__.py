@@ -1,0 +1,1 @@
+"""One file per table of design 2: its reads, its writes, and row <-> model."""

@@ -1,0 +1,173 @@
+"""Table ``message``: immutable rows of one or more messages. Never LWT."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cassandra.query import UNSET_VALUE
+
+from cassieq_spark import metrics
+from cassieq_spark.model.packing import split_parts
+from cassieq_spark.model.sizes import MAX_CHUNK_MESSAGES
+from cassieq_spark.store import statements
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cassieq_spark.model.ids import BucketNo, LaneId, Runs
+    from cassieq_spark.store.session import CqlSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRow:
+    """One stored chunk, all its parts together.
+
+    Attributes:
+        first: Offset of its first message in the bucket.
+        count: Messages in it: offsets first .. first + count - 1.
+        payload: An Arrow IPC stream, see `store.chunk`.
+        due_us: Cluster time before which none of them is delivered; None: at once.
+        enqueued_us: When it was put, by the writer's measured cluster time.
+    """
+
+    first: int
+    count: int
+    payload: bytes
+    enqueued_us: int
+    due_us: int | None = None
+
+
+class ChunkWriter:
+    """Writes chunk rows of one lane with a bound on what is under way.
+
+    Use it as a context manager: leaving it without an error waits until all is stored.
+    """
+
+    def __init__(
+        self, session: CqlSession, lane: LaneId, *, writes_in_flight: int, bytes_in_flight: int
+    ) -> None:
+        self._session = session
+        self._lane = lane
+        self._writes = writes_in_flight
+        self._bytes = bytes_in_flight
+        self._sent: deque[tuple[Any, tuple[Any, ...], int]] = deque()
+        self._sent_bytes = 0
+
+    def write(self, bucket: BucketNo, chunk: ChunkRow) -> None:
+        """Send one chunk; waits for older ones first when too many are under way.
+
+        Raises:
+            StoreTimeout, StoreUnavailable: An older chunk could not be stored.
+        """
+        parts = split_parts(len(chunk.payload))
+        for number, (start, end) in enumerate(parts):
+            size = end - start
+            while self._sent and (
+                len(self._sent) >= self._writes or self._sent_bytes + size > self._bytes
+            ):
+                self._finish_oldest()
+            params = (
+                self._lane,
+                bucket,
+                chunk.first,
+                number,
+                chunk.count,
+                len(parts),
+                chunk.payload[start:end],
+                UNSET_VALUE if chunk.due_us is None else chunk.due_us,
+                chunk.enqueued_us,
+            )
+            future = self._session.start(statements.WRITE_MESSAGE, params)
+            self._sent.append((future, params, size))
+            self._sent_bytes += size
+        metrics.CHUNKS_WRITTEN.inc()
+        metrics.BYTES_WRITTEN.inc(len(chunk.payload))
+
+    def flush(self) -> None:
+        """Wait until everything sent is stored at quorum."""
+        while self._sent:
+            self._finish_oldest()
+
+    def _finish_oldest(self) -> None:
+        future, params, size = self._sent.popleft()
+        self._session.finish(future, statements.WRITE_MESSAGE, params)
+        self._sent_bytes -= size
+
+
+class Messages:
+    """The message rows of all lanes."""
+
+    def __init__(self, session: CqlSession) -> None:
+        self._session = session
+
+    def writer(
+        self, lane: LaneId, *, writes_in_flight: int, bytes_in_flight: int
+    ) -> ChunkWriter:
+        """A bounded writer for one lane."""
+        return ChunkWriter(
+            self._session,
+            lane,
+            writes_in_flight=writes_in_flight,
+            bytes_in_flight=bytes_in_flight,
+        )
+
+    def scan(self, lane: LaneId, bucket: BucketNo) -> list[ChunkRow]:
+        """Every whole chunk of a bucket: all columns, by quorum, paged [P4].
+
+        A chunk with a part missing does not exist [R15].
+        """
+        return list(_whole(self._session.run(statements.SCAN_MESSAGES, (lane, bucket))))
+
+    def has_any(self, lane: LaneId, bucket: BucketNo) -> bool:
+        """Whether anything was written into a bucket; decides nothing."""
+        return self._session.one(statements.PEEK_BUCKET, (lane, bucket)) is not None
+
+    def read(
+        self, lane: LaneId, wanted: Iterable[tuple[BucketNo, Runs]], *, in_flight: int = 4
+    ) -> Iterator[tuple[int, list[ChunkRow]]]:
+        """(position in ``wanted``, the whole chunks that hold its runs), in order.
+
+        The next few buckets are read while the caller works on one.
+        """
+        sent: deque[tuple[int, Any, tuple[Any, ...]]] = deque()
+        for position, (bucket, runs) in enumerate(wanted):
+            if len(sent) >= in_flight:
+                yield self._received(*sent.popleft())
+            # A chunk row is keyed by its first offset: the one that holds our first may begin
+            # before it, by less than the largest chunk.
+            params = (lane, bucket, max(0, runs.first - MAX_CHUNK_MESSAGES + 1), runs.last)
+            sent.append((position, self._session.start(statements.READ_MESSAGES, params), params))
+        while sent:
+            yield self._received(*sent.popleft())
+
+    def _received(
+        self, position: int, future: Any, params: tuple[Any, ...]
+    ) -> tuple[int, list[ChunkRow]]:
+        rows = self._session.finish(future, statements.READ_MESSAGES, params)
+        return position, list(_whole(rows))
+
+
+def _whole(rows: Iterable[Any]) -> Iterator[ChunkRow]:
+    """Parts put together; rows come ordered by (first, part)."""
+    parts: list[Any] = []
+    for row in rows:
+        if parts and parts[0].first != row.first:
+            yield from _together(parts)
+            parts = []
+        parts.append(row)
+    if parts:
+        yield from _together(parts)
+
+
+def _together(parts: list[Any]) -> Iterator[ChunkRow]:
+    head = parts[0]
+    if len(parts) == head.parts and all(part.payload is not None for part in parts):
+        yield ChunkRow(
+            first=head.first,
+            count=head.count,
+            payload=head.payload if len(parts) == 1 else b"".join(part.payload for part in parts),
+            enqueued_us=head.enqueued_us,
+            due_us=head.due_us,
+        )

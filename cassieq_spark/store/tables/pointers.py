@@ -1,0 +1,45 @@
+"""Table ``pointer``: max registers without LWT (G4). Holds I6."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.pointer import Pointer, Pointers
+from cassieq_spark.store import statements
+
+if TYPE_CHECKING:
+    from cassieq_spark.model.ids import LaneId
+    from cassieq_spark.store.session import CqlSession
+
+
+class PointerTable:
+    """The pointers of all lanes."""
+
+    def __init__(self, session: CqlSession) -> None:
+        self._session = session
+
+    def read(self, lane: LaneId) -> Pointers:
+        """All pointers of a lane, one quorum read; absent = 0."""
+        values = {
+            row.kind: row.value or 0 for row in self._session.run(statements.READ_POINTERS, (lane,))
+        }
+        return Pointers(
+            reader=BucketNo(values.get(Pointer.READER.value, 0)),
+            repair=BucketNo(values.get(Pointer.REPAIR.value, 0)),
+            time=values.get(Pointer.TIME.value, 0),
+        )
+
+    def advance(self, lane: LaneId, pointer: Pointer, value: int) -> None:
+        """Move a pointer up; a value below the present one changes nothing.
+
+        Answered at quorum, so what the new value permits may begin (G4). The value is its own write
+        timestamp: that is what makes the largest win, whoever writes last.
+
+        Raises:
+            ValueError: The value is below 1, which no timestamp may be.
+            StoreTimeout: Not answered: nothing may be destroyed on its account.
+        """
+        if value < 1:
+            raise ValueError(f"a pointer's value is 1 or more, not {value}")
+        self._session.run(statements.ADVANCE_POINTER, (value, value, lane, pointer.value))

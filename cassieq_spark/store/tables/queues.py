@@ -1,0 +1,99 @@
+"""Table ``queue``: names, settings, lanes. LWT only (G1, G2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from cassieq_spark.model.ids import LaneId, QueueName
+from cassieq_spark.options import QueueSettings
+from cassieq_spark.store import statements
+from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
+
+if TYPE_CHECKING:
+    from cassieq_spark.store.session import CqlSession
+
+
+class QueueStatus(StrEnum):
+    """Where a queue is in its life."""
+
+    ACTIVE = "active"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRow:
+    """One queue.
+
+    Attributes:
+        lanes: The sequences of ids in it; one at first, and nothing below may rely on that.
+        home_datacenter: Whose quorum decides; clients elsewhere are refused [P21].
+        created_us: Cluster time; the time pointer's start [R13].
+    """
+
+    name: QueueName
+    queue_id: UUID
+    status: QueueStatus
+    settings: QueueSettings
+    lanes: tuple[LaneId, ...]
+    home_datacenter: str
+    created_us: int
+
+
+class Queues:
+    """The queue rows."""
+
+    def __init__(self, session: CqlSession, sender: CasSender) -> None:
+        self._session = session
+        self._sender = sender
+
+    def read(self, name: QueueName) -> Stored[QueueRow] | None:
+        """The row, after every change that was under way has ended."""
+        row = self._session.one(statements.READ_QUEUE, (name,))
+        return None if row is None or row.writer is None else _stored(row)
+
+    def read_all(self) -> list[QueueRow]:
+        """Every queue, by name."""
+        rows = self._session.run(statements.LIST_QUEUES)
+        found = [_stored(row).value for row in rows if row.writer is not None]
+        return sorted(found, key=lambda queue: queue.name)
+
+    def insert(self, row: QueueRow) -> Outcome[QueueRow]:
+        """CAS from no row."""
+
+        def bind(version: Version) -> tuple[Any, ...]:
+            return (
+                row.name,
+                row.queue_id,
+                row.status.value,
+                row.settings.to_json(),
+                list(row.lanes),
+                row.home_datacenter,
+                row.created_us,
+                *version.columns,
+            )
+
+        return self._sender.send(
+            statements.INSERT_QUEUE,
+            (row.name,),
+            row,
+            before=None,
+            bind=bind,
+            read=lambda: self.read(row.name),
+        )
+
+
+def _stored(row: Any) -> Stored[QueueRow]:
+    return Stored(
+        value=QueueRow(
+            name=QueueName(row.name),
+            queue_id=row.queue_id,
+            status=QueueStatus(row.status),
+            settings=QueueSettings.from_json(row.settings),
+            lanes=tuple(LaneId(lane) for lane in row.lanes),
+            home_datacenter=row.home_datacenter,
+            created_us=row.created_us,
+        ),
+        version=Version.of_row(row),
+    )
