@@ -33,15 +33,15 @@ class SystemClock:
 
     def now_us(self) -> int:
         """See `Clock`."""
-        return time.time_ns() // 1000  # noqa: TID251 - the one place that asks
+        return time.time_ns() // 1000
 
     def monotonic(self) -> float:
         """See `Clock`."""
-        return time.monotonic()  # noqa: TID251 - the one place that asks
+        return time.monotonic()
 
     def wait(self, seconds: float) -> None:
         """See `Clock`."""
-        time.sleep(seconds)  # noqa: TID251 - the one place that waits
+        time.sleep(seconds)
 
 
 class ClusterClock:

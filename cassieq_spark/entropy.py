@@ -6,12 +6,12 @@ import random
 import uuid
 from typing import Final
 
-_jitter: Final = random.Random()  # noqa: S311, TID251 - spreads retries, guards nothing
+_jitter: Final = random.Random()
 
 
 def new_uuid() -> uuid.UUID:
     """A random (version 4) UUID."""
-    return uuid.uuid4()  # noqa: TID251 - the one place that mints
+    return uuid.uuid4()
 
 
 def jitter(base_s: float, attempt: int) -> float:

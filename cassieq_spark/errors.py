@@ -12,9 +12,9 @@
     ├─ EnvironmentProblem            EmbeddedFailed · JavaNotFound · WorkerEnvironment
     └─ RepairError                   LeaderLost
 
-Spark carries text only across its boundary: class, attributes and cause are gone on the user's side.
-So ``str(error)`` starts with ``[cassieq:<code>]`` and stands alone: what happened, which one, what to
-do. A code is never renamed after a release. Every error pickles.
+Spark carries text only across its boundary: class, attributes and cause are gone on the user's
+side. So ``str(error)`` starts with ``[cassieq:<code>]`` and stands alone: what happened, which one,
+what to do. A code is never renamed after a release. Every error pickles.
 """
 
 from __future__ import annotations

@@ -32,6 +32,10 @@ EVENTS: Final[dict[str, Event]] = {
     "heartbeat_failed": Event(
         level=logging.INFO, meaning="A writer could not say that it is at work."
     ),
+    "lease_lost_in_batch": Event(
+        level=logging.WARNING,
+        meaning="Leases of a running batch ran out: another consumer processes its messages too.",
+    ),
     "lease_lost_on_replay": Event(
         level=logging.WARNING,
         meaning="A restarted query found messages of its batch acked or held by somebody else.",
@@ -59,7 +63,9 @@ EVENTS: Final[dict[str, Event]] = {
     "rolled_forward_by_reader": Event(
         level=logging.INFO, meaning="A reader finished a commit that its driver had left half-way."
     ),
-    "sink_forgotten": Event(level=logging.INFO, meaning="A sink id was freed for a new checkpoint."),
+    "sink_forgotten": Event(
+        level=logging.INFO, meaning="A sink id was freed for a new checkpoint."
+    ),
 }
 
 

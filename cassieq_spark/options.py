@@ -68,7 +68,7 @@ def _whole(low: int, high: int) -> Callable[[Any], int]:
     def parse(value: Any) -> int:
         allowed = f"a whole number from {low} to {high}"
         if isinstance(value, bool) or not isinstance(value, int | str):
-            raise ValueError(allowed)
+            raise ValueError(allowed)  # noqa: TRY004 - one kind of error for one kind of mistake
         if isinstance(value, str) and not re.fullmatch(r"[+-]?\d+", value.strip()):
             raise ValueError(allowed)
         number = int(value)
@@ -90,7 +90,7 @@ def _bytes(low: int, high: int) -> Callable[[Any], int]:
         elif isinstance(value, int) and not isinstance(value, bool):
             number = value
         else:
-            raise ValueError(allowed)
+            raise ValueError(allowed)  # noqa: TRY004 - as above
         if not low <= number <= high:
             raise ValueError(allowed)
         return number
@@ -111,7 +111,7 @@ def _seconds(low: float, high: float) -> Callable[[Any], float]:
         elif isinstance(value, int | float) and not isinstance(value, bool):
             number = float(value)
         else:
-            raise ValueError(allowed)
+            raise ValueError(allowed)  # noqa: TRY004 - as above
         if not math.isfinite(number) or not low <= number <= high:
             raise ValueError(allowed)
         return number
@@ -200,7 +200,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         parse=_contact_points,
         default=None,
         is_required=True,
-        doc="Cassandra nodes to connect to first: `host:port,host:port`. The port defaults to 9042.",
+        doc="Cassandra nodes to connect to first: `host:port,host:port`; default port 9042.",
     ),
     Option(
         name="keyspace",
@@ -300,7 +300,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         scopes=_SINK,
         parse=_whole(0, (1 << 63) - 1),
         default=None,
-        doc="For `df.write` with `sinkId` only: the batch that is written once (Delta's txnVersion).",
+        doc="For `df.write` with `sinkId`: the batch that is written once (Delta's txnVersion).",
     ),
     Option(
         name="chunkMessages",
@@ -401,7 +401,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
         doc="Where a streaming query keeps its progress.",
     ),
     Option(
-        name="queryName", scopes=_SPARK, parse=_ignored, default=None, doc="A streaming query's name."
+        name="queryName",
+        scopes=_SPARK,
+        parse=_ignored,
+        default=None,
+        doc="A streaming query's name.",
     ),
 )
 

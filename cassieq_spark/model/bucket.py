@@ -61,7 +61,7 @@ class SinkRef:
 
     Attributes:
         epoch: The sink row's epoch as the writing task read it.
-        block_end: First bucket behind the reserved block, so that readers jump the whole block [P22].
+        block_end: First bucket behind the reserved block: readers jump the whole block [P22].
     """
 
     sink_id: str
@@ -108,7 +108,7 @@ class Delayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadSet:
-    """What ran out of deliveries by one CAS. Never extended or merged: a mover may hold it [R14]."""
+    """Out of deliveries by one CAS. Never extended or merged: a mover may have it [R14]."""
 
     set_id: UUID
     runs: Runs

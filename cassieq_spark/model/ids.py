@@ -15,6 +15,8 @@ QueueName = NewType("QueueName", str)
 LaneId = NewType("LaneId", UUID)
 BucketNo = NewType("BucketNo", int)
 
+FIRST_BUCKET: Final = BucketNo(0)
+
 OFFSET_LIMIT: Final = 1 << 31
 """Offsets inside a bucket are below this."""
 
@@ -37,8 +39,8 @@ class Runs:
     """A set of offsets inside one bucket, as runs.
 
     Attributes:
-        pairs: (first, last), both included; sorted, disjoint, and never adjacent, so that equal sets
-            are equal values. Build with `of`, `span` or `from_offsets`, which see to that.
+        pairs: (first, last), both included; sorted, disjoint, never adjacent: equal sets are
+            equal values. Build with `of`, `span` or `from_offsets`, which see to that.
     """
 
     pairs: tuple[tuple[int, int], ...] = ()
@@ -163,7 +165,9 @@ class Runs:
             if size > count:
                 if count > 0:
                     taken.append((first, first + count - 1))
-                return Runs(tuple(taken)), Runs(((first + max(count, 0), last), *self.pairs[at + 1 :]))
+                return Runs(tuple(taken)), Runs(
+                    ((first + max(count, 0), last), *self.pairs[at + 1 :])
+                )
             taken.append((first, last))
             count -= size
         return Runs(tuple(taken)), EMPTY
@@ -207,8 +211,8 @@ EMPTY: Final = Runs()
 def derived_message_id(lane: LaneId, message_id: int) -> UUID:
     """The message id of a message whose writer chose none: a version 8 UUID of lane and id.
 
-    The first 74 free bits are the lane's, the last 48 the id (taken modulo 2**48): unique in a lane,
-    and across lanes as unique as 74 random bits are. Nothing is stored for it.
+    The first 74 free bits are the lane's, the last 48 the id (modulo 2**48): unique in a lane, and
+    across lanes as unique as 74 random bits are. Nothing is stored for it.
     """
     low = message_id & ((1 << 48) - 1)
     high = lane.int >> 48 << 48
@@ -217,7 +221,7 @@ def derived_message_id(lane: LaneId, message_id: int) -> UUID:
 
 
 def _put_varint(out: bytearray, value: int) -> None:
-    while value > 0x7F:
+    while value > 0x7F:  # noqa: PLR2004 - seven bits a byte
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)

@@ -144,7 +144,7 @@ def extend(row: Bucket, lease_ids: Iterable[UUID], *, until_us: int, now_us: int
 def take_over(
     row: Bucket, lease_ids: Iterable[UUID], *, run: UUID, until_us: int, now_us: int
 ) -> Bucket:
-    """As `extend`, and the leases belong to ``run`` from now on: a restart resumes its batch [R17]."""
+    """As `extend`, and the leases belong to ``run`` now: a restart resumes its batch [R17]."""
     wanted = frozenset(lease_ids)
     row = extend(row, wanted, until_us=until_us, now_us=now_us)
     return replace(

@@ -11,9 +11,8 @@ from cassieq_spark.model.sizes import PART_BYTES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-def chunk_end(
-    sizes: NDArray[np.int64], start: int, *, at_most: int, limit_bytes: int
-) -> int:
+
+def chunk_end(sizes: NDArray[np.int64], start: int, *, at_most: int, limit_bytes: int) -> int:
     """Where the chunk that begins at ``start`` ends (exclusive).
 
     Args:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
 
 MINUTE_US = 60_000_000
 HOUR_MINUTES = 60
 
 PASS_AFTER_US = 30_000_000
-"""The time pointer stays this far behind a minute's end: a claimer may write its hint late [P17]."""
+"""So far the time pointer stays behind a minute's end: a claimer may write its hint late [P17]."""
 
 HINT_SPARE_S = 2 * 86_400
 """A hint outlives the moment it points at by this long, then its TTL removes it [R13]."""
@@ -38,8 +38,8 @@ class Pointers:
         time: No minute below it has a hint that still matters.
     """
 
-    reader: BucketNo = BucketNo(0)
-    repair: BucketNo = BucketNo(0)
+    reader: BucketNo = FIRST_BUCKET
+    repair: BucketNo = FIRST_BUCKET
     time: int = 0
 
     @property
@@ -81,7 +81,7 @@ def slices(first: int, last: int) -> tuple[Slice, ...]:
 
 
 def is_passable(minute: int, *, now_us: int) -> bool:
-    """Whether the time pointer may pass this minute, if nothing hinted in it still matters [P17]."""
+    """Whether the time pointer may pass this minute, if nothing hinted there matters now [P17]."""
     return (minute + 1) * MINUTE_US + PASS_AFTER_US < now_us
 
 

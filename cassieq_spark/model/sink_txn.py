@@ -58,9 +58,7 @@ class BucketList:
 
     def __contains__(self, bucket: object) -> bool:
         """Whether this bucket is listed."""
-        return isinstance(bucket, int) and any(
-            run.first <= bucket <= run.last for run in self.runs
-        )
+        return isinstance(bucket, int) and any(run.first <= bucket <= run.last for run in self.runs)
 
     @property
     def messages(self) -> int:
@@ -247,8 +245,8 @@ def decide(
     if has_skipped or epochs != {row.epoch}:
         raise SinkFenced(
             f"batch {batch_id} of sink {who.sink_id!r} was written under epoch "
-            f"{sorted(epoch or 0 for epoch in epochs)}, the sink is at {row.epoch}: its transaction "
-            "was aborted or overtaken, nothing of it is visible. Restart the query",
+            f"{sorted(epoch or 0 for epoch in epochs)}, the sink is at {row.epoch}: its "
+            "transaction was aborted or overtaken, nothing of it is visible. Restart the query",
             sink_id=who.sink_id,
         )
     listed = BucketList.of(pair for result in results for pair in result.buckets)

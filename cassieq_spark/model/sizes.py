@@ -1,4 +1,4 @@
-"""How large chunks, parts and bodies may be. No imports: options are parsed before anything else."""
+"""How large chunks, parts and bodies may be. Imports nothing: options are parsed first."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class BulkWriter:
         """Write one chunk of ``count`` messages, at most `room`.
 
         Args:
-            due_us: Per message when it may be delivered, cluster µs; 0 = at once. None: all at once.
+            due_us: Per message when it may be delivered, cluster µs; 0 or None: at once.
 
         Raises:
             StoreTimeout, StoreUnavailable: A chunk could not be stored.
@@ -114,9 +114,7 @@ class BulkWriter:
             ),
         )
         if due_us is not None:
-            current.due_us.update(
-                {first + at: due for at, due in enumerate(due_us) if due > 0}
-            )
+            current.due_us.update({first + at: due for at, due in enumerate(due_us) if due > 0})
         current.count += count
         current.size_bytes += len(payload)
         if current.count >= self._lane.bucket_size:
@@ -157,8 +155,10 @@ class BulkWriter:
         self._preparing.append(self._beside.submit(self._prepare, current))
 
     def _open(self) -> _Open:
-        """Insert ``writing``, then read L: below it, or refused, the bucket is somebody else's work
-        already, and another is taken [P5] [R11]."""
+        """Insert ``writing``, then read L [P5].
+
+        Below it, or refused, the bucket was closed already, and another is taken [R11].
+        """
         lane = self._lane
         while True:
             if self._block.first >= self._block.end:
@@ -166,9 +166,7 @@ class BulkWriter:
                 self._block = reserve(lane, self._block_size)
             bucket = self._block.first
             self._block = Block(first=BucketNo(bucket + 1), end=self._block.end)
-            sink = SinkRef(
-                sink_id=self._sink_id, epoch=self._epoch, block_end=self._block.end
-            )
+            sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=self._block.end)
             outcome = lane.store.buckets.insert(
                 lane.lane_id, bucket, rules.writing(sink, now_us=lane.clock.now_us())
             )
@@ -211,9 +209,7 @@ class BulkWriter:
                 self._next = None
                 lane.change_bucket(unneeded.bucket, self._void, known=unneeded.row)
             for number in range(self._block.first, self._block.end):
-                sink = SinkRef(
-                    sink_id=self._sink_id, epoch=self._epoch, block_end=self._block.end
-                )
+                sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=self._block.end)
                 lane.store.buckets.insert(
                     lane.lane_id,
                     BucketNo(number),

@@ -1,4 +1,4 @@
-"""Claim messages of sealed buckets: one LWT per bucket however many messages (design 5). Holds I2."""
+"""Claim messages of sealed buckets: one LWT per bucket, whatever the count (design 5). Holds I2."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.bucket import Bucket
-from cassieq_spark.model.lease import Lease, Terms, claim
+from cassieq_spark.model.bucket import Bucket, Lease
+from cassieq_spark.model.lease import Terms, claim
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.queue import settle
 
@@ -107,20 +107,14 @@ class Claimer:
         passed = lane.pointers().time
         lane.store.hints.write(
             lane.lane_id,
-            [
-                (one.bucket, now_us)
-                for one in in_time
-                if minute_of(one.lease.until_us) < passed
-            ],
+            [(one.bucket, now_us) for one in in_time if minute_of(one.lease.until_us) < passed],
             now_us=now_us,
         )
         metrics.MESSAGES_CLAIMED.inc(sum(one.lease.runs.count for one in in_time))
         return in_time
 
 
-def held(
-    bucket: BucketNo, row: Stored[Bucket] | None, leases: Iterable[Lease]
-) -> list[Claimed]:
+def held(bucket: BucketNo, row: Stored[Bucket] | None, leases: Iterable[Lease]) -> list[Claimed]:
     """Those of our new leases that are in the row."""
     if row is None:
         return []

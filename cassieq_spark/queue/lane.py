@@ -61,7 +61,7 @@ class Lane:
         return pointers
 
     def is_dropped(self, bucket: BucketNo) -> bool:
-        """What a row that is absent, ``sealing`` or ``writing`` cannot say: read L *after* it (G5)."""
+        """What an absent, ``sealing`` or ``writing`` row cannot say: L, read *after* it (G5)."""
         return bucket < self.pointers().repair
 
     def change_bucket(
@@ -101,8 +101,8 @@ class Lane:
     def deleted(self) -> QueueDeleted:
         """The error of a lane that was deleted under its user."""
         return QueueDeleted(
-            f"queue {self.queue!r} was deleted (lane {self.lane_id}). If it was created again, open "
-            "it again with client.queue(), or restart the query",
+            f"queue {self.queue!r} was deleted (lane {self.lane_id}). If it was created again, "
+            "open it again with client.queue(), or restart the query",
         )
 
     def contended(self, what: str) -> CasContention:

@@ -1,4 +1,4 @@
-"""Look at a queue and change nothing: what is visible, and the counts that `stats` shows (design 11).
+"""Look at a queue and change nothing: what is visible, and what `stats` counts (design 11).
 
 Everything is counted from bucket rows: no counter that could drift.
 """
@@ -55,9 +55,7 @@ def stats(lane: Lane) -> QueueStats:
         if row is None or row.value.status is Status.SEALING:
             waiting = lane.store.messages.scan(lane.lane_id, bucket)
             is_due = [chunk.due_us is None or chunk.due_us <= now_us for chunk in waiting]
-            visible += sum(
-                chunk.count for chunk, due in zip(waiting, is_due, strict=True) if due
-            )
+            visible += sum(chunk.count for chunk, due in zip(waiting, is_due, strict=True) if due)
             delayed += sum(
                 chunk.count for chunk, due in zip(waiting, is_due, strict=True) if not due
             )
@@ -86,7 +84,7 @@ def stats(lane: Lane) -> QueueStats:
 
 
 def plan_visible(lane: Lane) -> list[Planned]:
-    """Everything a get could deliver now, as of this moment, by bucket and delivery count so far."""
+    """Everything a get could deliver at this moment, by bucket and delivery count so far."""
     now_us = lane.clock.now_us()
     plan: list[Planned] = []
     for bucket, row in _rows(lane):
@@ -116,11 +114,7 @@ def _visible(row: Bucket, now_us: int) -> list[tuple[int, Runs]]:
         (0, row.fresh),
         *((part.deliveries, part.runs) for part in row.returned),
         *((0, group.runs) for group in row.delayed if group.due_us <= now_us),
-        *(
-            (lease.delivery_count, lease.runs)
-            for lease in row.leases
-            if is_expired(lease, now_us)
-        ),
+        *((lease.delivery_count, lease.runs) for lease in row.leases if is_expired(lease, now_us)),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Get messages: survey, claim what is sealed, seal what is still needed (design 5). Holds I2, I10."""
+"""Get messages: survey, claim what is sealed, seal what is still needed (design 5). I2, I10."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Reader:
         self._looked_at: dict[BucketNo, float] = {}
 
     def get(self, at_most: int, *, below_id: int | None = None) -> list[Claimed]:
-        """Claim up to ``at_most`` messages with ids below ``below_id``; none only if none is visible.
+        """Claim up to ``at_most`` messages, ids below ``below_id``; none only if none is visible.
 
         One LWT per sealed bucket, two more per bucket it has to seal first. May wait up to
         ``linger`` for a bucket that is still too young.
@@ -93,9 +93,7 @@ class Reader:
                 break
         return claimed
 
-    def _share(
-        self, rows: Rows, missing: int, below_id: int | None
-    ) -> list[tuple[BucketNo, int]]:
+    def _share(self, rows: Rows, missing: int, below_id: int | None) -> list[tuple[BucketNo, int]]:
         """(bucket, messages to take) until enough is named."""
         shares: list[tuple[BucketNo, int]] = []
         now_us = self._lane.clock.now_us()
@@ -130,9 +128,7 @@ class Reader:
             if missing <= 0:
                 break
             below = offset_below(below_id, bucket, self._lane.bucket_size)
-            closed = seal.close(
-                self._lane, bucket, self._claimer.terms(missing, below=below)
-            )
+            closed = seal.close(self._lane, bucket, self._claimer.terms(missing, below=below))
             self._first_seen.pop(bucket, None)
             if closed is None:
                 continue
@@ -196,6 +192,4 @@ class Reader:
 
 def _is_crowded(row: Stored[Bucket]) -> bool:
     """Whether a claimer prefers another bucket [R6]."""
-    return (
-        len(row.value.leases) >= LEASES_PREFERRED or size_of(row.value) > ROW_PREFERRED_BYTES
-    )
+    return len(row.value.leases) >= LEASES_PREFERRED or size_of(row.value) > ROW_PREFERRED_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
 from cassieq_spark.queue.lane import MAX_LOST_RACES
 from cassieq_spark.store.cas import Applied
 from cassieq_spark.store.tables.monotons import Monoton
@@ -22,7 +22,7 @@ class Block:
     end: BucketNo
 
 
-def reserve(lane: Lane, buckets: int, *, above: BucketNo = BucketNo(0)) -> Block:
+def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Block:
     """Take the next whole buckets.
 
     One quorum read and one LWT. A block whose reservation could not be settled is lost: a gap, that

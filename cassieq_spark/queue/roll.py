@@ -1,4 +1,4 @@
-"""Carry decided transactions to their end: listed buckets become visible, the others void (design 8).
+"""Carry decided transactions to their end: listed buckets visible, the others void (design 8).
 
 Anybody may do this for a *decided* bucket, and nobody for an undecided one. Holds I7.
 """
@@ -42,8 +42,9 @@ def roll_forward(lane: Lane, sink_id: str, listed: BucketList) -> None:
                 return None
             if row.sink is None or row.sink.sink_id != sink_id or row.manifest.count != count:
                 raise RowCorrupt(
-                    f"bucket {bucket} of queue {lane.queue!r} holds {row.manifest.count} messages of "
-                    f"{row.sink}, the commit of sink {sink_id!r} lists {count}. Run a verify pass"
+                    f"bucket {bucket} of queue {lane.queue!r} holds {row.manifest.count} messages "
+                    f"of {row.sink}, the commit of sink {sink_id!r} lists {count}. Run a "
+                    "verify pass"
                 )
             hint_returns(lane, bucket, row)
             return rules.published(row, now_us=lane.clock.now_us())

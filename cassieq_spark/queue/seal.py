@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model import bucket as rules
-from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.ids import EMPTY, Runs
-from cassieq_spark.model.lease import Lease, Terms, claim
+from cassieq_spark.model.lease import Terms, claim
 from cassieq_spark.store.cas import Applied, Stored
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def finish(
 
 
 def hint_returns(lane: Lane, bucket: BucketNo, row: Bucket) -> None:
-    """Write the hints for every lease and due time of a row *before* the CAS that writes it [R12]."""
+    """Write the hints for a row's leases and due times *before* the CAS that writes it [R12]."""
     times = [lease.until_us for lease in row.leases] + [group.due_us for group in row.delayed]
     lane.store.hints.write(
         lane.lane_id, [(bucket, time_us) for time_us in times], now_us=lane.clock.now_us()

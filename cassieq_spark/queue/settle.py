@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cassieq_spark import metrics
@@ -25,8 +26,8 @@ def ack(
 ) -> None:
     """Acknowledge messages by lease id, whoever's run the lease carries [R17].
 
-    A lease that is not there was acked before, or ran out and is somebody else's delivery now: it is
-    passed over. So is a bucket that was dropped.
+    A lease that is not there was acked before, or ran out and is somebody else's delivery now: it
+    is passed over. So is a bucket that was dropped.
 
     Args:
         acked: Per bucket and lease the runs that are done; None = all of the lease.
@@ -48,30 +49,40 @@ def ack(
     lane.store.session.map(one, acked)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extended:
+    """What `extend` found of the leases it was given.
+
+    Attributes:
+        ended: Not there any more: acked, released, or re-claimed after they ran out.
+        taken_over: There, but under another run: never to be taken back [R17].
+    """
+
+    ended: frozenset[UUID]
+    taken_over: frozenset[UUID]
+
+
 def extend(
     lane: Lane, bucket: BucketNo, lease_ids: Iterable[UUID], *, until_us: int, run: UUID | None
-) -> frozenset[UUID]:
-    """Let leases run out later, if they are still there and still carry this run.
-
-    Returns:
-        The ids that are there under another run: taken over, never to be taken back [R17]. What
-        ended is in neither set.
-    """
+) -> Extended:
+    """Let leases run out later, if they are still there and still carry this run."""
     wanted = frozenset(lease_ids)
-    taken_over: set[UUID] = set()
 
     def change(row: Bucket) -> Bucket | None:
-        taken_over.clear()
-        there = [lease for lease in row.leases if lease.lease_id in wanted]
-        taken_over.update(lease.lease_id for lease in there if lease.run != run)
-        ours = [lease.lease_id for lease in there if lease.run == run]
+        ours = [
+            lease.lease_id for lease in row.leases if lease.lease_id in wanted and lease.run == run
+        ]
         if not ours:
             return None
         return rules.extend(row, ours, until_us=until_us, now_us=lane.clock.now_us())
 
     lane.store.hints.write(lane.lane_id, [(bucket, until_us)], now_us=lane.clock.now_us())
-    lane.change_bucket(bucket, change)
-    return frozenset(taken_over)
+    row = lane.change_bucket(bucket, change)
+    there = {} if row is None else {lease.lease_id: lease for lease in row.value.leases}
+    return Extended(
+        ended=frozenset(one for one in wanted if one not in there),
+        taken_over=frozenset(one for one in wanted if one in there and there[one].run != run),
+    )
 
 
 def take_over(

@@ -1,7 +1,7 @@
 """Look over a lane: what can be claimed, what is open, how far the pointers may move (design 5, 6).
 
-Reads only, but for rolling decided transactions forward. One `Surveyor` per consumer remembers for a
-moment what it need not look at again.
+Reads only, but for rolling decided transactions forward. One `Surveyor` per consumer remembers for
+a moment what it need not look at again.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Surveyor:
         return survey
 
     def advance(self, survey: Survey, updated: Rows) -> None:
-        """Move the reader pointer over buckets that hold nothing fresh, one plain write if it moves.
+        """Move the reader pointer over buckets that hold nothing fresh: one plain write, if at all.
 
         Args:
             updated: Rows that changed since the survey, by our own claims.
@@ -142,11 +142,11 @@ class Surveyor:
         """From the reader pointer to the monoton id, in growing windows."""
         lane = self._lane
         size = lane.bucket_size
-        end_id = survey.monoton.next_id if below_id is None else min(
-            below_id, survey.monoton.next_id
+        end_id = (
+            survey.monoton.next_id if below_id is None else min(below_id, survey.monoton.next_id)
         )
         end = -(-end_id // size)
-        at = survey.pointers.reader
+        at: int = survey.pointers.reader
         window = _FIRST_WINDOW
         times: dict[BucketNo, int] = {}
         silent: dict[BucketNo, bool] = {}
@@ -172,7 +172,7 @@ class Surveyor:
     def _sort_out_silent(
         self, survey: Survey, silent: dict[BucketNo, bool], times: dict[BucketNo, int]
     ) -> None:
-        """One read of L after all rows says which of the silent ones were dropped (G5) [P2] [R10]."""
+        """One read of L after all rows tells which silent ones were dropped (G5) [P2] [R10]."""
         if not silent:
             return
         low = self._lane.pointers().repair
@@ -186,9 +186,7 @@ class Surveyor:
             if bucket >= low and bucket not in self._jumps:
                 (survey.half_sealed if has_row else survey.open).append(bucket)
 
-    def _settle(
-        self, found: Rows, rows: dict[BucketNo, Stored[Bucket] | None]
-    ) -> set[BucketNo]:
+    def _settle(self, found: Rows, rows: dict[BucketNo, Stored[Bucket] | None]) -> set[BucketNo]:
         """Roll what is decided forward; the rest is undecided and jumped for a second [P22]."""
         bulk = {
             bucket: row
@@ -213,11 +211,9 @@ class Surveyor:
         return undecided
 
     def _window(self, at: int, end: int, size: int) -> tuple[list[BucketNo], int]:
-        """The next buckets worth a read, and where to go on; finished and jumped ones are left out."""
+        """The next buckets worth a read, and where to go on; without finished and jumped ones."""
         now = self._lane.clock.monotonic()
-        self._jumps = {
-            bucket: jump for bucket, jump in self._jumps.items() if jump[1] > now
-        }
+        self._jumps = {bucket: jump for bucket, jump in self._jumps.items() if jump[1] > now}
         buckets: list[BucketNo] = []
         while at < end and len(buckets) < size:
             bucket = BucketNo(at)

@@ -31,9 +31,7 @@ _logger = get_logger("queue")
 def begin_once(lane: Lane, sink_id: str) -> None:
     """Create the row of a sink that is used for one transaction: the driver does, no task may."""
     who = Identity(sink_id=sink_id, lane=lane.lane_id)
-    lane.store.sinks.insert(
-        sink_id, rules.new_row(who, now_us=lane.clock.now_us(), is_once=True)
-    )
+    lane.store.sinks.insert(sink_id, rules.new_row(who, now_us=lane.clock.now_us(), is_once=True))
 
 
 def admit(

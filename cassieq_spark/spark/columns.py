@@ -1,4 +1,4 @@
-"""The source's columns: their types, which are asked for, and building them without a Python loop."""
+"""The source's columns: types, which are asked for, and building them without a Python loop."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def resolve(schema: StructType) -> tuple[str, ...]:
     for field in schema.fields:
         if field.name not in SCHEMA.names:
             raise OptionInvalid(
-                f"column {field.name!r} of the schema is none of a queue's. It has: {_all_columns()}"
+                f"column {field.name!r} of the schema is none of a queue's. It has: "
+                f"{_all_columns()}"
             )
         expected = SCHEMA[field.name].dataType
         if field.dataType.simpleString() != expected.simpleString():
@@ -146,9 +147,9 @@ class Builder:
             "headers": lambda: _optional(chunk, chunks.HEADERS),
             "id": lambda: pa.array(ids),
             "bucket": lambda: _repeated(bucket, count, pa.int64()),
-            "enqueued_at": lambda: _repeated(
-                enqueued_us, count, pa.int64()
-            ).cast(pa.timestamp("us", tz="UTC")),
+            "enqueued_at": lambda: _repeated(enqueued_us, count, pa.int64()).cast(
+                pa.timestamp("us", tz="UTC")
+            ),
             "delivery_count": lambda: _repeated(delivery_count, count, pa.int32()),
             "receipt": lambda: self._receipts(bucket, lease, offsets),
         }
@@ -195,7 +196,7 @@ def _all_columns() -> str:
 
 
 def _arrow_type(field: StructField) -> pa.DataType:
-    """The Arrow type of a Spark field; null for what Arrow does not have, which is refused by name."""
+    """The Arrow type of a Spark field; null for what Arrow lacks, which is refused by name."""
     try:
         return to_arrow_type(field.dataType, timezone="UTC")
     except Exception:  # noqa: BLE001 - pyspark raises many kinds; any of them means "not storable"

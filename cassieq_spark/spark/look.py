@@ -1,4 +1,4 @@
-"""``spark.read.format("cassieq")``: a look at what is visible now; leases nothing, changes nothing."""
+"""``spark.read.format("cassieq")``: a look at what is visible now; it leases nothing."""
 
 from __future__ import annotations
 

@@ -205,9 +205,9 @@ class Planner:
     def _lose(self, leased: LeasedRuns, row: Stored[Bucket] | None) -> None:
         """A lease that a replay names and that is not there any more.
 
-        Its messages were acked by somebody, or are somebody's later delivery: they are left out, and
-        never claimed again under another id for this offset [P11]. A dropped bucket counts as acked:
-        nothing was lost, and failing would fail every restart [P12].
+        Its messages were acked by somebody, or are somebody's later delivery: they are left out,
+        and never claimed again under another id for this offset [P11]. A dropped bucket counts as
+        acked: nothing was lost, and failing would fail every restart [P12].
         """
         metrics.LEASES_LOST.inc()
         is_gone = row is None and self.lane.is_dropped(leased.bucket)
@@ -237,8 +237,8 @@ class Planner:
             return True
         if self._options.fail_on_data_loss:
             raise DataLoss(
-                f"queue {self.lane.queue!r} was deleted and created again since this checkpoint was "
-                "written: its messages of then are gone. Start with a new checkpoint, or set "
+                f"queue {self.lane.queue!r} was deleted and created again since this checkpoint "
+                "was written: its messages of then are gone. Start with a new checkpoint, or set "
                 "failOnDataLoss to false to go on with the new queue"
             )
         event(_logger, "queue_recreated", queue=self.lane.queue, seq=offset.seq)

@@ -10,6 +10,7 @@ from cassieq_spark import metrics
 from cassieq_spark.errors import CassieqError, StreamFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue import settle
+from cassieq_spark.queue.settle import Extended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -102,13 +103,13 @@ class Renewal:
     def _renew(self, held: Mapping[BucketNo, frozenset[UUID]]) -> None:
         until_us = self._lane.clock.now_us() + self._visibility_us
 
-        def one(bucket: BucketNo) -> frozenset[UUID]:
-            return settle.extend(
-                self._lane, bucket, held[bucket], until_us=until_us, run=self._run
-            )
+        def one(bucket: BucketNo) -> Extended:
+            return settle.extend(self._lane, bucket, held[bucket], until_us=until_us, run=self._run)
 
-        taken_over = [ids for ids in self._lane.store.session.map(one, held) if ids]
+        results = dict(zip(held, self._lane.store.session.map(one, held), strict=True))
         metrics.LEASE_RENEWALS.inc(len(held))
+        self._note_ended(results)
+        taken_over = [result.taken_over for result in results.values() if result.taken_over]
         if taken_over:
             with self._lock:
                 self._fenced = StreamFenced(
@@ -117,3 +118,22 @@ class Renewal:
                     "Two queries must not share a checkpoint: stop one of them"
                 )
                 self._held.clear()
+
+    def _note_ended(self, results: Mapping[BucketNo, Extended]) -> None:
+        """A held lease that ended ran out and was re-claimed: its messages go to two consumers.
+
+        Unless it was acked just now: then it is held no more [P25].
+        """
+        with self._lock:
+            for bucket, result in results.items():
+                lost = self._held.get(bucket, frozenset()) & result.ended
+                if lost:
+                    self._held[bucket] -= lost
+                    metrics.LEASES_LOST.inc(len(lost))
+                    event(
+                        _logger,
+                        "lease_lost_in_batch",
+                        queue=self._lane.queue,
+                        bucket=bucket,
+                        leases=len(lost),
+                    )

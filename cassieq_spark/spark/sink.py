@@ -94,18 +94,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
             run=context.getLocalProperty(RUN_ID),
         )
         rules = _Transaction(is_once=False, refuse_second_write=False)
-        return _write(lane, self._options, who, int(batch_id), iterator, rules)
+        return _write(lane, self._options, who, int(batch_id), iterator, rules=rules)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Runs in the driver, in another process than the planner of the write."""
         _commit(self._options, messages, batchId, refuse_second_write=False)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Nothing: what is not committed is invisible, and void once its epoch is decided."""
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """``df.write``: one transaction; with ``sinkId`` and ``batchId`` it is written once only (I7)."""
+    """``df.write``: one transaction; with ``sinkId`` and ``batchId`` written once only (I7)."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_sink_schema(schema)
@@ -125,7 +125,7 @@ class BatchWriter(DataSourceArrowWriter):
         if self._once is not None:
             who = Identity(sink_id=self._once, lane=lane.lane_id)
             rules = _Transaction(is_once=True, refuse_second_write=False)
-            return _write(lane, options, who, ONLY_BATCH, iterator, rules)
+            return _write(lane, options, who, ONLY_BATCH, iterator, rules=rules)
         context = _context()
         query_id = context.getLocalProperty(QUERY_ID)
         who = Identity(
@@ -136,7 +136,7 @@ class BatchWriter(DataSourceArrowWriter):
             run=None if query_id is None else context.getLocalProperty(RUN_ID),
         )
         rules = _Transaction(is_once=False, refuse_second_write=True)
-        return _write(lane, options, who, options.batch_id or 0, iterator, rules)
+        return _write(lane, options, who, options.batch_id or 0, iterator, rules=rules)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Runs in the driver, in another process, on a pickled copy of this writer."""
@@ -154,6 +154,7 @@ def _write(
     who: Identity,
     batch_id: int,
     batches: Iterator[pa.RecordBatch],
+    *,
     rules: _Transaction,
 ) -> Written:
     admission = transaction.admit(
@@ -196,9 +197,7 @@ def _commit(
     lane = open_lane(store.shared(options.connection), options.queue)
     who = results[0].who
     with Heartbeat(lane, who.sink_id):
-        transaction.commit(
-            lane, who, batch_id, results, refuse_second_write=refuse_second_write
-        )
+        transaction.commit(lane, who, batch_id, results, refuse_second_write=refuse_second_write)
 
 
 def _context() -> TaskContext:

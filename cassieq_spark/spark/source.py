@@ -81,7 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_partition(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Comes one batch late, and not at all for the last batch; `latestOffset` acks before it."""
+        """Comes one batch late, and never for the last batch; `latestOffset` acks before it."""
         self._plan().ack(end)
 
     def stop(self) -> None:

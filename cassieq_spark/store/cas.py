@@ -2,9 +2,9 @@
 
 A CAS is conditional on the ``writer`` uuid of the row as read and writes a fresh one, which it also
 puts into ``tags`` in place of this client's former one. When an answer is lost, the *same*
-statement is sent again until it is answered: applied, or refused with our uuid among the tags, means
-that it happened; otherwise it did not and cannot any more, its condition is dead. A read would not
-settle it: the CAS may land after the read [P7].
+statement is sent again until it is answered: applied, or refused with our uuid among the tags,
+means that it happened; otherwise it did not and cannot any more, its condition is dead. A read
+would not settle it: the CAS may land after the read [P7].
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ class Tags:
                 ),
             )
         except (ValueError, TypeError) as error:
-            raise RowCorrupt(f"a tags column cannot be read ({error}); was it written by hand?") from error
+            raise RowCorrupt(
+                f"a tags column cannot be read ({error}); was it written by hand?"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,8 +70,8 @@ def decode(payload: bytes) -> pa.RecordBatch:
     for field in batch.schema:
         if STORED_TYPES.get(field.name) != field.type:
             raise RowCorrupt(
-                f"a chunk has column {field.name!r} of type {field.type}; was it written by a newer "
-                "release?"
+                f"a chunk has column {field.name!r} of type {field.type}; was it written by "
+                "a newer release?"
             )
     if BODY not in batch.schema.names:
         raise RowCorrupt("a chunk has no column 'body'; was the row altered?")
@@ -155,9 +155,7 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def _is_headers(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type)
-    )
+    return bool(pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type))
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -1,4 +1,4 @@
-"""The versioned schema (design 2): every table with the reason for its settings; apply and check."""
+"""The versioned schema (design 2): each table with the reason for its settings; apply, check."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ _SMALL_ROWS: Final = (
 # Unified compaction in its tiered form: written once, read once, dropped by partition: compacting
 # often is wasted work. Time windows are wrong here: drops land in newer windows than the data they
 # delete, and its space would never be freed [P27].
-_WRITE_ONCE: Final = "compaction = {'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'T4'}"
+_WRITE_ONCE: Final = (
+    "compaction = {'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'T4'}"
+)
 
 # Chunks arrive compressed (zstd): compressing them again costs time and saves nothing.
 _COMPRESSED_ALREADY: Final = "compression = {'enabled': 'false'}"
@@ -119,9 +121,7 @@ def apply(
             f"replication {dict(replication)!r} has no 'class'. Give for example "
             "{'class': 'NetworkTopologyStrategy', 'datacenter1': 3}"
         )
-    options = ", ".join(
-        f"{_literal(key)}: {_literal(value)}" for key, value in replication.items()
-    )
+    options = ", ".join(f"{_literal(key)}: {_literal(value)}" for key, value in replication.items())
     session.define(
         f"CREATE KEYSPACE IF NOT EXISTS {session.keyspace} WITH replication = {{{options}}}"
     )
@@ -193,9 +193,7 @@ def _no_timestamps(stamp: int) -> SchemaMismatch:
 
 def _warn_of_paxos_v1(session: CqlSession) -> None:
     """Paxos v1, Cassandra's default, is not safe across range movements [P21]."""
-    row = session.raw_one(
-        "SELECT value FROM system_views.settings WHERE name = 'paxos_variant'"
-    )
+    row = session.raw_one("SELECT value FROM system_views.settings WHERE name = 'paxos_variant'")
     if row is not None and row.value != "v2":
         event(_logger, "paxos_variant_v1", variant=row.value)
 

@@ -143,7 +143,7 @@ class CqlSession:
             except DRIVER_ERRORS as error:
                 return Done(_raising(error))
             return Done(lambda: rows)
-        self.counts[statement.name] += 1
+        self._count(statement)
         return self._session.execute_async(self.prepare(statement), bound)
 
     def finish(self, future: Any, statement: Statement, params: Sequence[Any]) -> list[Any]:
@@ -157,8 +157,10 @@ class CqlSession:
             raise problem from error
 
     def map(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """``work`` for every item, up to 16 at once, results in order; the first error is raised
-        after all have ended, so that none goes on unseen."""
+        """``work`` for every item, up to 16 at once, results in order.
+
+        The first error is raised after all have ended, so that none goes on unseen.
+        """
         todo = list(items)
         if len(todo) <= 1:
             return [work(item) for item in todo]
@@ -216,11 +218,15 @@ class CqlSession:
         """Disconnect."""
         self.close()
 
+    def _count(self, statement: Statement) -> None:
+        with self._lock:
+            self.counts[statement.name] += 1
+
     def _execute(self, statement: Statement, params: tuple[Any, ...]) -> Any:
         prepared = self.prepare(statement)
 
         def proceed() -> Any:
-            self.counts[statement.name] += 1
+            self._count(statement)
             return self._session.execute(prepared, params)
 
         if self.interceptor is None:

@@ -46,19 +46,15 @@ class Statement:
         """Of reads and plain writes; of a CAS, the level its commit is answered at."""
         if self.kind is Kind.SERIAL_READ:
             return self.serial_consistency
-        return (
-            ConsistencyLevel.LOCAL_QUORUM
-            if self.reach is Reach.HOME
-            else ConsistencyLevel.QUORUM
+        return int(
+            ConsistencyLevel.LOCAL_QUORUM if self.reach is Reach.HOME else ConsistencyLevel.QUORUM
         )
 
     @property
     def serial_consistency(self) -> int:
         """Of a CAS or serial read: the level of its Paxos round."""
-        return (
-            ConsistencyLevel.LOCAL_SERIAL
-            if self.reach is Reach.HOME
-            else ConsistencyLevel.SERIAL
+        return int(
+            ConsistencyLevel.LOCAL_SERIAL if self.reach is Reach.HOME else ConsistencyLevel.SERIAL
         )
 
 
@@ -83,7 +79,7 @@ def every_statement() -> tuple[Statement, ...]:
 # former life [P3]; `tags` and `row_version` settle an answer that was lost (G3).
 
 READ_QUEUE: Final = _statement(
-    "read_queue", Kind.SERIAL_READ,
+    "read_queue", Kind.READ,
     """SELECT name, queue_id, status, settings, lanes, home_datacenter, created_us,
               writer, tags, row_version
        FROM {ks}.queue WHERE name = ?""",
@@ -169,8 +165,8 @@ INSERT_SINK: Final = _statement(
 UPDATE_SINK: Final = _statement(
     "update_sink", Kind.CAS,
     """UPDATE {ks}.sink SET lane = ?, changed_us = ?, epoch = ?, last_batch = ?, list = ?,
-              list_id = ?, list_parts = ?, list_hash = ?, query_id = ?, checkpoint = ?, run = ?, past = ?,
-              aborts = ?, is_once = ?, writer = ?, tags = ?, row_version = ?
+              list_id = ?, list_parts = ?, list_hash = ?, query_id = ?, checkpoint = ?,
+              run = ?, past = ?, aborts = ?, is_once = ?, writer = ?, tags = ?, row_version = ?
        WHERE sink_id = ? IF writer = ?""",
 )  # fmt: skip
 WRITE_SINK_LIST: Final = _statement(

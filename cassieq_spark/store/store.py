@@ -20,6 +20,7 @@ from cassieq_spark.store.tables.pointers import PointerTable
 from cassieq_spark.store.tables.queues import Queues
 from cassieq_spark.store.tables.sinks import Sinks
 
+
 class Store:
     """The tables, by what they hold."""
 

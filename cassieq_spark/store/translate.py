@@ -18,7 +18,8 @@ from cassandra import (
 )
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException
-from cassandra.protocol import ErrorMessage, RequestValidationException as RequestInvalid
+from cassandra.protocol import ErrorMessage
+from cassandra.protocol import RequestValidationException as RequestInvalid
 
 from cassieq_spark.errors import (
     CassieqError,

@@ -20,7 +20,8 @@ class Heartbeats:
     def beat(self, sink_id: str, *, ttl_s: float) -> None:
         """Say that a writer is at work, for the next ``ttl_s`` seconds (at least 1)."""
         self._session.run(
-            statements.WRITE_ALIVE, (sink_id, self._session.clock.now_us(), max(1, math.ceil(ttl_s)))
+            statements.WRITE_ALIVE,
+            (sink_id, self._session.clock.now_us(), max(1, math.ceil(ttl_s))),
         )
 
     def is_alive(self, sink_id: str) -> bool:

@@ -21,9 +21,7 @@ class Hints:
     def __init__(self, session: CqlSession) -> None:
         self._session = session
 
-    def write(
-        self, lane: LaneId, hints: Iterable[tuple[BucketNo, int]], *, now_us: int
-    ) -> None:
+    def write(self, lane: LaneId, hints: Iterable[tuple[BucketNo, int]], *, now_us: int) -> None:
         """One hint per bucket and minute, for (bucket, time something comes back, in µs)."""
         sent = []
         for bucket, minute, until_us in {

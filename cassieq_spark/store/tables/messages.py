@@ -102,9 +102,7 @@ class Messages:
     def __init__(self, session: CqlSession) -> None:
         self._session = session
 
-    def writer(
-        self, lane: LaneId, *, writes_in_flight: int, bytes_in_flight: int
-    ) -> ChunkWriter:
+    def writer(self, lane: LaneId, *, writes_in_flight: int, bytes_in_flight: int) -> ChunkWriter:
         """A bounded writer for one lane."""
         return ChunkWriter(
             self._session,

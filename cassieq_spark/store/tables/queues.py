@@ -49,7 +49,7 @@ class Queues:
         self._sender = sender
 
     def read(self, name: QueueName) -> Stored[QueueRow] | None:
-        """The row, after every change that was under way has ended."""
+        """The row by quorum."""
         row = self._session.one(statements.READ_QUEUE, (name,))
         return None if row is None or row.writer is None else _stored(row)
 

@@ -1,0 +1,31 @@
+"""For tests of programs that use queues: a real Cassandra, a clock to turn, faults to inject."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cassieq_spark.embedded import EmbeddedCassandra, Node
+    from cassieq_spark.testing.wait import ConditionNotMet, wait_until
+
+__all__ = ["ConditionNotMet", "EmbeddedCassandra", "Node", "wait_until"]
+
+#: Imported when asked for, so that one of them does not pay for the others.
+_HOME = {
+    "ConditionNotMet": "cassieq_spark.testing.wait",
+    "EmbeddedCassandra": "cassieq_spark.embedded",
+    "Node": "cassieq_spark.embedded",
+    "wait_until": "cassieq_spark.testing.wait",
+}
+
+
+def __getattr__(name: str) -> object:
+    """A public name, imported now."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

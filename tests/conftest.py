@@ -1,0 +1,124 @@
+"""Marks follow from folders and fixtures; nothing a test starts may outlive it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, settings
+
+from cassieq_spark.testing import ConditionNotMet, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytest_plugins = [
+    "tests.fixtures.cassandra",
+    "tests.fixtures.processes",
+    "tests.fixtures.spark",
+]
+
+FOLDER_MARKS = {"unit", "stateful", "node", "spark", "fault", "docs"}
+FIXTURE_MARKS = {
+    "cassandra": "node",
+    "client": "node",
+    "own_cassandra": "node",
+    "ring": "fault",
+    "spark": "spark",
+}
+
+#: Threads that serve the whole process once something has needed them: the driver's reactor, and
+#: the connections between Spark's two halves.
+SHARED_THREAD_MODULES = ("cassandra.io.", "py4j.", "pyspark.", "socketserver")
+
+# A shared machine is slow now and then: hypothesis' own deadlines would be time assertions. In CI
+# the examples are the same in every run, so a red run is red again.
+settings.register_profile("local", deadline=None)
+settings.register_profile(
+    "ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tests: Path = config.rootpath / "tests"
+    for item in items:
+        marks = set(item.path.relative_to(tests).parts[:-1]) & FOLDER_MARKS
+        marks |= {
+            mark
+            for fixture, mark in FIXTURE_MARKS.items()
+            if fixture in getattr(item, "fixturenames", ())
+        }
+        for mark in sorted(marks):
+            item.add_marker(mark)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a thread, a child process or a streaming query behind.
+
+    Session fixtures are set up before this one, so what they run is not the test's.
+    """
+    pools = {_pool(thread) for thread in threading.enumerate()}
+    children = set(psutil.Process().children())
+    yield
+    left = _stop_streaming_queries() if "spark" in request.fixturenames else []
+    try:
+        wait_until(lambda: not _left_threads(pools), deadline_s=10)
+        wait_until(lambda: not _left_children(children), deadline_s=10)
+    except ConditionNotMet:
+        left += [_describe_thread(thread) for thread in _left_threads(pools)]
+        left += [f"process {child}" for child in _left_children(children)]
+    if left:
+        pytest.fail("the test left behind:\n" + "\n".join(left), pytrace=False)
+
+
+def _stop_streaming_queries() -> list[str]:
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - only tests with Spark pay for it
+
+    session = SparkSession.getActiveSession()
+    queries = session.streams.active if session is not None else []
+    names = [f"streaming query {query.name or query.id}" for query in queries]
+    for query in queries:
+        query.stop()
+    return names
+
+
+def _left_threads(pools_before: set[str]) -> list[threading.Thread]:
+    return [
+        thread
+        for thread in threading.enumerate()
+        if _pool(thread) not in pools_before and not _is_shared(thread)
+    ]
+
+
+def _pool(thread: threading.Thread) -> str:
+    """A pool's threads are named prefix_0, prefix_1, ...; it adds to them as work comes in."""
+    pool, _, number = thread.name.rpartition("_")
+    return pool if number.isdigit() else f"{thread.name} {thread.ident}"
+
+
+def _is_shared(thread: threading.Thread) -> bool:
+    target = getattr(thread, "_target", None)
+    modules = (type(thread).__module__, getattr(target, "__module__", None) or "")
+    return any(module.startswith(SHARED_THREAD_MODULES) for module in modules)
+
+
+def _left_children(children_before: set[psutil.Process]) -> list[psutil.Process]:
+    return [
+        child
+        for child in psutil.Process().children()
+        if child not in children_before and child.is_running()
+    ]
+
+
+def _describe_thread(thread: threading.Thread) -> str:
+    frame = sys._current_frames().get(thread.ident or 0)
+    stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+    return f"thread {thread.name} ({thread!r})\n{stack}"
