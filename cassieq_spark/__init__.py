@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.client import Client, QueueInfo, connect
@@ -97,10 +98,11 @@ __all__ = [
 ]
 
 
+_OF_SPARK = {"register": "cassieq_spark.spark.data_source"}
+
+
 def __getattr__(name: str) -> Any:
     """Spark's names are looked up when they are used: a plain client never imports pyspark."""
-    if name == "register":
-        from cassieq_spark.spark.data_source import register  # noqa: PLC0415 - see above
-
-        return register
+    if name in _OF_SPARK:
+        return getattr(import_module(_OF_SPARK[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
