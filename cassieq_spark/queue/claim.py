@@ -60,10 +60,19 @@ class Claimer:
             max_deliveries=self.lane.max_deliveries,
         )
 
+    def hint(self, buckets: Iterable[BucketNo], until_us: int) -> None:
+        """Write the expiry hints of claims that are about to be sent (design 6)."""
+        lane = self.lane
+        lane.store.hints.write(
+            lane.lane_id,
+            [(bucket, until_us) for bucket in buckets],
+            now_us=lane.clock.now_us(),
+        )
+
     def claim(
-        self, bucket: BucketNo, row: Stored[Bucket], at_most: int, *, below: int | None = None
+        self, bucket: BucketNo, row: Stored[Bucket], terms: Terms
     ) -> tuple[list[Claimed], Stored[Bucket] | None]:
-        """Try once, on the row as last seen; the expiry hint is written first (design 6).
+        """Try once, on the row as last seen, under the hint that `hint` has written before.
 
         Returns:
             What is ours now (nothing if the race was lost), and the row as it is now.
@@ -71,13 +80,10 @@ class Claimer:
         Raises:
             CasAmbiguous: The lease may exist. It then runs out by itself; do not claim again.
         """
-        lane = self.lane
-        terms = self.terms(at_most, below=below)
         new, leases = claim(row.value, terms, new_uuid)
         if not leases and new.dead == row.value.dead:
             return [], row
-        lane.store.hints.write(lane.lane_id, [(bucket, terms.until_us)], now_us=terms.now_us)
-        outcome = lane.store.buckets.update(lane.lane_id, bucket, row, new)
+        outcome = self.lane.store.buckets.update(self.lane.lane_id, bucket, row, new)
         # Whatever the outcome, what counts is whether our leases are in the row: after 64 other
         # clients even the tags cannot tell [R8].
         return held(bucket, outcome.now, leases), outcome.now
