@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CasContention, QueueDeleted, QueueNotFound, UsageError
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.store.cas import Applied, Evicted, Refused, Stored
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 MAX_LOST_RACES = 64
 """So many times in a row a CAS may lose to others before its caller hears of it."""
+
+RACE_PAUSE_S = 0.002
+RACE_DOUBLINGS = 5
+"""After a lost race: about the time of a CAS first, then doubled to 64 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ class Lane:
             CasAmbiguous: See `store.cas`.
         """
         row = known or self.store.buckets.read(self.lane_id, bucket)
-        for _ in range(MAX_LOST_RACES):
+        for attempt in range(MAX_LOST_RACES):
             if row is None:
                 return None
             new = change(row.value)
@@ -96,7 +101,12 @@ class Lane:
                     return now
                 case Refused(now=now) | Evicted(now=now):
                     row = now
+                    self.stand_back(attempt)
         raise self.contended(f"bucket {bucket}")
+
+    def stand_back(self, attempt: int) -> None:
+        """Wait a random moment after a lost race, longer each time [P28]."""
+        self.clock.wait(jitter(RACE_PAUSE_S, min(attempt, RACE_DOUBLINGS)))
 
     def deleted(self) -> QueueDeleted:
         """The error of a lane that was deleted under its user."""

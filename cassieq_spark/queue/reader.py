@@ -63,8 +63,7 @@ class Reader:
         claimed = self._claim_sealed(survey, at_most, below_id, updated)
         if survey.open or survey.half_sealed:
             missing = at_most - sum(one.lease.runs.count for one in claimed)
-            if missing > 0:
-                claimed += self._claim_open(survey, missing, below_id, updated, bool(claimed))
+            claimed += self._claim_open(survey, missing, below_id, updated, bool(claimed))
         self._surveyor.advance(survey, updated)
         return self._claimer.confirm(claimed)
 
@@ -80,16 +79,17 @@ class Reader:
             if not shares:
                 break
 
+            got: list[Claimed] = []
             for at in range(0, len(shares), CLAIMS_PER_HINT):
                 some = shares[at : at + CLAIMS_PER_HINT]
-                got = self._claim_shares(some, rows, below_id, updated)
-                claimed += got
-                missing -= sum(part.lease.runs.count for part in got)
-            rows = {bucket: updated[bucket] for bucket, _ in shares if bucket in updated} | {
-                bucket: row for bucket, row in rows.items() if bucket not in dict(shares)
-            }
+                got += self._claim_shares(some, rows, below_id, updated)
+            claimed += got
+            missing -= sum(part.lease.runs.count for part in got)
             if missing <= 0:
                 break
+            # What a race was lost for goes to the end, as it is now [P28].
+            tried = {bucket: updated[bucket] for bucket, _ in shares if bucket in updated}
+            rows = {bucket: row for bucket, row in rows.items() if bucket not in tried} | tried
         return claimed
 
     def _claim_shares(
@@ -137,9 +137,18 @@ class Reader:
         updated: Rows,
         has_found: bool,
     ) -> list[Claimed]:
-        """Seal what is ripe, oldest first, and claim by the same CAS [P16]."""
+        """Seal what is ripe, oldest first, and claim by the same CAS [P16].
+
+        With enough found, only gaps are closed: behind one the reader pointer would stand still and
+        every later call would begin there (I9, I10).
+        """
         claimed: list[Claimed] = []
-        ripe, young_for_s = self._ripe(survey, has_found=has_found)
+        wants_more = missing > 0
+        if not has_found:
+            # What was put since the last look must be found: memory only serves calls that have
+            # something already.
+            self._looked_at.clear()
+        ripe, young_for_s = self._ripe(survey, has_found=has_found, only_gaps=not wants_more)
         nothing_else = not (ripe or has_found or survey.half_sealed)
         if nothing_else and young_for_s is not None:
             # Nothing else is visible: a get waits for the young rather than say "none".
@@ -147,10 +156,11 @@ class Reader:
             self._looked_at.clear()
             ripe, _ = self._ripe(survey, has_found=False)
         for bucket in sorted([*survey.half_sealed, *ripe])[:SEALS_PER_CALL]:
-            if missing <= 0:
+            if wants_more and missing <= 0:
                 break
             below = offset_below(below_id, bucket, self._lane.bucket_size)
-            closed = seal.close(self._lane, bucket, self._claimer.terms(missing, below=below))
+            terms = self._claimer.terms(missing, below=below) if wants_more else None
+            closed = seal.close(self._lane, bucket, terms)
             self._first_seen.pop(bucket, None)
             if closed is None:
                 continue
@@ -163,7 +173,7 @@ class Reader:
                 messages=closed.row.value.manifest.count,
             )
             got = held(bucket, closed.row, closed.leases)
-            if not got:
+            if not got and wants_more:
                 terms = self._claimer.terms(missing, below=below)
                 self._claimer.hint([bucket], terms.until_us)
                 got, now = self._claimer.claim(bucket, closed.row, terms)
@@ -173,7 +183,9 @@ class Reader:
             missing -= sum(one.lease.runs.count for one in got)
         return claimed
 
-    def _ripe(self, survey: Survey, *, has_found: bool) -> tuple[list[BucketNo], float | None]:
+    def _ripe(
+        self, survey: Survey, *, has_found: bool, only_gaps: bool = False
+    ) -> tuple[list[BucketNo], float | None]:
         """Open buckets that may be sealed now; and when the first non-empty one will be, in s.
 
         Age is by this reader's own monotonic clock since it first saw a message there [R9]; an
@@ -185,7 +197,16 @@ class Reader:
         self._looked_at = {
             bucket: seen for bucket, seen in self._looked_at.items() if now - seen < linger
         }
-        to_look = [bucket for bucket in survey.open if bucket not in self._looked_at]
+        gap_us = int(lane.settings.gap_timeout_s * 1e6)
+        now_us = lane.clock.now_us()
+        is_old = {
+            bucket: now_us - survey.oldest_later_us[bucket] >= gap_us for bucket in survey.open
+        }
+        to_look = [
+            bucket
+            for bucket in survey.open
+            if bucket not in self._looked_at and (is_old[bucket] or not only_gaps)
+        ][: SEALS_PER_CALL if only_gaps else None]
         has_messages = dict(
             zip(
                 to_look,
@@ -196,16 +217,18 @@ class Reader:
             )
         )
         seen_at = lane.clock.monotonic()
-        gap_us = int(lane.settings.gap_timeout_s * 1e6)
-        now_us = lane.clock.now_us()
-        filled = []
         ripe = []
+        filled = [
+            bucket
+            for bucket in survey.open
+            if bucket in self._looked_at and bucket in self._first_seen and not only_gaps
+        ]
         for bucket in to_look:
             self._looked_at[bucket] = seen_at
             if has_messages[bucket]:
                 self._first_seen.setdefault(bucket, seen_at)
                 filled.append(bucket)
-            elif now_us - survey.oldest_later_us[bucket] >= gap_us:
+            elif is_old[bucket]:
                 ripe.append(bucket)
         oldest_allowed = max(linger, YOUNG_PER_OPEN_S * len(filled) if has_found else 0.0)
         ages = {bucket: seen_at - self._first_seen[bucket] for bucket in filled}

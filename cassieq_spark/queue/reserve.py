@@ -37,7 +37,7 @@ def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Bloc
         CasContention: Lost too many times in a row.
     """
     size = lane.bucket_size
-    for _ in range(MAX_LOST_RACES):
+    for attempt in range(MAX_LOST_RACES):
         old = lane.store.monotons.read(lane.lane_id)
         if old is None:
             raise lane.deleted()
@@ -46,4 +46,5 @@ def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Bloc
         outcome = lane.store.monotons.update(lane.lane_id, old, new)
         if isinstance(outcome, Applied):
             return Block(first=BucketNo(first), end=BucketNo(first + buckets))
+        lane.stand_back(attempt)
     raise lane.contended("the monoton row")

@@ -182,8 +182,10 @@ class Surveyor:
             while later and later[0] > bucket:
                 oldest = min(oldest, times[later.pop(0)])
             survey.oldest_later_us[bucket] = oldest
+        # What lies in a block that is being written is its writer's: no gap yet [P22].
+        blocks = [(first, end) for first, (end, _) in self._jumps.items()]
         for bucket, has_row in silent.items():
-            if bucket >= low and bucket not in self._jumps:
+            if bucket >= low and not any(first <= bucket < end for first, end in blocks):
                 (survey.half_sealed if has_row else survey.open).append(bucket)
 
     def _settle(self, found: Rows, rows: dict[BucketNo, Stored[Bucket] | None]) -> set[BucketNo]:

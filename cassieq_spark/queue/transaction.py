@@ -80,7 +80,7 @@ def commit(
     if not results:
         return 0
     sinks = lane.store.sinks
-    for _ in range(MAX_LOST_RACES):
+    for attempt in range(MAX_LOST_RACES):
         stored = sinks.read(who.sink_id)
         if stored is None:
             raise _gone(who)
@@ -118,6 +118,7 @@ def commit(
                     return row.listed.messages
             case _:
                 assert_never(decision)
+        lane.stand_back(attempt)
     raise lane.contended(f"sink {who.sink_id!r}")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -91,7 +92,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             lane=lane.lane_id,
             query_id=query_id,
             checkpoint=_canonical(self._checkpoint),
-            run=context.getLocalProperty(RUN_ID),
+            run=_run_id(context),
         )
         rules = _Transaction(is_once=False, refuse_second_write=False)
         return _write(lane, self._options, who, int(batch_id), iterator, rules=rules)
@@ -132,8 +133,7 @@ class BatchWriter(DataSourceArrowWriter):
             sink_id=options.sink_id or "",
             lane=lane.lane_id,
             query_id=query_id,
-            # Outside a streaming query the job group is whatever the user made it.
-            run=None if query_id is None else context.getLocalProperty(RUN_ID),
+            run=None if query_id is None else _run_id(context),
         )
         rules = _Transaction(is_once=False, refuse_second_write=True)
         return _write(lane, options, who, options.batch_id or 0, iterator, rules=rules)
@@ -205,6 +205,19 @@ def _context() -> TaskContext:
     if context is None:
         raise UsageError("the writer runs outside a Spark task, which Spark does not do")
     return context
+
+
+def _run_id(context: TaskContext) -> str | None:
+    """The run of the streaming query; None if the user has put another job group in its place.
+
+    A name of the user's own would be the same in every run, and a replay would look like a second
+    write of one run.
+    """
+    group = context.getLocalProperty(RUN_ID)
+    try:
+        return None if group is None else str(UUID(group))
+    except ValueError:
+        return None
 
 
 def _canonical(checkpoint: str | None) -> str | None:
