@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
+
+from cassieq_spark.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 MEASURE_EVERY_S: Final = 60.0
-"""A clock drifts by less than a millisecond a minute."""
+"""Clocks drift apart by some milliseconds in that time; a re-claim leaves 250 of them (G6)."""
+
+RETRY_AFTER_S: Final = 1.0
+"""After a measurement that nobody answered."""
+
+JUMP_US: Final = 100_000
+"""So far apart, wall and monotonic time did not drift: one was set, or the machine has slept."""
 
 _SAMPLES: Final = 5
 
@@ -25,7 +34,7 @@ class Clock(Protocol):
         """Seconds since some moment; never goes back."""
 
     def wait(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Return after so many seconds; at once for none or less."""
 
 
 class SystemClock:
@@ -41,13 +50,26 @@ class SystemClock:
 
     def wait(self, seconds: float) -> None:
         """See `Clock`."""
-        time.sleep(seconds)
+        time.sleep(max(0.0, seconds))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Anchor:
+    """One moment by three clocks, and by the monotonic one when to look again."""
+
+    cluster_us: int
+    wall_us: int
+    monotonic_s: float
+    due_s: float
 
 
 class ClusterClock:
-    """The coordinators' clock: this machine's, plus an offset that is measured now and then.
+    """The coordinators' clock: measured now and then, carried on by this machine's monotonic one.
 
-    Two clients whose own clocks are minutes apart agree to within half a round trip. Thread-safe.
+    Two clients whose own clocks are hours apart agree to within half a round trip. Setting this
+    machine's clock moves nothing: a client that thought itself an hour ahead for a minute would
+    re-claim leases that live (I2). Not monotonic: a measurement may correct it by milliseconds.
+    Thread-safe; only the first measurement is waited for by all.
     """
 
     def __init__(self, base: Clock, measure: Callable[[], int]) -> None:
@@ -58,22 +80,19 @@ class ClusterClock:
         """
         self._base = base
         self._measure = measure
-        self._lock = threading.Lock()
-        self._offset_us = 0
-        self._measured: float | None = None
+        self._measuring = threading.Lock()
+        self._anchor: _Anchor | None = None
 
     def now_us(self) -> int:
-        """Cluster time; a measurement (five round trips) when the last one is a minute old.
+        """Cluster time; first a measurement (five round trips) if the last one is a minute old.
 
         Raises:
-            StoreUnavailable: Nobody can be asked, and nobody ever could.
+            StoreUnavailable: Nobody answers, and nobody ever did.
         """
-        with self._lock:
-            now = self._base.monotonic()
-            if self._measured is None or now - self._measured > MEASURE_EVERY_S:
-                self._offset_us = self._offset()
-                self._measured = now
-            return self._base.now_us() + self._offset_us
+        anchor = self._anchor
+        if anchor is None or self._is_stale(anchor):
+            anchor = self._renewed(anchor)
+        return anchor.cluster_us + round((self._base.monotonic() - anchor.monotonic_s) * 1e6)
 
     def monotonic(self) -> float:
         """See `Clock`."""
@@ -83,12 +102,47 @@ class ClusterClock:
         """See `Clock`."""
         self._base.wait(seconds)
 
-    def _offset(self) -> int:
-        """By the fastest of five round trips, against its middle."""
-        samples = []
-        for _ in range(_SAMPLES):
-            sent = self._base.now_us()
-            there = self._measure()
-            back = self._base.now_us()
-            samples.append((back - sent, there - (sent + back) // 2))
-        return min(samples)[1]
+    def _is_stale(self, anchor: _Anchor) -> bool:
+        now_s = self._base.monotonic()
+        passed_us = (now_s - anchor.monotonic_s) * 1e6
+        # Linux' monotonic clock stands still while a machine sleeps.
+        jumped_us = abs(self._base.now_us() - anchor.wall_us - passed_us)
+        return now_s >= anchor.due_s or jumped_us > JUMP_US
+
+    def _renewed(self, old: _Anchor | None) -> _Anchor:
+        if old is None:
+            self._measuring.acquire()
+        elif not self._measuring.acquire(blocking=False):
+            return old  # another thread is at it; a minute's drift is no reason to wait
+        try:
+            if self._anchor is None or self._anchor is old:
+                self._anchor = self._measured(old)
+            return self._anchor
+        finally:
+            self._measuring.release()
+
+    def _measured(self, old: _Anchor | None) -> _Anchor:
+        try:
+            samples = [self._sample() for _ in range(_SAMPLES)]
+        except StoreError:
+            if old is None:
+                raise
+            return self._anchor_at(old.monotonic_s, old.cluster_us, RETRY_AFTER_S)
+        # The middle of the fastest round trip: its halves can differ by the least.
+        _, middle_s, there_us = min(samples)
+        return self._anchor_at(middle_s, there_us, MEASURE_EVERY_S)
+
+    def _sample(self) -> tuple[float, float, int]:
+        sent_s = self._base.monotonic()
+        there_us = self._measure()
+        back_s = self._base.monotonic()
+        return back_s - sent_s, (sent_s + back_s) / 2, there_us
+
+    def _anchor_at(self, monotonic_s: float, cluster_us: int, again_in_s: float) -> _Anchor:
+        now_s = self._base.monotonic()
+        return _Anchor(
+            cluster_us=cluster_us,
+            wall_us=self._base.now_us() - round((now_s - monotonic_s) * 1e6),
+            monotonic_s=monotonic_s,
+            due_s=now_s + again_in_s,
+        )

@@ -1,12 +1,14 @@
-"""The only randomness of the package."""
+"""The only randomness of the package; nothing here guards a secret."""
 
 from __future__ import annotations
 
+import os
 import random
 import uuid
 from typing import Final
 
-_jitter: Final = random.Random()
+MAX_DOUBLINGS: Final = 10
+"""A pause grows no further: the 10th doubling of 50 ms is most of a minute."""
 
 
 def new_uuid() -> uuid.UUID:
@@ -14,6 +16,22 @@ def new_uuid() -> uuid.UUID:
     return uuid.uuid4()
 
 
-def jitter(base_s: float, attempt: int) -> float:
-    """Seconds to wait before the next try: a random part of ``base_s`` doubled per attempt."""
-    return _jitter.uniform(0.25, 1.0) * base_s * (1 << attempt)
+def generator(seed: int | None = None) -> random.Random:
+    """Random numbers: the same ones for the same seed, others each time without one."""
+    return random.Random(seed)
+
+
+_shared: Final = generator()
+
+# Spark forks its Python workers: with the parent's state in each, all would pause for the same
+# time, and meet again [P28]. The operating system feeds uuid4, so that needs no care.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_shared.seed)
+
+
+def jitter(base_s: float, attempt: int, rng: random.Random = _shared) -> float:
+    """Seconds to pause after failed try ``attempt`` (from 0).
+
+    A quarter to all of ``base_s``, doubled for each try before.
+    """
+    return rng.uniform(0.25, 1.0) * base_s * (1 << min(attempt, MAX_DOUBLINGS))

@@ -37,18 +37,17 @@ class CassieqError(Exception):
     meaning: ClassVar[str] = ""
     remedy: ClassVar[str] = ""
 
-    def __init__(self, message: str, **data: object) -> None:
-        self.message = message
+    def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.__dict__.update(data)
+        self.message = message
 
     def __str__(self) -> str:
         """Code first, so that it survives as text."""
         return f"[cassieq:{self.code}] {self.message}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Message positional, data as state: an error with keyword-only data would not unpickle."""
-        return type(self), (self.message,), dict(self.__dict__)
+        """Message positional, data as state: required keyword-only data would not unpickle."""
+        return type(self), (self.message,), self.__dict__.copy()
 
 
 class UsageError(CassieqError, ValueError):
@@ -102,8 +101,10 @@ class QueueExists(QueueError):
     meaning = "A queue of that name has other settings than asked for."
     remedy = "Open it with client.queue(), or choose another name."
 
-    queue: str = ""
-    differences: tuple[str, ...] = ()
+    def __init__(self, message: str, *, queue: str = "", differences: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.queue = queue
+        self.differences = differences
 
 
 class QueueDeleted(QueueError):
@@ -133,7 +134,9 @@ class ReceiptExpired(ReceiptError):
     meaning = "The message was delivered again, released or updated since."
     remedy = "Drop the result, or make the work idempotent; a longer visibility timeout helps."
 
-    refused: tuple[str, ...] = ()
+    def __init__(self, message: str, *, refused: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.refused = refused
 
 
 class PutAmbiguous(CassieqError):
@@ -143,7 +146,9 @@ class PutAmbiguous(CassieqError):
     meaning = "The outcome of a put cannot be known."
     remedy = "Look for the message id where it is consumed before you put it again."
 
-    message_ids: tuple[str, ...] = ()
+    def __init__(self, message: str, *, message_ids: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.message_ids = message_ids
 
 
 class StoreError(CassieqError):
@@ -244,7 +249,9 @@ class SinkFenced(StreamError):
     meaning = "A sink's transaction was overtaken or aborted."
     remedy = "Restart the query; if two run on one checkpoint, stop one."
 
-    sink_id: str = ""
+    def __init__(self, message: str, *, sink_id: str = "") -> None:
+        super().__init__(message)
+        self.sink_id = sink_id
 
 
 class SinkIdReused(StreamError):
@@ -254,7 +261,9 @@ class SinkIdReused(StreamError):
     meaning = "A sink id has another owner."
     remedy = "Use another sinkId, or client.forget_sink() if the owner is gone for good."
 
-    sink_id: str = ""
+    def __init__(self, message: str, *, sink_id: str = "") -> None:
+        super().__init__(message)
+        self.sink_id = sink_id
 
 
 class SinkDiverged(StreamError):
@@ -264,7 +273,9 @@ class SinkDiverged(StreamError):
     meaning = "A checkpoint was restored from an older backup, or is a copy."
     remedy = "Start from the newest checkpoint, or call client.forget_sink()."
 
-    sink_id: str = ""
+    def __init__(self, message: str, *, sink_id: str = "") -> None:
+        super().__init__(message)
+        self.sink_id = sink_id
 
 
 class StreamFenced(StreamError):

@@ -5,6 +5,7 @@ A library inside other people's drivers and executors: their handlers and levels
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass
 from typing import Final
@@ -74,7 +75,7 @@ def get_logger(layer: str) -> logging.Logger:
     return logging.getLogger(f"cassieq_spark.{layer}")
 
 
-def event(logger: logging.Logger, name: str, **fields: object) -> None:
+def event(logger: logging.Logger, name: str, /, **fields: object) -> None:
     """Log one event; ``fields`` are in the text and as attribute ``fields`` of the record.
 
     Raises:
@@ -82,5 +83,13 @@ def event(logger: logging.Logger, name: str, **fields: object) -> None:
     """
     known = EVENTS[name]
     if logger.isEnabledFor(known.level):
-        text = " ".join(f"{key}={value}" for key, value in fields.items())
-        logger.log(known.level, "%s %s", name, text, extra={"event": name, "fields": fields})
+        text = "".join(f" {key}={_shown(value)}" for key, value in fields.items())
+        extra = {"event": name, "fields": fields}
+        # The record names the caller's line, not this one.
+        logger.log(known.level, "%s%s", name, text, extra=extra, stacklevel=2)
+
+
+def _shown(value: object) -> str:
+    """In quotes where blanks or line ends would make two fields, or two records, of one."""
+    text = str(value)
+    return text if text and text.isprintable() and not set(text) & set(' "=') else json.dumps(text)

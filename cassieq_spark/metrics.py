@@ -1,4 +1,8 @@
-"""Every counter of the package: of this process, since it began. Units are in the names."""
+"""Every counter of the package: of this process, since it began. Units are in the names.
+
+A place to count is found by its name here; what a queue holds is asked from its tables, never from
+a counter that could drift from them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,9 @@ class Counter:
         self._value = 0
 
     def inc(self, by: int = 1) -> None:
-        """Add."""
+        """Add ``by``, 0 or more."""
+        if by < 0:
+            raise ValueError(f"{self.name} only grows, not by {by}")
         with self._lock:
             self._value += by
 
@@ -30,7 +36,20 @@ _ALL: dict[str, Counter] = {}
 
 
 def _counter(name: str, meaning: str) -> Counter:
-    return _ALL.setdefault(name, Counter(name, meaning))
+    if name in _ALL:
+        raise ValueError(f"two counters are named {name}")
+    _ALL[name] = Counter(name, meaning)
+    return _ALL[name]
+
+
+def every_counter() -> tuple[Counter, ...]:
+    """All of them, for the reference and for whoever exports them."""
+    return tuple(_ALL.values())
+
+
+def snapshot() -> dict[str, int]:
+    """All counters by name."""
+    return {counter.name: counter.value for counter in _ALL.values()}
 
 
 CAS_APPLIED: Final = _counter("cas_applied_total", "Conditional writes that took effect.")
@@ -44,8 +63,3 @@ LEASES_LOST: Final = _counter("leases_lost_total", "Leases that ended before the
 LEASE_RENEWALS: Final = _counter("lease_renewals_total", "Buckets whose leases were extended.")
 CHUNKS_WRITTEN: Final = _counter("chunks_written_total", "Chunks sent to Cassandra.")
 BYTES_WRITTEN: Final = _counter("chunk_bytes_written_total", "Encoded bytes of those chunks.")
-
-
-def snapshot() -> dict[str, int]:
-    """All counters by name."""
-    return {name: counter.value for name, counter in _ALL.items()}

@@ -63,18 +63,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a thread, a child process or a streaming query behind.
 
-    Session fixtures are set up before this one, so what they run is not the test's.
+    What fixtures of a wider scope run is not the test's: they are set up before this one.
     """
     pools = {_pool(thread) for thread in threading.enumerate()}
     children = set(psutil.Process().children())
+    ring = request.getfixturevalue("_ring").data_dir if "ring" in request.fixturenames else None
     yield
     left = _stop_streaming_queries() if "spark" in request.fixturenames else []
     try:
         wait_until(lambda: not _left_threads(pools), deadline_s=10)
-        wait_until(lambda: not _left_children(children), deadline_s=10)
+        wait_until(lambda: not _left_children(children, ring), deadline_s=10)
     except ConditionNotMet:
         left += [_describe_thread(thread) for thread in _left_threads(pools)]
-        left += [f"process {child}" for child in _left_children(children)]
+        left += [f"process {child}" for child in _left_children(children, ring)]
     if left:
         pytest.fail("the test left behind:\n" + "\n".join(left), pytrace=False)
 
@@ -110,12 +111,20 @@ def _is_shared(thread: threading.Thread) -> bool:
     return any(module.startswith(SHARED_THREAD_MODULES) for module in modules)
 
 
-def _left_children(children_before: set[psutil.Process]) -> list[psutil.Process]:
+def _left_children(before: set[psutil.Process], ring: Path | None) -> list[psutil.Process]:
+    """The shared ring's nodes may be others than before: a test that kills one starts it again."""
     return [
         child
         for child in psutil.Process().children()
-        if child not in children_before and child.is_running()
+        if child not in before and not (ring is not None and _command_names(child, ring))
     ]
+
+
+def _command_names(process: psutil.Process, directory: Path) -> bool:
+    try:
+        return any(str(directory) in argument for argument in process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _describe_thread(thread: threading.Thread) -> str:

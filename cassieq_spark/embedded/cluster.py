@@ -164,15 +164,14 @@ class EmbeddedCassandra:
             is_temporary=self._kept_dir is None,
             start_timeout_s=self._start_timeout_s,
         )
-        if self._kept_dir is None:
-            self._data_dir = Path(tempfile.mkdtemp(prefix="cassieq-cassandra-"))
-        else:
-            self._data_dir = self._kept_dir
-            self._data_dir.mkdir(parents=True, exist_ok=True)
+        if self._kept_dir is not None:
+            self._kept_dir.mkdir(parents=True, exist_ok=True)
         ports = choose_ports(self._addresses, native=self._port, kept_in=self._kept_dir)
+        root = self._kept_dir or Path(tempfile.mkdtemp(prefix="cassieq-cassandra-"))
+        self._data_dir = root
         configs = [
             NodeConfig(
-                directory=self._data_dir / f"node{index + 1}",
+                directory=root / f"node{index + 1}",
                 index=index,
                 addresses=self._addresses,
                 native_port=ports.native,

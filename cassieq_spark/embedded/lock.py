@@ -85,6 +85,14 @@ def is_locked(directory: Path) -> bool:
         os.close(descriptor)
 
 
+def directory_in_use(directory: Path) -> str:
+    """What to tell somebody who wants to start a node on a locked directory."""
+    return (
+        f"a node is already running on {directory}. Stop that one first, or name another data "
+        "directory"
+    )
+
+
 def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

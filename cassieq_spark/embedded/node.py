@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cassieq_spark.embedded.lock import directory_in_use, is_locked
 from cassieq_spark.embedded.node_log import NodeLog
 from cassieq_spark.embedded.ports import check_ports
 from cassieq_spark.embedded.probe import answers_cql
@@ -147,6 +148,8 @@ class Node:
         if self.is_running:
             raise EmbeddedFailed(f"node {self.contact_point} is running already")
         config = self._config
+        if is_locked(config.directory):  # before its ports are found taken: this says more
+            raise EmbeddedFailed(directory_in_use(config.directory))
         check_ports(config.address, (config.native_port, config.storage_port))
         config.write()
         self._log.mark_start()

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 #: Gossiper.java of Cassandra 5.0: the last of these about a peer is what this node believes of it.
 _PEER_STATE = re.compile(r"InetAddress /(?P<address>[\d.]+):\d+ is now (?P<state>UP|DOWN)")
 
-_TAIL_LINES = 30
+_CONSOLE_LINES = 25
+_LAST_LINES = 12
 
 
 class NodeLog:
@@ -36,12 +37,17 @@ class NodeLog:
         return {match["address"]: match["state"] == "UP" for match in _PEER_STATE.finditer(text)}
 
     def tail(self) -> str:
-        """The last lines of this life; the JVM's own, such as a refused option, come first."""
+        """What explains an end best: the JVM's own words, the last warnings, the last lines."""
         console = ""
         if self._console.is_file():
             console = self._console.read_text(encoding="utf-8", errors="replace")
-        logged = self._text(self._start)
-        return "\n".join(console.splitlines()[-_TAIL_LINES:] + logged.splitlines()[-_TAIL_LINES:])
+        logged = self._text(self._start).splitlines()
+        last = logged[-_LAST_LINES:]
+        # A node that dies logs its shutdown at length after the reason.
+        warnings = [
+            line for line in logged[:-_LAST_LINES] if line.startswith(("WARN", "ERROR", "FATAL"))
+        ]
+        return "\n".join(console.splitlines()[-_CONSOLE_LINES:] + warnings[-_LAST_LINES:] + last)
 
     def _text(self, start: int) -> str:
         try:

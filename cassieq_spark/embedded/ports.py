@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import json
 import os
 import socket
-from dataclasses import asdict, dataclass
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cassieq_spark.errors import EmbeddedFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 _PORTS_FILE = "ports.json"
 
@@ -24,9 +26,14 @@ _PORTS_FILE = "ports.json"
 _FIRST_PORT = 12_000
 _PORT_COUNT = 20_000
 
-#: Neighbouring pids start far apart, so test runs side by side do not race for the same port; one
+#: Neighbouring pids start far apart, so test runs side by side seldom ask for the same port; one
 #: counter for the process, so two clusters of it are never given the same one.
 _candidates = itertools.count(os.getpid() * 37)
+
+#: A node binds its ports seconds after they were chosen, and again after each restart. A chosen
+#: port is therefore reserved against other processes by a locked file, for this process's life.
+_RESERVATIONS = Path(tempfile.gettempdir()) / f"cassieq-ports-{os.getuid()}"
+_reserved: dict[int, int] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +48,7 @@ class Ports:
 def choose_ports(
     addresses: Sequence[str], *, native: int | None = None, kept_in: Path | None = None
 ) -> Ports:
-    """Ports that are free on all addresses; those of ``kept_in``'s former life where there was one.
+    """Ports that are free on all addresses, or those that ``kept_in`` had in its former life.
 
     A ring that changes its storage port would wait for its former self: peers are kept by address
     and port.
@@ -57,13 +64,12 @@ def choose_ports(
                 f"{kept_in} holds a ring of {kept.nodes} nodes, asked for {len(addresses)}. "
                 "Name another data directory, or ask for as many"
             )
-        ports = Ports(nodes=kept.nodes, native=native or kept.native, storage=kept.storage)
-    else:
-        ports = Ports(
-            nodes=len(addresses),
-            native=native or _free_port(addresses),
-            storage=_free_port(addresses),
-        )
+        return replace(kept, native=native or kept.native)
+    ports = Ports(
+        nodes=len(addresses),
+        native=native or _free_port(addresses),
+        storage=_free_port(addresses),
+    )
     if file is not None:
         file.write_text(json.dumps(asdict(ports)), encoding="utf-8")
     return ports
@@ -92,9 +98,23 @@ def check_ports(address: str, ports: Sequence[int]) -> None:
 def _free_port(addresses: Sequence[str]) -> int:
     for candidate in itertools.islice(_candidates, _PORT_COUNT):
         port = _FIRST_PORT + candidate % _PORT_COUNT
-        if all(_bind_problem(address, port) != errno.EADDRINUSE for address in addresses):
+        if any(_bind_problem(address, port) == errno.EADDRINUSE for address in addresses):
+            continue
+        if _reserve(port):
             return port
     raise EmbeddedFailed(f"no port is free from {_FIRST_PORT} to {_FIRST_PORT + _PORT_COUNT - 1}")
+
+
+def _reserve(port: int) -> bool:
+    _RESERVATIONS.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(_RESERVATIONS / str(port), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    _reserved[port] = descriptor  # closed, and so given up, by the end of the process
+    return True
 
 
 def _bind_problem(address: str, port: int) -> int | None:

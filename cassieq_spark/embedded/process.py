@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
 from cassieq_spark.embedded import supervisor
-from cassieq_spark.embedded.lock import Holder, record_holder, take_lock
+from cassieq_spark.embedded.lock import Holder, directory_in_use, record_holder, take_lock
 from cassieq_spark.embedded.probe import answers_cql
 from cassieq_spark.errors import EmbeddedFailed
 
@@ -58,10 +58,7 @@ class NodeProcess:
         supervised += ["--", *command]
         lock = take_lock(config.directory)
         if lock is None:
-            raise EmbeddedFailed(
-                f"a node is already running on {config.directory}. Stop that one first, or name "
-                "another data directory"
-            )
+            raise EmbeddedFailed(directory_in_use(config.directory))
         try:
             with config.console_log.open("wb") as console:
                 process = subprocess.Popen(

@@ -60,7 +60,10 @@ def is_expired(lease: Lease, now_us: int) -> bool:
 
 def claimable(row: Bucket, *, now_us: int, below: int | None = None) -> int:
     """How many messages a claim could take now."""
-    if row.status is not Status.SEALED or len(row.leases) >= LEASES_LIMIT:
+    if row.status is not Status.SEALED:
+        return 0
+    # Expired ones do not count: the claim that takes from them merges them first [R6].
+    if sum(not is_expired(lease, now_us) for lease in row.leases) >= LEASES_LIMIT:
         return 0
     parts = [row.fresh, *(part.runs for part in row.returned)]
     parts += [lease.runs for lease in row.leases if is_expired(lease, now_us)]

@@ -276,7 +276,7 @@ def abort(row: SinkRow, *, now_us: int) -> SinkRow:
     )
 
 
-def forget(row: SinkRow, *, now_us: int) -> SinkRow:
+def forget(row: SinkRow, *, lane: LaneId, now_us: int) -> SinkRow:
     """Let the sink id be used by a new checkpoint. Its list must have been rolled forward before.
 
     The row stays and the epoch goes on: an epoch that began again could take an old orphan for
@@ -284,6 +284,7 @@ def forget(row: SinkRow, *, now_us: int) -> SinkRow:
     """
     return replace(
         abort(row, now_us=now_us),
+        lane=lane,
         last=NO_BATCH,
         query_id=None,
         checkpoint=None,

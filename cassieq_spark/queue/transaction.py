@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from cassieq_spark.errors import SinkFenced
+from cassieq_spark.errors import SinkFenced, SinkIdReused
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import sink_txn as rules
 from cassieq_spark.model.sink_txn import (
@@ -123,13 +123,25 @@ def commit(
 
 
 def forget(lane: Lane, sink_id: str) -> None:
-    """Let a new checkpoint use this sink id; what was undecided becomes void."""
+    """Let a new checkpoint use this sink id; what was undecided becomes void.
+
+    Raises:
+        SinkIdReused: It belongs to another queue that is alive: what it has committed there may
+            still wait to be rolled forward, and would be void.
+    """
     for _ in range(MAX_LOST_RACES):
         stored = lane.store.sinks.read_serial(sink_id)
         if stored is None:
             return
-        roll_forward(lane, sink_id, stored.value.listed)
-        row = rules.forget(stored.value, now_us=lane.clock.now_us())
+        if stored.value.lane == lane.lane_id:
+            roll_forward(lane, sink_id, stored.value.listed)
+        elif not lane.store.pointers.read(stored.value.lane).is_deleted:
+            raise SinkIdReused(
+                f"sink {sink_id!r} belongs to another queue than {lane.queue!r} (lane "
+                f"{stored.value.lane}). Call forget_sink with that queue's name",
+                sink_id=sink_id,
+            )
+        row = rules.forget(stored.value, lane=lane.lane_id, now_us=lane.clock.now_us())
         if isinstance(lane.store.sinks.update(sink_id, stored, row), Applied):
             event(_logger, "sink_forgotten", sink=sink_id)
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 import stamina
@@ -159,13 +159,20 @@ class CqlSession:
     def map(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """``work`` for every item, up to 16 at once, results in order.
 
-        The first error is raised after all have ended, so that none goes on unseen.
+        After the first error nothing more is begun; it is raised when what was under way has ended,
+        so that none goes on unseen and no caller waits for more than one deadline.
         """
         todo = list(items)
         if len(todo) <= 1:
             return [work(item) for item in todo]
         futures = [self._pool.submit(work, item) for item in todo]
-        errors = [error for future in futures if (error := future.exception()) is not None]
+        if wait(futures, return_when=FIRST_EXCEPTION).not_done:
+            wait([future for future in futures if not future.cancel()])
+        errors = [
+            error
+            for future in futures
+            if not future.cancelled() and (error := future.exception()) is not None
+        ]
         if errors:
             raise errors[0]
         return [future.result() for future in futures]

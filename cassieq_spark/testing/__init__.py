@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cassieq_spark.embedded import EmbeddedCassandra, Node
+    from cassieq_spark.testing.clock import ManualClock
     from cassieq_spark.testing.wait import ConditionNotMet, wait_until
 
-__all__ = ["ConditionNotMet", "EmbeddedCassandra", "Node", "wait_until"]
+__all__ = ["ConditionNotMet", "EmbeddedCassandra", "ManualClock", "Node", "wait_until"]
 
 #: Imported when asked for, so that one of them does not pay for the others.
 _HOME = {
     "ConditionNotMet": "cassieq_spark.testing.wait",
     "EmbeddedCassandra": "cassieq_spark.embedded",
+    "ManualClock": "cassieq_spark.testing.clock",
     "Node": "cassieq_spark.embedded",
     "wait_until": "cassieq_spark.testing.wait",
 }

@@ -14,6 +14,7 @@ from cassieq_spark.embedded.jars import CASSANDRA_VERSION
 from cassieq_spark.embedded.lock import is_locked
 from cassieq_spark.errors import EmbeddedFailed, OptionInvalid
 from cassieq_spark.testing import EmbeddedCassandra
+from tests.fixtures.processes import has_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,7 +124,7 @@ def test_stop_drains_the_node_and_removes_its_temporary_directory() -> None:
     jvm = psutil.Process(node.pid)
     node.stop()
     assert "Cassandra shutdown complete" in node.log_tail()
-    assert not jvm.is_running()
+    assert has_ended(jvm)
     cassandra.stop()
     assert not directory.exists()
 

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from cassieq_spark.testing import wait_until
+from tests.fixtures.processes import has_ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,7 @@ STARTER = """
         reached("forked")
     print(json.dumps({{"pid": cassandra.nodes[0].pid, "directory": str(cassandra.data_dir)}}))
     reached("running")
+    cassandra.stop()
 """
 
 
@@ -46,10 +48,6 @@ def started_node(script: Script) -> tuple[psutil.Process, Path]:
     return jvm, Path(node["directory"])
 
 
-def is_gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
 @pytest.mark.parametrize("is_paused", [False, True], ids=["running", "paused"])
 def test_killed_parent_takes_node_and_directory_with_it(
     start_script: Callable[..., Script], is_paused: bool
@@ -59,7 +57,7 @@ def test_killed_parent_takes_node_and_directory_with_it(
     if is_paused:
         jvm.suspend()
     os.kill(script.pid, signal.SIGKILL)
-    wait_until(lambda: is_gone(jvm), describe="the JVM to end")
+    wait_until(lambda: has_ended(jvm), describe="the JVM to end")
     wait_until(lambda: not directory.exists(), describe=f"{directory} to be removed")
 
 
@@ -70,15 +68,18 @@ def test_killed_parent_takes_the_node_even_if_a_fork_of_it_lives_on(
     jvm, directory = started_node(script)
     script.wait_for("forked")
     os.kill(script.pid, signal.SIGKILL)
-    wait_until(lambda: is_gone(jvm), describe="the JVM to end")
+    wait_until(lambda: has_ended(jvm), describe="the JVM to end")
     wait_until(lambda: not directory.exists(), describe=f"{directory} to be removed")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is Linux's")
 def test_killed_supervisor_takes_the_node_with_it(start_script: Callable[..., Script]) -> None:
     script = start_script(STARTER.format(fork=False))
-    jvm, _ = started_node(script)
+    jvm, directory = started_node(script)
     supervisor = jvm.parent()
     assert supervisor is not None
     supervisor.kill()
-    wait_until(lambda: is_gone(jvm), describe="the JVM to end")
+    wait_until(lambda: has_ended(jvm), describe="the JVM to end")
+    script.proceed()
+    assert script.wait() == 0, script.output
+    assert not directory.exists()

@@ -1,0 +1,39 @@
+"""Options: one table of all of them, and what they are parsed into (conventions 4).
+
+From `OPTIONS` come the parsers, ``docs/reference/options.md``, ``conf/cassieq.toml`` and the table
+in the README. To add an option, add its row there and its field in `parse`.
+"""
+
+from __future__ import annotations
+
+from cassieq_spark.options.parse import (
+    ConnectionOptions,
+    QueueSettings,
+    ReadOptions,
+    SinkOptions,
+    SourceOptions,
+    parse_connection,
+    parse_read,
+    parse_sink,
+    parse_source,
+    queue_name,
+)
+from cassieq_spark.options.table import OPTIONS, Option, Scope
+from cassieq_spark.options.values import DEFAULT_PORT
+
+__all__ = [
+    "DEFAULT_PORT",
+    "OPTIONS",
+    "ConnectionOptions",
+    "Option",
+    "QueueSettings",
+    "ReadOptions",
+    "Scope",
+    "SinkOptions",
+    "SourceOptions",
+    "parse_connection",
+    "parse_read",
+    "parse_sink",
+    "parse_source",
+    "queue_name",
+]

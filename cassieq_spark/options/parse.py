@@ -1,0 +1,304 @@
+"""From options as given to frozen values: argument, then ``CASSIEQ_*`` variable, then default."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Self
+
+from cassieq_spark.errors import OptionInvalid, OptionUnknown, RowCorrupt, SchemaMismatch
+from cassieq_spark.model.ids import QueueName
+from cassieq_spark.options import values
+from cassieq_spark.options.table import OPTIONS, Option, Scope
+from cassieq_spark.options.values import NotAllowed
+
+_FORMAT_SCOPES: Final = (Scope.SOURCE, Scope.READ, Scope.SINK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """How to reach Cassandra. Hashable: a process keeps one session for each."""
+
+    contact_points: tuple[tuple[str, int], ...]
+    keyspace: str
+    datacenter: str | None
+    connect_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """Of ``spark.read``."""
+
+    connection: ConnectionOptions
+    queue: QueueName
+    min_partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """Of ``spark.readStream``."""
+
+    connection: ConnectionOptions
+    queue: QueueName
+    min_partitions: int
+    max_messages_per_trigger: int | None
+    visibility_timeout_s: float | None
+    consumer: str | None
+    on_lease_lost: str
+    fail_on_data_loss: bool
+    max_batch_duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """Of ``df.writeStream`` and ``df.write``."""
+
+    connection: ConnectionOptions
+    queue: QueueName
+    sink_id: str | None
+    batch_id: int | None
+    chunk_messages: int
+    chunk_bytes: int
+    bucket_bytes: int
+    writes_in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """Of ``client.create_queue``; stored with the queue."""
+
+    bucket_size: int
+    visibility_timeout_s: float
+    max_deliveries: int | None
+    dead_letter_queue: QueueName | None
+    repair_timeout_s: float
+    linger_s: float
+    gap_timeout_s: float
+
+    @classmethod
+    def parse(cls, **settings: Any) -> Self:
+        """From what a user gives; times are seconds or timedelta, None is the default.
+
+        Raises:
+            OptionUnknown, OptionInvalid: Names the setting, its value, and what is allowed.
+        """
+        found = _read(settings, Scope.QUEUE)
+        return cls(**{_field(option): found[option.name] for option in _of(Scope.QUEUE)})
+
+    def to_json(self) -> str:
+        """As the queue row holds it."""
+        return json.dumps({one.name: getattr(self, one.name) for one in fields(self)})
+
+    @classmethod
+    def from_json(cls, stored: str) -> Self:
+        """Read what `to_json` wrote; a setting that is newer than the row has its default.
+
+        Raises:
+            RowCorrupt: It holds something else.
+            SchemaMismatch: It holds a setting that is newer than this release.
+        """
+        try:
+            given = dict(json.loads(stored))
+            found: dict[str, Any] = {
+                _field(option): _stored(option, given.pop(_field(option), option.default))
+                for option in _of(Scope.QUEUE)
+            }
+        except (ValueError, TypeError, NotAllowed) as error:
+            raise RowCorrupt(
+                f"the settings of a queue cannot be read: {reprlib.repr(stored)}. Was the row "
+                "altered?"
+            ) from error
+        if given:
+            raise SchemaMismatch(
+                f"a queue has settings that this release does not know: {', '.join(given)}. Use "
+                "the release that created it, or a later one"
+            )
+        return cls(**found)
+
+    def differences(self, other: QueueSettings) -> list[tuple[str, Any, Any]]:
+        """(setting, here, there) for each that is not the same."""
+        return [
+            (option.name, here, there)
+            for option in _of(Scope.QUEUE)
+            if (here := getattr(self, _field(option))) != (there := getattr(other, _field(option)))
+        ]
+
+
+def queue_name(value: object) -> QueueName:
+    """A checked queue name.
+
+    Raises:
+        OptionInvalid: It is not one.
+    """
+    kind = values.queue_name()
+    try:
+        return kind.parse(value)
+    except NotAllowed as error:
+        raise OptionInvalid(f"{_shown(value)} is no queue name; allowed: {kind.allowed}") from error
+
+
+def parse_connection(given: Mapping[str, Any]) -> ConnectionOptions:
+    """Options of a plain client.
+
+    Raises:
+        OptionUnknown, OptionInvalid: Names the option, its value, and what is allowed.
+    """
+    return _connection(_read(given, Scope.CONNECTION))
+
+
+def parse_source(given: Mapping[str, Any]) -> SourceOptions:
+    """Options of ``readStream``; raises as `parse_connection`."""
+    found = _read(given, Scope.SOURCE)
+    return SourceOptions(
+        connection=_connection(found),
+        queue=found["queue"],
+        min_partitions=found["minPartitions"],
+        max_messages_per_trigger=found["maxMessagesPerTrigger"],
+        visibility_timeout_s=found["visibilityTimeout"],
+        consumer=found["consumer"],
+        on_lease_lost=found["onLeaseLost"],
+        fail_on_data_loss=found["failOnDataLoss"],
+        max_batch_duration_s=found["maxBatchDuration"],
+    )
+
+
+def parse_read(given: Mapping[str, Any]) -> ReadOptions:
+    """Options of ``read``; raises as `parse_connection`."""
+    found = _read(given, Scope.READ)
+    return ReadOptions(
+        connection=_connection(found),
+        queue=found["queue"],
+        min_partitions=found["minPartitions"],
+    )
+
+
+def parse_sink(given: Mapping[str, Any]) -> SinkOptions:
+    """Options of ``writeStream`` and ``write``; raises as `parse_connection`.
+
+    Whether a sink id needs a batch id depends on which of the two it is: the writers check that.
+    """
+    found = _read(given, Scope.SINK)
+    if found["batchId"] is not None and found["sinkId"] is None:
+        raise OptionInvalid(
+            f"option 'batchId' is {found['batchId']}, but 'sinkId' is not set: a batch id alone "
+            "names nothing. Set both, or neither"
+        )
+    return SinkOptions(
+        connection=_connection(found),
+        queue=found["queue"],
+        sink_id=found["sinkId"],
+        batch_id=found["batchId"],
+        chunk_messages=found["chunkMessages"],
+        chunk_bytes=found["chunkBytes"],
+        bucket_bytes=found["bucketBytes"],
+        writes_in_flight=found["writesInFlight"],
+    )
+
+
+def _connection(found: Mapping[str, Any]) -> ConnectionOptions:
+    return ConnectionOptions(
+        contact_points=found["contactPoints"],
+        keyspace=found["keyspace"],
+        datacenter=found["datacenter"],
+        connect_timeout_s=found["connectTimeoutSeconds"],
+    )
+
+
+def _of(scope: Scope) -> list[Option]:
+    return [option for option in OPTIONS if scope in option.scopes]
+
+
+def _field(option: Option) -> str:
+    """Of a queue setting, in `QueueSettings`: its unit is in the name (conventions 2)."""
+    return f"{option.name}_s" if option.unit == "seconds" else option.name
+
+
+def _read(given: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
+    """Every option of a scope, by name; None where it is unset and has no default."""
+    arguments = _by_option(given, scope)
+    found: dict[str, Any] = {}
+    for option in _of(scope):
+        # A queue's settings are stored: what they are must not depend on who opens it from where.
+        has_variable = option.has_variable and scope is not Scope.QUEUE
+        if option.name in arguments:
+            where = f"option {option.name!r} of {scope.value}"
+            found[option.name] = _parse(option, arguments[option.name], where)
+        elif has_variable and option.variable in os.environ:
+            where = f"variable {option.variable}"
+            found[option.name] = _parse(option, os.environ[option.variable], where)
+        elif option.is_required:
+            raise OptionInvalid(
+                f"option {option.name!r} of {scope.value} is not set. {option.doc} Set it to "
+                f"{option.values.allowed}"
+            )
+        else:
+            found[option.name] = option.default
+    return found
+
+
+def _by_option(given: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
+    """What was given and is not None, by the option's own name.
+
+    Spark lower-cases names, so no case counts; Python's keyword arguments are taken as they are.
+    """
+    known = {_key(option.name, scope): option for option in _of(scope)}
+    ignored = _of(Scope.SPARK) if scope in _FORMAT_SCOPES else []
+    ignored_keys = {_key(option.name, scope) for option in ignored}
+    spelt: dict[str, str] = {}
+    arguments: dict[str, Any] = {}
+    for name, value in given.items():
+        key = _key(name, scope)
+        if key in ignored_keys:
+            continue
+        if key not in known:
+            raise _unknown(name, scope, known)
+        if key in spelt:
+            raise OptionInvalid(
+                f"option {known[key].name!r} of {scope.value} is given twice, as {spelt[key]!r} "
+                f"and as {name!r}. Leave one out"
+            )
+        spelt[key] = name
+        if value is not None:
+            arguments[known[key].name] = value
+    return arguments
+
+
+def _key(name: str, scope: Scope) -> str:
+    return name if scope is Scope.QUEUE else name.lower()
+
+
+def _stored(option: Option, value: Any) -> Any:
+    return None if value is None and option.default is None else option.values.parse(value)
+
+
+def _parse(option: Option, value: Any, where: str) -> Any:
+    try:
+        return option.values.parse(value)
+    except NotAllowed as error:
+        raise OptionInvalid(
+            f"{where} is {_shown(value)}, allowed: {option.values.allowed}"
+        ) from error
+
+
+def _unknown(name: str, scope: Scope, known: Mapping[str, Option]) -> OptionUnknown:
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    hints = [f"Did you mean {known[key].name!r}?" for key in near]
+    for option in OPTIONS:
+        if option.name.lower() == name.lower():
+            owners = " and ".join(other.value for other in Scope if other in option.scopes)
+            hints.append(f"{option.name!r} belongs to {owners}: leave it out here")
+    if not hints:
+        hints.append(f"It has: {', '.join(sorted(option.name for option in known.values()))}")
+    return OptionUnknown(f"{name!r} is no option of {scope.value}. {' '.join(hints)}")
+
+
+def _shown(value: object) -> str:
+    """Not more of it than fits into a line; Python refuses to print an integer of 5,000 digits."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:
+        return f"a very large {type(value).__name__}"

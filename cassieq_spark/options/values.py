@@ -1,0 +1,222 @@
+"""What the value of an option may be: one parser per kind, which knows its range in words."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Generic, NoReturn, TypeVar
+
+from cassieq_spark.model.ids import QueueName
+
+T = TypeVar("T")
+
+DEFAULT_PORT: Final = 9042
+
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_UNITS_BYTES: Final = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+# [0-9], not \d: that takes the digits of every script. Not more of them than a number can need.
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_DURATION: Final = re.compile(r"(?P<number>[0-9]{1,12}(?:\.[0-9]{1,9})?) ?(?P<unit>ms|s|m|h|d)?")
+_SIZE: Final = re.compile(r"(?P<number>[0-9]{1,19}) ?(?P<unit>[bkmg])?")
+_QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_KEYSPACE: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
+_CONTACT_POINT: Final = re.compile(
+    r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[\w.-]+))(?::(?P<port>[0-9]{1,5}))?"
+)
+
+
+class NotAllowed(Exception):
+    """A value is not one of those allowed; who catches it names the option and the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Values(Generic[T]):
+    """The values an option may have.
+
+    Attributes:
+        allowed: In words, for errors and the reference.
+        parse: From what a user gives to the value; raises `NotAllowed`.
+    """
+
+    allowed: str
+    parse: Callable[[object], T]
+
+
+def whole(low: int, high: int, *, from_text: bool = True) -> Values[int]:
+    """Whole numbers of a range.
+
+    Args:
+        from_text: Whether digits as text will do, as Spark hands options on.
+    """
+
+    def parse(value: object) -> int:
+        if from_text and isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise NotAllowed
+        return value
+
+    return Values(f"a whole number from {low:,} to {high:,}", parse)
+
+
+def size_bytes(low: int, high: int) -> Values[int]:
+    """Numbers of bytes: ``262144``, ``"256k"``, ``"32m"``."""
+
+    def parse(value: object) -> int:
+        if isinstance(value, str):
+            match = _SIZE.fullmatch(value.strip().lower()) or _refuse()
+            value = int(match["number"]) * _UNITS_BYTES[match["unit"] or "b"]
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise NotAllowed
+        return value
+
+    return Values(f"bytes from {show_bytes(low)} to {show_bytes(high)}, such as '256k'", parse)
+
+
+def seconds(low: float, high: float, *, from_text: bool = True) -> Values[float]:
+    """Lengths of time, to the microsecond: ``30``, ``0.5``, a timedelta, ``"30s"``, ``"5m"``.
+
+    Args:
+        from_text: Whether text will do, as Spark hands options on. The Python API refuses it.
+    """
+    kinds = "seconds, timedelta, or text such as '30s' or '5m'"
+    if not from_text:
+        kinds = "seconds or timedelta"
+
+    def parse(value: object) -> float:
+        if isinstance(value, timedelta):
+            value = value.total_seconds()
+        elif from_text and isinstance(value, str):
+            match = _DURATION.fullmatch(value.strip().lower()) or _refuse()
+            value = float(match["number"]) * _UNITS_S[match["unit"] or "s"]
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise NotAllowed
+        # NaN is in no range; a huge int cannot become a float, so the range comes first.
+        if not low <= value <= high or not math.isfinite(value):
+            raise NotAllowed
+        # Time is kept in microseconds, and two ways to write the same time must be equal.
+        return round(float(value), 6) + 0.0
+
+    return Values(f"a time from {show_seconds(low)} to {show_seconds(high)}: {kinds}", parse)
+
+
+def flag() -> Values[bool]:
+    """True or false, and nothing that only looks like it."""
+
+    def parse(value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        if not isinstance(value, str) or value.strip().lower() not in ("true", "false"):
+            raise NotAllowed
+        return value.strip().lower() == "true"
+
+    return Values("true or false", parse)
+
+
+def one_of(*words: str) -> Values[str]:
+    """One of a few lower-case words, however it is capitalised."""
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or value.strip().lower() not in words:
+            raise NotAllowed
+        return value.strip().lower()
+
+    return Values(" or ".join(repr(word) for word in words), parse)
+
+
+def text(longest: int) -> Values[str]:
+    """Printable text, with no blanks around it that nobody would see in a log."""
+
+    def parse(value: object) -> str:
+        if (
+            not isinstance(value, str)
+            or not 1 <= len(value) <= longest
+            or not value.isprintable()
+            or value != value.strip()
+        ):
+            raise NotAllowed
+        return value
+
+    return Values(f"1 to {longest} printable characters, no blank first or last", parse)
+
+
+def queue_name() -> Values[QueueName]:
+    """Names of queues; what is allowed is safe in a file name, a URL path and a log line."""
+
+    def parse(value: object) -> QueueName:
+        if not isinstance(value, str) or not _QUEUE_NAME.fullmatch(value):
+            raise NotAllowed
+        return QueueName(value)
+
+    return Values("1 to 200 letters (a-z, A-Z), digits, '.', '-' or '_'", parse)
+
+
+def keyspace() -> Values[str]:
+    """Names that CQL takes without quotes and keeps as they are."""
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or not _KEYSPACE.fullmatch(value):
+            raise NotAllowed
+        return value
+
+    return Values("1 to 48 lower-case letters, digits or '_', a letter first", parse)
+
+
+def contact_points() -> Values[tuple[tuple[str, int], ...]]:
+    """Hosts with ports, ``(("127.0.0.1", 9042), ...)``, from text or a list of texts."""
+
+    def parse(value: object) -> tuple[tuple[str, int], ...]:
+        parts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(parts, Sequence) or not parts:
+            raise NotAllowed
+        return tuple(_contact_point(part) for part in parts)
+
+    return Values(
+        "'host:port,host:port' or a list of 'host:port'; IPv6 in brackets; a port from 1 to 65535",
+        parse,
+    )
+
+
+def anything() -> Values[object]:
+    """Whatever it is: the option is somebody else's."""
+    return Values("", lambda value: value)
+
+
+def show_bytes(number: int) -> str:
+    """The shortest text that `size_bytes` reads as this number: ``"256k"``."""
+    for unit in ("g", "m", "k"):
+        if number >= _UNITS_BYTES[unit] and number % _UNITS_BYTES[unit] == 0:
+            return f"{number // _UNITS_BYTES[unit]}{unit}"
+    return str(number)
+
+
+def show_seconds(number: float) -> str:
+    """In the largest unit that makes it whole: ``"30 d"``; else in seconds."""
+    for unit in ("d", "h", "m"):
+        if number >= _UNITS_S[unit] and number % _UNITS_S[unit] == 0:
+            return f"{number / _UNITS_S[unit]:.12g} {unit}"
+    return f"{number:.12g} s"
+
+
+def _contact_point(part: object) -> tuple[str, int]:
+    if not isinstance(part, str):
+        raise NotAllowed
+    match = _CONTACT_POINT.fullmatch(part.strip()) or _refuse()
+    port = DEFAULT_PORT if match["port"] is None else int(match["port"])
+    if not 1 <= port <= 65_535:  # noqa: PLR2004 - the range of ports
+        raise NotAllowed
+    if match["v6"] is None:
+        return match["host"], port
+    try:
+        return str(ipaddress.IPv6Address(match["v6"])), port
+    except ipaddress.AddressValueError as error:
+        raise NotAllowed from error
+
+
+def _refuse() -> NoReturn:
+    raise NotAllowed

@@ -1,0 +1,56 @@
+"""A clock that a test turns by hand."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from cassieq_spark.clock import Clock
+
+START_US: Final = 1_700_000_000_000_000
+"""14 November 2023: any moment will do, and the same one in each run."""
+
+
+class ManualClock:
+    """Time that passes when a test says so; a `Clock`. Thread-safe.
+
+    Alone it stands still, and `wait` moves it on instead of waiting. On a base it is ahead of that
+    by what was advanced and `wait` waits: so leases of a real node run out without anybody sleeping
+    (`store.clock = ManualClock(store.clock)`), while a retry still gives the node time.
+    """
+
+    def __init__(self, base: Clock | None = None, *, start_us: int = START_US) -> None:
+        """Stand still at ``start_us``, or go with ``base``."""
+        self._base = base
+        self._start_us = start_us
+        self._lock = threading.Lock()
+        self._ahead_us = 0
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass: wall and monotonic time alike, to the microsecond.
+
+        Raises:
+            ValueError: Time does not go back.
+        """
+        if seconds < 0:
+            raise ValueError(f"time does not go back: advance({seconds})")
+        with self._lock:
+            self._ahead_us += round(seconds * 1e6)
+
+    def now_us(self) -> int:
+        """See `cassieq_spark.clock.Clock`."""
+        base_us = self._start_us if self._base is None else self._base.now_us()
+        return base_us + self._ahead_us
+
+    def monotonic(self) -> float:
+        """See `cassieq_spark.clock.Clock`."""
+        base_s = 0.0 if self._base is None else self._base.monotonic()
+        return base_s + self._ahead_us / 1e6
+
+    def wait(self, seconds: float) -> None:
+        """Move on by so much if it stands still, else wait."""
+        if self._base is None:
+            self.advance(max(0.0, seconds))
+        else:
+            self._base.wait(seconds)

@@ -1,0 +1,294 @@
+"""Writes what the documentation says about options, errors, events and metrics, from the code.
+
+python docs/generate.py            writes docs/reference/, conf/cassieq.toml, a part of README.md
+python docs/generate.py --check    writes nothing; exit code 1 if one of them is not as it would be
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cassieq_spark import errors, log, metrics
+from cassieq_spark.options import OPTIONS, Option, Scope
+from cassieq_spark.options.values import show_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+ROOT = Path(__file__).resolve().parents[1]
+
+BEGIN = "<!-- options:begin -->"
+END = "<!-- options:end -->"
+
+WHERE = {
+    Scope.CONNECTION: "`connect()`",
+    Scope.SOURCE: "`readStream`",
+    Scope.READ: "`read`",
+    Scope.SINK: "`writeStream`, `write`",
+    Scope.QUEUE: "`create_queue()`",
+    Scope.SPARK: "Spark's own: accepted and left to Spark",
+}
+
+TOML_SECTIONS = {
+    "connection": (Scope.CONNECTION,),
+    "source": (Scope.SOURCE, Scope.READ),
+    "sink": (Scope.SINK,),
+    "queue": (Scope.QUEUE,),
+}
+
+TOML_HEAD = """\
+# Every option with its default and its meaning. Made by `make docs` from cassieq_spark/options.
+# A commented line has no default; it shows an example. Nothing reads this file yet: give options
+# to the reader or writer, or set their variables.
+"""
+
+OPTIONS_HEAD = """\
+An option is looked for among the arguments, then in the environment (`contactPoints` is
+`CASSIEQ_CONTACT_POINTS`), then it has its default. Spark does not tell cases apart, so neither do
+options. A name or a value that is not listed here is refused before anything is read or written.
+
+Times are seconds, or text with a unit: `500ms`, `30s`, `5m`, `12h`, `7d`. Sizes are bytes, or text
+with a unit of 1,024: `256k`, `32m`.
+"""
+
+QUEUE_NOTE = """\
+Arguments of Python: numbers and timedelta, no text. They are stored with the queue, so no variable
+sets them.
+"""
+
+ERRORS_HEAD = """\
+The text of every error begins with `[cassieq:<code>]`, so the code can be told also where Spark
+hands on text only. Codes are never renamed. *Again* says that the same call may succeed later
+without anybody doing anything.
+"""
+
+EVENTS_HEAD = """\
+Loggers are `cassieq_spark.<layer>` of Python's `logging`. A record has the name in its attribute
+`event` and the fields in `fields`; its text is both. Names are never changed.
+"""
+
+METRICS_HEAD = """\
+Counters of one Python process since it began, `cassieq_spark.metrics.snapshot()`. Spark's planner
+and each of its workers are processes of their own.
+"""
+
+
+def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    """Write or check; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--check", action="store_true", help="write nothing, only compare")
+    is_check = parser.parse_args(arguments).check
+    stale = {path: text for path, text in pages(root).items() if _read(path) != text}
+    for path, text in stale.items():
+        name = path.relative_to(root)
+        if is_check:
+            print(f"{name} differs from what the code says; run: make docs", file=sys.stderr)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {name}")
+    return 1 if is_check and stale else 0
+
+
+def pages(root: Path) -> dict[Path, str]:
+    """Each generated file with its text; of the README, the whole with its table renewed."""
+    reference = root / "docs" / "reference"
+    found = {
+        reference / "options.md": options_page(),
+        reference / "errors.md": errors_page(),
+        reference / "events.md": events_page(),
+        reference / "metrics.md": metrics_page(),
+        root / "conf" / "cassieq.toml": toml(),
+    }
+    readme = root / "README.md"
+    if readme.exists():
+        found[readme] = _between_markers(readme.read_text(encoding="utf-8"), options_table())
+    return found
+
+
+def options_page() -> str:
+    """All options, in one table per kind of reader and writer."""
+    parts = [_head("Options", "cassieq_spark/options/table.py", OPTIONS_HEAD)]
+    for scopes in dict.fromkeys(option.scopes for option in OPTIONS):
+        parts.append(f"## {_where(scopes)}\n")
+        if scopes == {Scope.QUEUE}:
+            parts.append(QUEUE_NOTE)
+        options = [option for option in OPTIONS if option.scopes == scopes]
+        if scopes == {Scope.SPARK}:
+            rows = [[f"`{option.name}`", option.doc] for option in options]
+            parts.append(_table(["Option", "Meaning"], rows))
+            continue
+        rows = [
+            [
+                f"`{option.name}`",
+                _default(option),
+                option.values.allowed,
+                option.since,
+                option.doc + ("" if option.has_variable else " Has no variable."),
+            ]
+            for option in options
+        ]
+        parts.append(_table(["Option", "Default", "Allowed", "Since", "Meaning"], rows))
+    return "\n".join(parts)
+
+
+def options_table() -> str:
+    """What the README shows: the options of Spark's readers and writers."""
+    rows = [
+        [f"`{option.name}`", _of(option), _default(option), option.doc]
+        for option in OPTIONS
+        if not option.scopes & {Scope.QUEUE, Scope.SPARK}
+    ]
+    return _table(["Option", "Of", "Default", "Meaning"], rows)
+
+
+def errors_page() -> str:
+    """All errors, by their base class."""
+    parts = [_head("Errors", "cassieq_spark/errors.py", ERRORS_HEAD)]
+    leaves = [kind for kind in _errors_below(errors.CassieqError) if "code" in vars(kind)]
+    for base in dict.fromkeys(_family(kind) for kind in leaves):
+        parts.append(f"## {base.__name__}\n")
+        parts.append(f"{_summary(base)}\n")
+        rows = [
+            [
+                f"`{kind.code}`",
+                f"`{kind.__name__}`",
+                "yes" if kind.retriable else "no",
+                kind.meaning,
+                kind.remedy,
+            ]
+            for kind in leaves
+            if _family(kind) is base
+        ]
+        parts.append(_table(["Code", "Class", "Again", "Meaning", "What to do"], rows))
+    return "\n".join(parts)
+
+
+def events_page() -> str:
+    """All events, by name."""
+    rows = [
+        [f"`{name}`", logging.getLevelName(event.level), event.meaning]
+        for name, event in sorted(log.EVENTS.items())
+    ]
+    return "\n".join(
+        [
+            _head("Log events", "cassieq_spark/log.py", EVENTS_HEAD),
+            _table(["Event", "Level", "Meaning"], rows),
+        ]
+    )
+
+
+def metrics_page() -> str:
+    """All counters, in the order of the code."""
+    rows = [[f"`{counter.name}`", counter.meaning] for counter in metrics.every_counter()]
+    return "\n".join(
+        [
+            _head("Metrics", "cassieq_spark/metrics.py", METRICS_HEAD),
+            _table(["Counter", "Meaning"], rows),
+        ]
+    )
+
+
+def toml() -> str:
+    """Every option that may be shared by programs."""
+    lines = [TOML_HEAD]
+    shown: set[str] = set()
+    for section, scopes in TOML_SECTIONS.items():
+        lines.append(f"[{section}]")
+        options = [
+            option
+            for option in OPTIONS
+            if option.scopes & set(scopes) and option.has_variable and option.name not in shown
+        ]
+        for option in options:
+            is_set = option.default is not None
+            value = _plain(option, option.default if is_set else option.example)
+            lines += _comment(option.doc)
+            lines += _comment(f"Allowed: {option.values.allowed}.")
+            lines.append(f"{'' if is_set else '# '}{option.name} = {json.dumps(value)}\n")
+        if section == "connection":  # they are in every scope; `queue` is another one to each
+            shown |= {option.name for option in options}
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _head(title: str, source: str, text: str) -> str:
+    return f"# {title}\n\n<!-- Made by `make docs` from {source}: edit that. -->\n\n{text}"
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
+
+
+def _where(scopes: Iterable[Scope]) -> str:
+    return ", ".join(WHERE[scope] for scope in Scope if scope in set(scopes))
+
+
+def _of(option: Option) -> str:
+    scopes = option.scopes - {Scope.CONNECTION}
+    return "all" if scopes == {Scope.SOURCE, Scope.READ, Scope.SINK} else _where(scopes)
+
+
+def _default(option: Option) -> str:
+    if option.is_required:
+        return "required"
+    if option.default is None:
+        return ""
+    plain = _plain(option, option.default)
+    shown = plain if isinstance(plain, str) else json.dumps(plain)
+    unit = "" if option.unit in ("", "bytes") else f" {option.unit}"
+    return f"`{shown}`{unit}"
+
+
+def _plain(option: Option, value: Any) -> str | int | float | bool:
+    """As a user writes it, and as TOML has it."""
+    if option.unit == "bytes":
+        return show_bytes(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if not isinstance(value, str | int | float):
+        raise TypeError(f"{option.name}: cannot show {value!r}")
+    return value
+
+
+def _comment(text: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(text, width=98)]
+
+
+def _errors_below(base: type[errors.CassieqError]) -> list[type[errors.CassieqError]]:
+    found = []
+    for kind in base.__subclasses__():
+        found += [kind, *_errors_below(kind)]
+    return found
+
+
+def _summary(kind: type) -> str:
+    return (kind.__doc__ or "").partition("\n")[0].replace("``", "`")
+
+
+def _family(kind: type[errors.CassieqError]) -> type[errors.CassieqError]:
+    """The class right below the root."""
+    return next(base for base in kind.__mro__ if errors.CassieqError in base.__bases__)
+
+
+def _between_markers(text: str, table: str) -> str:
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"README.md has no {BEGIN} ... {END}: put them where the options go")
+    return f"{head}{BEGIN}\n{table}{END}{tail}"
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

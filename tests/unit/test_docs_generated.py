@@ -1,0 +1,121 @@
+"""What the documentation says about the code is what the code says."""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from cassieq_spark.options import OPTIONS, Scope
+
+ROOT = Path(__file__).resolve().parents[2]
+README = "# A\n\n<!-- options:begin -->\nwhat was here\n<!-- options:end -->\n\nB\n"
+
+
+def _load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+generate = _load()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "README.md").write_text(README, encoding="utf-8")
+    assert 0 == generate.main([], tmp_path)
+    return tmp_path
+
+
+def test_the_generated_files_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    status = generate.main(["--check"])
+
+    assert (0, "") == (status, capsys.readouterr().err)
+
+
+def test_a_check_after_a_run_is_content_and_a_second_run_writes_nothing(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+
+    assert (0, 0) == (generate.main(["--check"], project), generate.main([], project))
+    assert ("", "") == tuple(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md",
+        "conf/cassieq.toml",
+        "docs/reference/errors.md",
+        "docs/reference/events.md",
+        "docs/reference/metrics.md",
+        "docs/reference/options.md",
+    ],
+)
+def test_a_check_names_a_file_that_differs_and_leaves_it(
+    project: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edited = (project / name).read_text(encoding="utf-8").replace("contact", "c", 1) + "x"
+    edited = edited.replace("Meaning", "meaning", 1)
+    (project / name).write_text(edited, encoding="utf-8")
+    capsys.readouterr()
+
+    assert 1 == generate.main(["--check"], project)
+
+    assert f"{name} differs from what the code says; run: make docs\n" == capsys.readouterr().err
+    assert edited == (project / name).read_text(encoding="utf-8")
+
+
+def test_a_check_names_a_missing_file_and_makes_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert 1 == generate.main(["--check"], tmp_path)
+
+    assert 5 == len(capsys.readouterr().err.splitlines())
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_of_the_readme_only_what_is_between_the_markers_changes(project: Path) -> None:
+    text = (project / "README.md").read_text(encoding="utf-8")
+
+    assert text.startswith("# A\n\n<!-- options:begin -->\n| Option |")
+    assert text.endswith("|\n<!-- options:end -->\n\nB\n")
+    assert "what was here" not in text
+
+
+def test_a_readme_without_markers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# A\n", encoding="utf-8")
+
+    with pytest.raises(SystemExit, match=r"README\.md has no <!-- options:begin -->"):
+        generate.main([], tmp_path)
+
+
+def test_the_configuration_has_every_default_and_an_example_of_all_else() -> None:
+    text = (ROOT / "conf" / "cassieq.toml").read_text(encoding="utf-8")
+    uncommented = "\n".join(
+        line[2:] if " = " in line and line.startswith("# ") else line for line in text.splitlines()
+    )
+    expected = {option.name for option in OPTIONS if option.has_variable}
+    expected -= {option.name for option in OPTIONS if Scope.SPARK in option.scopes}
+
+    set_values = _values(tomllib.loads(text))
+    all_values = _values(tomllib.loads(uncommented))
+
+    assert expected == all_values.keys()
+    assert {o.name for o in OPTIONS if o.default is not None} == set_values.keys()
+    for option in OPTIONS:
+        if option.name in all_values:
+            parsed = option.values.parse(all_values[option.name])
+            assert option.default is None or option.default == parsed
+
+
+def _values(document: dict[str, dict[str, object]]) -> dict[str, object]:
+    return {name: value for section in document.values() for name, value in section.items()}

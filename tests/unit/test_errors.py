@@ -1,0 +1,141 @@
+"""Errors survive what Spark does to them: pickled between processes, mere text at its edge."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+
+import pytest
+
+import cassieq_spark
+from cassieq_spark import errors
+from cassieq_spark.errors import CassieqError
+
+ALL = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, CassieqError)
+]
+LEAVES = [kind for kind in ALL if "code" in vars(kind) and kind is not CassieqError]
+
+# Never renamed after a release: programs and runbooks match on them. Only add to it.
+CODES = {
+    "body_invalid": errors.BodyInvalid,
+    "cas_ambiguous": errors.CasAmbiguous,
+    "cas_contention": errors.CasContention,
+    "data_loss": errors.DataLoss,
+    "embedded_failed": errors.EmbeddedFailed,
+    "java_not_found": errors.JavaNotFound,
+    "leader_lost": errors.LeaderLost,
+    "lease_lost": errors.LeaseLost,
+    "offset_unreadable": errors.OffsetUnreadable,
+    "option_invalid": errors.OptionInvalid,
+    "option_unknown": errors.OptionUnknown,
+    "put_ambiguous": errors.PutAmbiguous,
+    "queue_deleted": errors.QueueDeleted,
+    "queue_exists": errors.QueueExists,
+    "queue_not_found": errors.QueueNotFound,
+    "receipt_expired": errors.ReceiptExpired,
+    "receipt_invalid": errors.ReceiptInvalid,
+    "row_corrupt": errors.RowCorrupt,
+    "schema_mismatch": errors.SchemaMismatch,
+    "schema_missing": errors.SchemaMissing,
+    "sink_diverged": errors.SinkDiverged,
+    "sink_fenced": errors.SinkFenced,
+    "sink_id_reused": errors.SinkIdReused,
+    "store_timeout": errors.StoreTimeout,
+    "store_unavailable": errors.StoreUnavailable,
+    "stream_fenced": errors.StreamFenced,
+    "usage": errors.UsageError,
+    "worker_environment": errors.WorkerEnvironment,
+}
+
+DATA = {
+    errors.QueueExists: {"queue": "orders", "differences": ("bucket_size", "linger")},
+    errors.ReceiptExpired: {"refused": ("a", "b")},
+    errors.PutAmbiguous: {"message_ids": ("0195", "0196")},
+    errors.SinkFenced: {"sink_id": "s"},
+    errors.SinkIdReused: {"sink_id": "s"},
+    errors.SinkDiverged: {"sink_id": "s"},
+}
+
+
+def keyword_data(kind: type[CassieqError]) -> dict[str, object]:
+    parameters = inspect.signature(kind).parameters.values()
+    return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+
+
+def test_the_table_of_codes_names_every_error_a_caller_can_meet() -> None:
+    assert {kind.code: kind for kind in LEAVES} == CODES
+    assert len(LEAVES) == len(CODES)
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_an_error_pickles_with_its_message_data_and_notes(kind: type[CassieqError]) -> None:
+    error = kind("queue 'orders' is not there", **DATA.get(kind, {}))  # type: ignore[arg-type]  # table
+    error.add_note("seen in task 3")
+
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+
+    assert kind is type(copy)
+    assert vars(error) == vars(copy)
+    assert str(error) == str(copy)
+    assert ("queue 'orders' is not there",) == copy.args
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_data_is_keyword_only_with_defaults_and_kept_as_attributes(
+    kind: type[CassieqError],
+) -> None:
+    defaults = keyword_data(kind)
+
+    assert DATA.get(kind, {}).keys() == defaults.keys()
+    assert {**defaults, "message": "text"} == vars(kind("text"))
+
+
+@pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
+def test_the_text_begins_with_the_code(kind: type[CassieqError]) -> None:
+    assert f"[cassieq:{kind.code}] it broke. Mend it" == str(kind("it broke. Mend it"))
+
+
+@pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
+def test_every_error_says_in_the_reference_what_it_means_and_what_to_do(
+    kind: type[CassieqError],
+) -> None:
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", kind.code)
+    for own in ("meaning", "remedy"):
+        assert re.fullmatch(r"[A-Z][^\n]+\.", vars(kind)[own])
+
+
+@pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
+def test_every_error_is_exported_at_top_level(kind: type[CassieqError]) -> None:
+    assert kind is getattr(cassieq_spark, kind.__name__)
+    assert kind.__name__ in cassieq_spark.__all__
+
+
+def test_the_tree_in_the_docstring_has_every_class_once() -> None:
+    tree = (errors.__doc__ or "").partition("Spark carries")[0]
+
+    drawn = re.findall(r"[A-Z][A-Za-z]+", tree.partition("\n")[2].replace("(ValueError)", ""))
+
+    assert sorted(kind.__name__ for kind in ALL) == sorted(drawn)
+
+
+def test_mistakes_of_a_caller_are_value_errors() -> None:
+    assert {
+        errors.UsageError,
+        errors.OptionUnknown,
+        errors.OptionInvalid,
+        errors.BodyInvalid,
+        errors.ReceiptInvalid,
+    } == {kind for kind in ALL if issubclass(kind, ValueError)}
+
+
+def test_only_what_passes_by_itself_is_retriable() -> None:
+    assert {
+        errors.StoreUnavailable,
+        errors.StoreTimeout,
+        errors.CasContention,
+        errors.LeaderLost,
+    } == {kind for kind in ALL if kind.retriable}

@@ -1,0 +1,80 @@
+"""Counters lose nothing between threads, and each one that is declared is counted somewhere."""
+
+from __future__ import annotations
+
+import ast
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+import cassieq_spark
+from cassieq_spark import metrics
+from cassieq_spark.metrics import Counter
+
+PACKAGE = Path(cassieq_spark.__file__).parent
+
+
+def test_nothing_is_lost_when_another_thread_counts_in_the_middle() -> None:
+    counter = Counter("tests_total", "Of this test.")
+    other = threading.Thread(target=counter.inc)
+
+    class Interrupted(int):
+        """Lets the other thread in after the old value was read and before the new one is kept."""
+
+        def __radd__(self, old: int) -> int:
+            other.start()
+            other.join(0.05)  # it waits for us, if it is right
+            return old + int(self)
+
+    counter.inc(Interrupted(10))
+    other.join()
+
+    assert 11 == counter.value
+
+
+def test_a_counter_only_grows() -> None:
+    counter = Counter("tests_total", "Of this test.")
+    counter.inc(0)
+
+    with pytest.raises(ValueError, match="tests_total only grows, not by -1"):
+        counter.inc(-1)
+
+    assert 0 == counter.value
+
+
+def test_two_counters_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="two counters are named cas_applied_total"):
+        metrics._counter("cas_applied_total", "Again.")
+
+
+def test_a_snapshot_has_every_counter_by_name_and_does_not_move() -> None:
+    before = metrics.snapshot()
+
+    metrics.CAS_APPLIED.inc(3)
+    after = metrics.snapshot()
+
+    assert {**before, "cas_applied_total": before["cas_applied_total"] + 3} == after
+    assert [counter.name for counter in metrics.every_counter()] == list(after)
+
+
+@pytest.mark.parametrize("counter", metrics.every_counter(), ids=lambda counter: counter.name)
+def test_names_carry_their_unit_and_meanings_are_sentences(counter: Counter) -> None:
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*_total", counter.name)
+    assert re.fullmatch(r"[A-Z].+\.", counter.meaning)
+
+
+def test_every_declared_counter_is_counted_somewhere() -> None:
+    declared = {name for name, value in vars(metrics).items() if isinstance(value, Counter)}
+    counted = {
+        node.func.value.attr
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "inc"
+        and isinstance(node.func.value, ast.Attribute)
+    }
+
+    assert declared == counted

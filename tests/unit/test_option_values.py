@@ -1,0 +1,266 @@
+"""Each option's values are strict, and every refusal names option, value and range."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.options import (
+    OPTIONS,
+    Option,
+    QueueSettings,
+    Scope,
+    parse_connection,
+    parse_read,
+    parse_sink,
+    parse_source,
+    queue_name,
+)
+from cassieq_spark.options.values import (
+    NotAllowed,
+    contact_points,
+    seconds,
+    show_bytes,
+    show_seconds,
+    size_bytes,
+    whole,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HERE = {"contactPoints": "127.0.0.1", "queue": "orders"}
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for option in OPTIONS:
+        monkeypatch.delenv(option.variable, raising=False)
+
+
+def of(*scopes: Scope) -> list[Option]:
+    return [option for option in OPTIONS if option.scopes & set(scopes)]
+
+
+WRONG: dict[str, list[Any]] = {
+    "contactPoints": ["", "a,", "a,,b", "a:0", "a:65536", "a:b", "a:", ":9042", "::1", "[::1",
+                      "[a]", "a b", "http://a", [], [("a", 1)], [1], 5, b"a", "a:\u0661", {"a": 1}],
+    "keyspace": ["", "Orders", "1a", "a-b", "a" * 49, "_a", 5, "a\n"],
+    "datacenter": ["", " dc", "dc ", "d\nc", "x" * 201, 5],
+    "connectTimeoutSeconds": [0.99, 61, "61s", True],
+    "queue": ["", "a b", "a/b", "q" * 201, "é", "a\n", 5],
+    "maxMessagesPerTrigger": [0, -1, "0", "1.0", "1e3", "1_000", "", "\u0661", 1.0, True, 10**5000],
+    "minPartitions": [0, 100_001],
+    "visibilityTimeout": [0.09, 2_592_001, "31d", "-1s", "1 week", "1h30m", "s", "inf", "nan",
+                          float("nan"), float("inf"), -0.1, True, [], timedelta(days=31), 10**400],
+    "onLeaseLost": ["ignore", "", True, 0],
+    "failOnDataLoss": ["ture", "yes", "1", "", 1, 0],
+    "maxBatchDuration": [0.5, "500ms"],
+    "consumer": ["", " ", "a\tb"],
+    "sinkId": ["", "s" * 401, " s"],
+    "batchId": [-1, "-1", 1 << 63, "9223372036854775808", "99999999999999999999", True, 1.5],
+    "chunkMessages": [0, 4097],
+    "chunkBytes": [4095, "3k", "2m", "1.5k", "k", "4kb", 4096.0, True],
+    "bucketBytes": ["512k", "1g"],
+    "writesInFlight": [0, 65],
+    "bucket_size": [0, 100_001, "100", 10.0, True],
+    "visibility_timeout": [0.09, 2_592_001, "30", "30s", float("nan"), True],
+    "max_deliveries": [0, -1, 1 << 31, "5", True],
+    "dead_letter_queue": ["", "a b", 5],
+    "repair_timeout": [0.19, 86_401, "15"],
+    "linger": [-0.001, 60.5, "1"],
+    "gap_timeout": [0.09, 86_401, "1"],
+}  # fmt: skip
+
+PARSERS: dict[Scope, Callable[[dict[str, Any]], object]] = {
+    Scope.CONNECTION: lambda given_: parse_connection({"contactPoints": "a", **given_}),
+    Scope.SOURCE: lambda given_: parse_source({**HERE, **given_}),
+    Scope.READ: lambda given_: parse_read({**HERE, **given_}),
+    Scope.SINK: lambda given_: parse_sink({**HERE, **given_}),
+    Scope.QUEUE: lambda given_: QueueSettings.parse(**given_),
+}
+
+
+def test_wrong_values_are_tried_for_every_option() -> None:
+    assert {option.name for option in of(*PARSERS)} == WRONG.keys()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [(option, value) for option in of(*PARSERS) for value in WRONG[option.name]],
+    ids=lambda one: one.name if isinstance(one, Option) else type(one).__name__,
+)
+def test_a_value_out_of_range_is_refused_with_option_value_and_range(
+    option: Option, value: object
+) -> None:
+    for scope in option.scopes:
+        with pytest.raises(OptionInvalid) as refused:
+            PARSERS[scope]({option.name: value})
+
+        text = str(refused.value)
+        assert text.startswith(
+            f"[cassieq:option_invalid] option {option.name!r} of {scope.value} is"
+        )
+        assert text.endswith(f", allowed: {option.values.allowed}")
+        assert len(text) < 400
+
+
+@pytest.mark.parametrize("option", of(*PARSERS), ids=lambda option: option.name)
+def test_every_default_and_example_is_allowed(option: Option) -> None:
+    shown = option.example if option.default is None else option.default
+    if option.default is not None:
+        assert option.default == option.values.parse(option.default) or option.unit == "bytes"
+    for scope in option.scopes:
+        PARSERS[scope]({option.name: shown} | ({"sinkId": "s"} if option.name == "batchId" else {}))
+
+
+def test_names_are_unique_and_in_the_case_of_their_scope() -> None:
+    names = [option.name.lower() for option in OPTIONS]
+
+    assert len(set(names)) == len(names)
+    assert all("_" not in option.name for option in OPTIONS if Scope.QUEUE not in option.scopes)
+    assert all(option.name.islower() for option in of(Scope.QUEUE))
+
+
+@pytest.mark.parametrize(
+    ("given_", "expected"),
+    [
+        ("a", (("a", 9042),)),
+        ("a:1", (("a", 1),)),
+        (" a:1 , b ", (("a", 1), ("b", 9042))),
+        ("cassandra-0.svc_x.local:65535", (("cassandra-0.svc_x.local", 65535),)),
+        ("[::1]", (("::1", 9042),)),
+        ("[2001:DB8::1]:19042,10.0.0.1", (("2001:db8::1", 19042), ("10.0.0.1", 9042))),
+        ("[fe80::1%eth0]:1", (("fe80::1%eth0", 1),)),
+        (["a:1", "b"], (("a", 1), ("b", 9042))),
+        (("a",), (("a", 9042),)),
+    ],
+)
+def test_contact_points(given_: object, expected: tuple[tuple[str, int], ...]) -> None:
+    assert expected == contact_points().parse(given_)
+
+
+hosts = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,20}[a-z0-9])?", fullmatch=True)
+ports = st.integers(1, 65_535)
+
+
+@given(st.lists(st.tuples(hosts | st.ip_addresses().map(str), ports), min_size=1, max_size=5))
+def test_contact_points_come_back_as_they_were_written(points: list[tuple[str, int]]) -> None:
+    written = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in points]
+
+    assert tuple(points) == contact_points().parse(written)
+    assert tuple(points) == contact_points().parse(",".join(written))
+
+
+@pytest.mark.parametrize(
+    ("given_", "expected"),
+    [
+        (30, 30.0),
+        (0.25, 0.25),
+        ("30", 30.0),
+        ("0.25", 0.25),
+        ("300ms", 0.3),
+        ("30s", 30.0),
+        (" 30 S ", 30.0),
+        ("5m", 300.0),
+        ("1.5h", 5_400.0),
+        ("7d", 604_800.0),
+        (timedelta(minutes=5), 300.0),
+        (timedelta(microseconds=1), 0.000001),
+        (0.1 + 0.2, 0.3),
+    ],
+)
+def test_times(given_: object, expected: float) -> None:
+    assert expected == seconds(0, 1e6).parse(given_)
+
+
+def test_a_time_of_minus_nothing_is_nothing() -> None:
+    assert "0.0" == str(seconds(0, 1).parse(-0.0))
+
+
+@given(st.timedeltas(timedelta(0), timedelta(days=30)))
+def test_a_time_is_the_same_however_it_is_written(time: timedelta) -> None:
+    kind = seconds(0, 30 * 86_400)
+
+    parsed = kind.parse(time)
+
+    assert time == timedelta(microseconds=round(parsed * 1e6))
+    assert parsed == kind.parse(time.total_seconds())
+    assert parsed == kind.parse(f"{time / timedelta(microseconds=1) / 1000:.3f}ms")
+    assert parsed == kind.parse(json.loads(json.dumps(parsed)))
+
+
+@given(st.integers(1, 1 << 40))
+def test_bytes_come_back_as_they_are_shown(number: int) -> None:
+    assert number == size_bytes(1, 1 << 40).parse(show_bytes(number))
+
+
+@given(st.integers(1, 30 * 86_400))
+def test_times_come_back_as_they_are_shown(number: int) -> None:
+    assert number == seconds(0, 30 * 86_400).parse(show_seconds(number))
+
+
+@given(st.integers())
+def test_whole_numbers_are_those_of_the_range(number: int) -> None:
+    kind = whole(-5, 1 << 20)
+
+    if -5 <= number <= 1 << 20:
+        assert (
+            number == kind.parse(number) == kind.parse(f" {number} ") == kind.parse(f"{number:+}")
+        )
+    else:
+        for given_ in (number, str(number)):
+            with pytest.raises(NotAllowed):
+                kind.parse(given_)
+
+
+anything = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.text(alphabet="0123456789.:,[]-+ smhdkg", max_size=12),
+    st.binary(),
+    st.timedeltas(),
+    st.lists(st.text(max_size=5) | st.integers(), max_size=3),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)
+
+
+@pytest.mark.parametrize("option", of(*PARSERS), ids=lambda option: option.name)
+@given(value=anything)
+def test_whatever_is_given_parses_or_is_not_allowed(option: Option, value: object) -> None:
+    try:
+        parsed = option.values.parse(value)
+    except NotAllowed:
+        return
+    # What was let through is a value of the option: it stays what it is.
+    if option.name != "contactPoints":
+        assert parsed == option.values.parse(parsed)
+
+
+@pytest.mark.parametrize("name", ["a", "A.b-c_9", "q" * 200])
+def test_queue_names(name: str) -> None:
+    assert name == queue_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "q" * 201, "ä", None, 5])
+def test_what_is_no_queue_name_is_refused(name: object) -> None:
+    with pytest.raises(OptionInvalid, match="is no queue name; allowed: 1 to 200 letters"):
+        queue_name(name)
+
+
+def test_a_value_too_long_for_a_line_is_shown_in_short() -> None:
+    for value, shown in (("q" * 10_000, "'qqq"), (10**5000, "a very large int")):
+        with pytest.raises(OptionInvalid) as refused:
+            queue_name(value)
+
+        assert str(refused.value).startswith(f"[cassieq:option_invalid] {shown}")
+        assert len(str(refused.value)) < 200

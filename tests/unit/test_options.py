@@ -1,0 +1,271 @@
+"""Options are strict, name what is wrong with them, and mean one thing however they are written."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cassieq_spark.errors import OptionInvalid, OptionUnknown
+from cassieq_spark.options import (
+    OPTIONS,
+    ConnectionOptions,
+    ReadOptions,
+    SinkOptions,
+    SourceOptions,
+    parse_connection,
+    parse_read,
+    parse_sink,
+    parse_source,
+    queue_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HERE = {"contactPoints": "127.0.0.1", "queue": "orders"}
+CONNECTION = ConnectionOptions(
+    contact_points=(("127.0.0.1", 9042),),
+    keyspace="cassieq",
+    datacenter=None,
+    connect_timeout_s=10.0,
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for option in OPTIONS:
+        monkeypatch.delenv(option.variable, raising=False)
+
+
+# --- the parsed values
+
+
+def test_a_source_has_these_defaults() -> None:
+    assert SourceOptions(
+        connection=CONNECTION,
+        queue=queue_name("orders"),
+        min_partitions=2,
+        max_messages_per_trigger=None,
+        visibility_timeout_s=None,
+        consumer=None,
+        on_lease_lost="skip",
+        fail_on_data_loss=True,
+        max_batch_duration_s=3_600.0,
+    ) == parse_source(HERE)
+
+
+def test_a_source_takes_all_its_options_as_text_in_any_case() -> None:
+    given_ = {
+        "CONTACTPOINTS": "a:1,b:2",
+        "keyspace": "other",
+        "datacenter": "dc1",
+        "connecttimeoutseconds": "2.5",
+        "queue": "orders",
+        "minpartitions": "8",
+        "maxmessagespertrigger": "1000",
+        "visibilitytimeout": "90s",
+        "consumer": "billing",
+        "onleaselost": "FAIL",
+        "failondataloss": "False",
+        "maxbatchduration": "12h",
+    }
+
+    assert SourceOptions(
+        connection=ConnectionOptions(
+            contact_points=(("a", 1), ("b", 2)),
+            keyspace="other",
+            datacenter="dc1",
+            connect_timeout_s=2.5,
+        ),
+        queue=queue_name("orders"),
+        min_partitions=8,
+        max_messages_per_trigger=1_000,
+        visibility_timeout_s=90.0,
+        consumer="billing",
+        on_lease_lost="fail",
+        fail_on_data_loss=False,
+        max_batch_duration_s=43_200.0,
+    ) == parse_source(given_)
+
+
+def test_a_batch_reader_has_these_options() -> None:
+    assert ReadOptions(
+        connection=CONNECTION, queue=queue_name("orders"), min_partitions=5
+    ) == parse_read({**HERE, "minPartitions": "5"})
+
+
+def test_a_sink_has_these_defaults() -> None:
+    assert SinkOptions(
+        connection=CONNECTION,
+        queue=queue_name("orders"),
+        sink_id=None,
+        batch_id=None,
+        chunk_messages=1_000,
+        chunk_bytes=262_144,
+        bucket_bytes=33_554_432,
+        writes_in_flight=8,
+    ) == parse_sink(HERE)
+
+
+def test_a_sink_takes_all_its_options_as_text() -> None:
+    options = parse_sink(
+        {
+            **HERE,
+            "sinkId": "s",
+            "batchId": "0",
+            "chunkMessages": "4096",
+            "chunkBytes": "4k",
+            "bucketBytes": "256M",
+            "writesInFlight": "64",
+        }
+    )
+
+    assert (
+        SinkOptions(
+            connection=CONNECTION,
+            queue=queue_name("orders"),
+            sink_id="s",
+            batch_id=0,
+            chunk_messages=4_096,
+            chunk_bytes=4_096,
+            bucket_bytes=268_435_456,
+            writes_in_flight=64,
+        )
+        == options
+    )
+
+
+def test_a_connection_needs_no_queue() -> None:
+    assert CONNECTION == parse_connection({"contactPoints": ["127.0.0.1:9042"]})
+
+
+@pytest.mark.parametrize("parse", [parse_source, parse_read, parse_sink])
+def test_parsed_options_are_frozen_hashable_and_pickle(parse: Callable[[Any], Any]) -> None:
+    options = parse(HERE)
+
+    assert options == pickle.loads(pickle.dumps(options))  # noqa: S301 - our own bytes
+    assert hash(options) == hash(parse(HERE))
+    with pytest.raises(AttributeError):
+        options.queue = "other"
+
+
+# --- names
+
+
+def test_a_misspelt_option_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(OptionUnknown) as refused:
+        parse_source({**HERE, "maxMesagesPerTrigger": "5"})
+
+    assert (
+        "[cassieq:option_unknown] 'maxMesagesPerTrigger' is no option of the cassieq source. Did "
+        "you mean 'maxMessagesPerTrigger'?"
+    ) == str(refused.value)
+
+
+def test_an_option_of_another_scope_is_refused_with_its_owner() -> None:
+    with pytest.raises(OptionUnknown) as refused:
+        parse_source({**HERE, "sinkid": "s"})
+
+    assert (
+        "[cassieq:option_unknown] 'sinkid' is no option of the cassieq source. 'sinkId' belongs to "
+        "the cassieq sink: leave it out here"
+    ) == str(refused.value)
+
+
+def test_an_option_like_no_other_is_refused_with_all_there_are() -> None:
+    with pytest.raises(OptionUnknown, match="It has: connectTimeoutSeconds, contactPoints, "):
+        parse_connection({"zzz": "1"})
+
+
+@pytest.mark.parametrize("parse", [parse_source, parse_read, parse_sink])
+def test_sparks_own_options_are_left_to_spark(parse: Callable[[Any], Any]) -> None:
+    # What Spark 4.2.1 and 4.3.0 add to a source's and a sink's own options: nothing else.
+    sparks = {"path": "p", "paths": '["p"]', "checkpointlocation": "/tmp/c", "queryname": "q"}  # noqa: S108 - not opened
+
+    assert parse(HERE) == parse({**HERE, **sparks})
+
+
+def test_a_plain_client_knows_nothing_of_sparks_options() -> None:
+    with pytest.raises(OptionUnknown, match=r"'path' is no option of connect\(\)"):
+        parse_connection({"contactPoints": "a", "path": "p"})
+
+
+def test_an_option_given_in_two_spellings_is_refused() -> None:
+    with pytest.raises(OptionInvalid, match="given twice, as 'queue' and as 'Queue'"):
+        parse_read({**HERE, "Queue": "other"})
+
+
+def test_a_required_option_that_is_missing_is_named_with_what_it_may_be() -> None:
+    with pytest.raises(OptionInvalid) as refused:
+        parse_sink({"contactPoints": "a"})
+
+    assert (
+        "[cassieq:option_invalid] option 'queue' of the cassieq sink is not set. The queue to read "
+        "or to write. Set it to 1 to 200 letters (a-z, A-Z), digits, '.', '-' or '_'"
+    ) == str(refused.value)
+
+
+# --- where a value comes from
+
+
+def test_an_argument_wins_over_a_variable_and_that_over_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CASSIEQ_MIN_PARTITIONS", "7")
+    monkeypatch.setenv("CASSIEQ_CONTACT_POINTS", "from-variable")
+
+    by_variable = parse_read({"queue": "orders"})
+    by_argument = parse_read({**HERE, "minPartitions": 9})
+
+    assert (7, (("from-variable", 9042),)) == (
+        by_variable.min_partitions,
+        by_variable.connection.contact_points,
+    )
+    assert (9, (("127.0.0.1", 9042),)) == (
+        by_argument.min_partitions,
+        by_argument.connection.contact_points,
+    )
+
+
+def test_none_is_as_good_as_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CASSIEQ_DATACENTER", "dc7")
+
+    assert "dc7" == parse_connection({"contactPoints": "a", "datacenter": None}).datacenter
+
+
+def test_a_variable_with_a_wrong_value_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CASSIEQ_FAIL_ON_DATA_LOSS", "ture")
+
+    with pytest.raises(OptionInvalid) as refused:
+        parse_source(HERE)
+
+    assert (
+        "[cassieq:option_invalid] variable CASSIEQ_FAIL_ON_DATA_LOSS is 'ture', allowed: true or "
+        "false"
+    ) == str(refused.value)
+
+
+def test_what_names_one_writers_transaction_has_no_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Two writers of one environment would share it: the second one's batches would be skipped.
+    monkeypatch.setenv("CASSIEQ_SINK_ID", "s")
+    monkeypatch.setenv("CASSIEQ_BATCH_ID", "1")
+
+    assert parse_sink(HERE).sink_id is None
+    assert parse_sink(HERE).batch_id is None
+
+
+# --- rules between options
+
+
+def test_a_batch_id_without_a_sink_id_is_refused_and_both_are_named() -> None:
+    with pytest.raises(OptionInvalid) as refused:
+        parse_sink({**HERE, "batchId": "7"})
+
+    assert (
+        "[cassieq:option_invalid] option 'batchId' is 7, but 'sinkId' is not set: a batch id alone "
+        "names nothing. Set both, or neither"
+    ) == str(refused.value)
