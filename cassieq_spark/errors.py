@@ -259,7 +259,9 @@ class SinkIdReused(StreamError):
 
     code = "sink_id_reused"
     meaning = "A sink id has another owner."
-    remedy = "Use another sinkId, or client.forget_sink() if the owner is gone for good."
+    remedy = (
+        "Use another sinkId, or client.forget_sink(queue, sink_id) if the owner is gone for good."
+    )
 
     def __init__(self, message: str, *, sink_id: str = "") -> None:
         super().__init__(message)
@@ -271,7 +273,7 @@ class SinkDiverged(StreamError):
 
     code = "sink_diverged"
     meaning = "A checkpoint was restored from an older backup, or is a copy."
-    remedy = "Start from the newest checkpoint, or call client.forget_sink()."
+    remedy = "Start from the newest checkpoint, or call client.forget_sink(queue, sink_id)."
 
     def __init__(self, message: str, *, sink_id: str = "") -> None:
         super().__init__(message)

@@ -61,6 +61,10 @@ EVENTS: Final[dict[str, Event]] = {
     "reserved_bucket_lost": Event(
         level=logging.INFO, meaning="A reserved bucket was closed before its writer came to it."
     ),
+    "roll_forward_left_to_others": Event(
+        level=logging.WARNING,
+        meaning="A batch is committed but not visible yet; the next reader makes it so.",
+    ),
     "rolled_forward_by_reader": Event(
         level=logging.INFO, meaning="A reader finished a commit that its driver had left half-way."
     ),

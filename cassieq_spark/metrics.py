@@ -7,7 +7,9 @@ a counter that could drift from them.
 from __future__ import annotations
 
 import threading
-from typing import Final
+from typing import Final, TypeVar
+
+T = TypeVar("T", "Counter", "LabelledCounter")
 
 
 class Counter:
@@ -32,30 +34,68 @@ class Counter:
         return self._value
 
 
-_ALL: dict[str, Counter] = {}
+class LabelledCounter:
+    """Numbers that only grow, one for each label that was counted. Thread-safe."""
+
+    def __init__(self, name: str, meaning: str) -> None:
+        self.name = name
+        self.meaning = meaning
+        self._lock = threading.Lock()
+        self._counters: dict[str, Counter] = {}
+
+    def inc(self, label: str, by: int = 1) -> None:
+        """Add ``by``, 0 or more, to what is counted under this label."""
+        with self._lock:
+            counter = self._counters.setdefault(label, Counter(self.name, self.meaning))
+        counter.inc(by)
+
+    @property
+    def values(self) -> dict[str, int]:
+        """By label, since the process began."""
+        with self._lock:
+            return {label: counter.value for label, counter in self._counters.items()}
+
+
+_ALL: dict[str, Counter | LabelledCounter] = {}
 
 
 def _counter(name: str, meaning: str) -> Counter:
-    if name in _ALL:
-        raise ValueError(f"two counters are named {name}")
-    _ALL[name] = Counter(name, meaning)
-    return _ALL[name]
+    return _declare(Counter(name, meaning))
 
 
-def every_counter() -> tuple[Counter, ...]:
+def _declare(counter: T) -> T:
+    if counter.name in _ALL:
+        raise ValueError(f"two counters are named {counter.name}")
+    _ALL[counter.name] = counter
+    return counter
+
+
+def every_counter() -> tuple[Counter | LabelledCounter, ...]:
     """All of them, for the reference and for whoever exports them."""
     return tuple(_ALL.values())
 
 
 def snapshot() -> dict[str, int]:
-    """All counters by name."""
-    return {counter.name: counter.value for counter in _ALL.values()}
+    """All counters by name; a labelled one as ``name{label}``, as far as it was counted."""
+    found: dict[str, int] = {}
+    for counter in _ALL.values():
+        if isinstance(counter, Counter):
+            found[counter.name] = counter.value
+        else:
+            found |= {f"{counter.name}{{{label}}}": n for label, n in counter.values.items()}
+    return found
 
 
+STATEMENTS: Final = _declare(
+    LabelledCounter("statements_total", "Statements sent to Cassandra, by their name.")
+)
 CAS_APPLIED: Final = _counter("cas_applied_total", "Conditional writes that took effect.")
 CAS_REFUSED: Final = _counter("cas_refused_total", "Conditional writes that lost to another.")
 CAS_UNKNOWN: Final = _counter("cas_unknown_total", "Conditional writes whose answer was lost.")
 MESSAGES_CLAIMED: Final = _counter("messages_claimed_total", "Messages leased.")
+REDELIVERED: Final = _counter(
+    "redelivered_total", "Messages leased for the second time or a later one."
+)
 MESSAGES_ACKED: Final = _counter("messages_acked_total", "Messages acknowledged.")
 MESSAGES_PREPARED: Final = _counter("messages_prepared_total", "Messages written in bulk.")
 ACKS: Final = _counter("ack_writes_total", "Buckets in which messages were acknowledged.")

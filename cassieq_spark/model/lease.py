@@ -58,17 +58,31 @@ def is_expired(lease: Lease, now_us: int) -> bool:
     return now_us > lease.until_us + EXPIRY_MARGIN_US
 
 
-def claimable(row: Bucket, *, now_us: int, below: int | None = None) -> int:
-    """How many messages a claim could take now."""
+def claimable(
+    row: Bucket, *, now_us: int, below: int | None = None, max_deliveries: int | None = None
+) -> int:
+    """How many messages a claim could take now; those that it would find dead do not count."""
     if row.status is not Status.SEALED:
         return 0
     # Expired ones do not count: the claim that takes from them merges them first [R6].
     if sum(not is_expired(lease, now_us) for lease in row.leases) >= LEASES_LIMIT:
         return 0
-    parts = [row.fresh, *(part.runs for part in row.returned)]
-    parts += [lease.runs for lease in row.leases if is_expired(lease, now_us)]
-    parts += [group.runs for group in row.delayed if group.due_us <= now_us]
+    parts = [row.fresh, *(group.runs for group in row.delayed if group.due_us <= now_us)]
+    parts += [
+        part.runs
+        for part in _held_by_nobody(row, now_us)
+        if max_deliveries is None or part.deliveries < max_deliveries
+    ]
     return sum(_below(runs, below).count for runs in parts)
+
+
+def is_dying(row: Bucket, *, now_us: int, max_deliveries: int | None) -> bool:
+    """Whether a claim would find messages that are out of deliveries, and so must be made."""
+    return (
+        max_deliveries is not None
+        and row.status is Status.SEALED
+        and any(part.deliveries >= max_deliveries for part in _held_by_nobody(row, now_us))
+    )
 
 
 def claim(
@@ -183,15 +197,10 @@ def release(
 
 def _take_back(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) -> Bucket:
     now_us = terms.now_us
-    back = [
-        Returned(deliveries=lease.delivery_count, runs=lease.runs)
-        for lease in row.leases
-        if is_expired(lease, now_us)
-    ]
     due = [
         Returned(deliveries=0, runs=group.runs) for group in row.delayed if group.due_us <= now_us
     ]
-    returned = merge_returned([*row.returned, *back, *due])
+    returned = merge_returned([*_held_by_nobody(row, now_us), *due])
     dead = EMPTY
     if terms.max_deliveries is not None:
         limit = terms.max_deliveries
@@ -206,6 +215,18 @@ def _take_back(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) -> Bucket:
         leases=tuple(lease for lease in row.leases if not is_expired(lease, now_us)),
         dead=(*row.dead, DeadSet(set_id=new_id(), runs=dead)) if dead else row.dead,
     )
+
+
+def _held_by_nobody(row: Bucket, now_us: int) -> list[Returned]:
+    """What was delivered before and is no live lease's now."""
+    return [
+        *row.returned,
+        *(
+            Returned(deliveries=lease.delivery_count, runs=lease.runs)
+            for lease in row.leases
+            if is_expired(lease, now_us)
+        ),
+    ]
 
 
 def _lease(runs: Runs, delivery_count: int, terms: Terms, new_id: Callable[[], UUID]) -> Lease:

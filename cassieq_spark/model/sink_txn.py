@@ -200,7 +200,8 @@ def admit(
         raise SinkDiverged(
             f"sink {who.sink_id!r} has committed batch {row.last} and was asked to write batch "
             f"{batch_id} again: the checkpoint was restored from an older backup or is a copy. "
-            "Start from the newest checkpoint, or call client.forget_sink() to begin anew",
+            "Start from the newest checkpoint, or call client.forget_sink(queue, sink_id) to begin "
+            "anew",
             sink_id=who.sink_id,
         )
     if batch_id == row.last:
@@ -328,7 +329,7 @@ def _check_owner(row: SinkRow, who: Identity) -> None:
         return
     raise SinkIdReused(
         f"sink id {who.sink_id!r} belongs to {what}. Use another sinkId, or call "
-        f"client.forget_sink({who.sink_id!r}) if the former user is gone for good",
+        f"client.forget_sink(queue, {who.sink_id!r}) if the former user is gone for good",
         sink_id=who.sink_id,
     )
 

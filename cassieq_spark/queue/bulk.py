@@ -6,6 +6,8 @@ that loses is not listed, so its buckets become void [P8].
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
@@ -15,7 +17,7 @@ from cassieq_spark.errors import CassieqError, SinkFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, SinkRef, Status
-from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Runs
 from cassieq_spark.queue.reserve import Block, reserve
 from cassieq_spark.store.cas import Applied, Stored
 from cassieq_spark.store.tables.messages import ChunkRow
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cassieq_spark.queue.lane import Lane
+
+BESIDE = 4
+"""Threads for LWTs beside the chunk writes: two buckets being opened, two being prepared."""
+
+MANY_FILLED = 4
+"""An attempt that has filled so many buckets opens two ahead."""
 
 LARGEST_BLOCK = 8
 """A task's reservations grow 1, 2, 4, 8 buckets: few LWTs on the one monoton row for a large
@@ -73,10 +81,12 @@ class BulkWriter:
         self._writer = lane.store.messages.writer(
             lane.lane_id, writes_in_flight=writes_in_flight, bytes_in_flight=BYTES_IN_FLIGHT
         )
-        self._beside = ThreadPoolExecutor(2, thread_name_prefix="cassieq-bulk")
-        self._block = Block(first=BucketNo(0), end=BucketNo(0))
+        self._beside = ThreadPoolExecutor(BESIDE, thread_name_prefix="cassieq-bulk")
+        self._block_lock = threading.Lock()
+        self._block = Block(first=FIRST_BUCKET, end=FIRST_BUCKET)
         self._block_size = 0
-        self._next: Future[_Open] | None = None
+        self._next: deque[Future[_Open]] = deque()
+        self._filled = 0
         self._current: _Open | None = None
         self._preparing: list[Future[tuple[BucketNo, int]]] = []
         self.written: tuple[tuple[BucketNo, int], ...] = ()
@@ -119,8 +129,8 @@ class BulkWriter:
         current.size_bytes += len(payload)
         if current.count >= self._lane.bucket_size:
             self._close_current(current)
-        elif self._next is None and current.count * 2 >= self._lane.bucket_size:
-            self._next = self._beside.submit(self._open)
+        else:
+            self._open_ahead(current)
 
     def finish(self) -> tuple[tuple[BucketNo, int], ...]:
         """Prepare what is left, give back what was not needed, name what was written."""
@@ -143,16 +153,23 @@ class BulkWriter:
         return current.count > 0 and current.size_bytes + more_bytes > self._bucket_bytes
 
     def _take_next(self) -> _Open:
-        ready = self._next
-        self._next = None
-        return self._open() if ready is None else ready.result()
+        return self._next.popleft().result() if self._next else self._open()
+
+    def _open_ahead(self, current: _Open) -> None:
+        """More, and earlier, the more buckets this attempt has filled: small ones waste none."""
+        if self._filled == 0 and current.count * 2 < self._lane.bucket_size:
+            return
+        wanted = 1 if self._filled < MANY_FILLED else 2
+        while len(self._next) < wanted:
+            self._next.append(self._beside.submit(self._open))
 
     def _close_current(self, current: _Open) -> None:
+        """Prepare it once its last chunk is stored; the next bucket's are sent meanwhile."""
         self._current = None
-        self._writer.flush()
-        if self._next is None and current.count >= self._lane.bucket_size:
-            self._next = self._beside.submit(self._open)
-        self._preparing.append(self._beside.submit(self._prepare, current))
+        self._filled += 1
+        self._writer.after_these(
+            lambda: self._preparing.append(self._beside.submit(self._prepare, current))
+        )
 
     def _open(self) -> _Open:
         """Insert ``writing``, then read L [P5].
@@ -161,12 +178,13 @@ class BulkWriter:
         """
         lane = self._lane
         while True:
-            if self._block.first >= self._block.end:
-                self._block_size = min(max(1, self._block_size * 2), LARGEST_BLOCK)
-                self._block = reserve(lane, self._block_size)
-            bucket = self._block.first
-            self._block = Block(first=BucketNo(bucket + 1), end=self._block.end)
-            sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=self._block.end)
+            with self._block_lock:
+                if self._block.first >= self._block.end:
+                    self._block_size = min(max(1, self._block_size * 2), LARGEST_BLOCK)
+                    self._block = reserve(lane, self._block_size)
+                bucket, end = self._block.first, self._block.end
+                self._block = Block(first=BucketNo(bucket + 1), end=end)
+            sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=end)
             outcome = lane.store.buckets.insert(
                 lane.lane_id, bucket, rules.writing(sink, now_us=lane.clock.now_us())
             )
@@ -204,9 +222,8 @@ class BulkWriter:
         """
         lane = self._lane
         try:
-            if self._next is not None:
-                unneeded = self._next.result()
-                self._next = None
+            while self._next:
+                unneeded = self._next.popleft().result()
                 lane.change_bucket(unneeded.bucket, self._void, known=unneeded.row)
             for number in range(self._block.first, self._block.end):
                 sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=self._block.end)

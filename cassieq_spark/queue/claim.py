@@ -117,6 +117,8 @@ class Claimer:
             now_us=now_us,
         )
         metrics.MESSAGES_CLAIMED.inc(sum(one.lease.runs.count for one in in_time))
+        again = (one.lease for one in in_time if one.lease.delivery_count > 1)
+        metrics.REDELIVERED.inc(sum(lease.runs.count for lease in again))
         return in_time
 
 

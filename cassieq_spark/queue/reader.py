@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import LEASES_PREFERRED
-from cassieq_spark.model.lease import claimable
+from cassieq_spark.model.lease import claimable, is_dying, is_expired
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.claim import Claimed, Claimer, held
 from cassieq_spark.queue.survey import BUCKETS_PER_CALL, Rows, Survey, Surveyor, offset_below
-from cassieq_spark.store.tables.buckets import ROW_PREFERRED_BYTES, size_of
+from cassieq_spark.store.tables.buckets import ROW_LIMIT_BYTES, ROW_PREFERRED_BYTES, size_of
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -58,6 +58,20 @@ class Reader:
             QueueDeleted: The lane is dead.
             CasAmbiguous: See `Claimer.claim`.
         """
+        is_sure = False
+        for _ in range(ROUNDS):
+            claimed, has_changed = self._go_round(at_most, below_id)
+            if claimed:
+                return self._claimer.confirm(claimed)
+            # "None" is only said after a round in which nothing changed: no race lost, no gap
+            # closed, no dead set made; and nothing was passed over from memory.
+            if not has_changed and (is_sure or not self._surveyor.forget_jumps()):
+                break
+            is_sure = not has_changed
+        return []
+
+    def _go_round(self, at_most: int, below_id: int | None) -> tuple[list[Claimed], bool]:
+        """One look and what it leads to; and whether any row was changed by it, or by others."""
         survey = self._surveyor.look(at_most, below_id=below_id)
         updated: Rows = {}
         claimed = self._claim_sealed(survey, at_most, below_id, updated)
@@ -65,7 +79,7 @@ class Reader:
             missing = at_most - sum(one.lease.runs.count for one in claimed)
             claimed += self._claim_open(survey, missing, below_id, updated, bool(claimed))
         self._surveyor.advance(survey, updated)
-        return self._claimer.confirm(claimed)
+        return claimed, bool(updated)
 
     def _claim_sealed(
         self, survey: Survey, at_most: int, below_id: int | None, updated: Rows
@@ -123,8 +137,13 @@ class Reader:
             if missing <= 0 or len(shares) >= BUCKETS_PER_CALL:
                 break
             below = offset_below(below_id, bucket, self._lane.bucket_size)
-            count = min(missing, claimable(row.value, now_us=now_us, below=below))
-            if count > 0:
+            limit = self._lane.max_deliveries
+            dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
+            if _is_too_large(row, now_us) and not dies:
+                continue
+            available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)
+            count = min(missing, available)
+            if count > 0 or dies:
                 shares.append((bucket, count))
                 missing -= count
         return shares
@@ -149,13 +168,16 @@ class Reader:
             # something already.
             self._looked_at.clear()
         ripe, young_for_s = self._ripe(survey, has_found=has_found, only_gaps=not wants_more)
-        nothing_else = not (ripe or has_found or survey.half_sealed)
+        has_filled = any(bucket in self._first_seen for bucket in ripe)
+        nothing_else = not (has_filled or has_found or survey.half_sealed)
         if nothing_else and young_for_s is not None:
             # Nothing else is visible: a get waits for the young rather than say "none".
             self._lane.clock.wait(young_for_s)
             self._looked_at.clear()
             ripe, _ = self._ripe(survey, has_found=False)
-        for bucket in sorted([*survey.half_sealed, *ripe])[:SEALS_PER_CALL]:
+        # What holds messages first: a dead writer's gaps must not hide them.
+        ripe.sort(key=lambda bucket: (bucket not in self._first_seen, bucket))
+        for bucket in [*survey.half_sealed, *ripe][:SEALS_PER_CALL]:
             if wants_more and missing <= 0:
                 break
             below = offset_below(below_id, bucket, self._lane.bucket_size)
@@ -240,3 +262,10 @@ class Reader:
 def _is_crowded(row: Stored[Bucket]) -> bool:
     """Whether a claimer prefers another bucket [R6]."""
     return len(row.value.leases) >= LEASES_PREFERRED or size_of(row.value) > ROW_PREFERRED_BYTES
+
+
+def _is_too_large(row: Stored[Bucket], now_us: int) -> bool:
+    """Whether the row takes no further lease; one that frees expired ones makes it smaller [R6]."""
+    return size_of(row.value) > ROW_LIMIT_BYTES and not any(
+        is_expired(lease, now_us) for lease in row.value.leases
+    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, Bucket, Status
 from cassieq_spark.model.ids import BucketNo, bucket_of
-from cassieq_spark.model.lease import claimable
+from cassieq_spark.model.lease import claimable, is_dying
 from cassieq_spark.model.pointer import Pointer, Pointers, is_passable, minute_of
 from cassieq_spark.queue import roll
 
@@ -101,6 +101,12 @@ class Surveyor:
             reader = BucketNo(reader + 1)
         if reader > survey.pointers.reader:
             self._lane.store.pointers.advance(self._lane.lane_id, Pointer.READER, reader)
+
+    def forget_jumps(self) -> bool:
+        """Look at blocks that were being written again; whether there are any."""
+        had_some = bool(self._jumps)
+        self._jumps.clear()
+        return had_some
 
     def _look_at_hints(self, survey: Survey, below_id: int | None) -> None:
         """What ran out or fell due, wherever the reader pointer is."""
@@ -247,8 +253,10 @@ class Surveyor:
         if bucket in survey.candidates:
             return
         below = offset_below(below_id, bucket, self._lane.bucket_size)
-        available = claimable(row.value, now_us=now_us, below=below)
-        if available or row.value.is_behind_reader:
+        limit = self._lane.max_deliveries
+        available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)
+        dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
+        if available or dies or row.value.is_behind_reader:
             survey.candidates[bucket] = row
             survey.available += available
             survey.claimable += bool(available)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from cassieq_spark.errors import SinkFenced, SinkIdReused
+from cassieq_spark.errors import RowCorrupt, SinkFenced, SinkIdReused, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import sink_txn as rules
 from cassieq_spark.model.sink_txn import (
@@ -106,7 +106,7 @@ def commit(
                 if isinstance(outcome, Applied) or (
                     isinstance(outcome, Evicted) and _is_ours(outcome.now.value, row)
                 ):
-                    roll_forward(lane, who.sink_id, row.listed)
+                    _roll_forward_if_possible(lane, who.sink_id, row)
                     event(
                         _logger,
                         "batch_committed",
@@ -146,6 +146,19 @@ def forget(lane: Lane, sink_id: str) -> None:
             event(_logger, "sink_forgotten", sink=sink_id)
             return
     raise lane.contended(f"sink {sink_id!r}")
+
+
+def _roll_forward_if_possible(lane: Lane, sink_id: str, row: SinkRow) -> None:
+    """The batch is committed: a failure from here on must not make anybody write it again.
+
+    The next reader, commit or repair carries on where this stops.
+    """
+    try:
+        roll_forward(lane, sink_id, row.listed)
+    except RowCorrupt:
+        raise
+    except StoreError as error:
+        event(_logger, "roll_forward_left_to_others", sink=sink_id, error=str(error))
 
 
 def _is_ours(now: SinkRow, written: SinkRow) -> bool:

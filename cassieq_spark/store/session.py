@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 import stamina
+from cassandra import ProtocolVersion
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
 from cassandra.policies import (
     DCAwareRoundRobinPolicy,
@@ -21,6 +22,7 @@ from cassandra.policies import (
 )
 from cassandra.query import named_tuple_factory
 
+from cassieq_spark import metrics
 from cassieq_spark.clock import ClusterClock, SystemClock
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import StoreTimeout, StoreUnavailable, UsageError
@@ -228,6 +230,7 @@ class CqlSession:
     def _count(self, statement: Statement) -> None:
         with self._lock:
             self.counts[statement.name] += 1
+        metrics.STATEMENTS.inc(statement.name)
 
     def _execute(self, statement: Statement, params: tuple[Any, ...]) -> Any:
         prepared = self.prepare(statement)
@@ -287,6 +290,8 @@ def _cluster(options: ConnectionOptions, local: DCAwareRoundRobinPolicy) -> Clus
         connect_timeout=options.connect_timeout_s,
         control_connection_timeout=options.connect_timeout_s,
         reconnection_policy=ExponentialReconnectionPolicy(0.2, 5.0),
+        # Cassandra 4.0 and later; without it each connect tries higher ones and logs two warnings.
+        protocol_version=ProtocolVersion.V5,
         application_name="cassieq_spark",
         # Our statements are prepared on each node by the driver when it meets it.
         reprepare_on_up=True,

@@ -11,7 +11,7 @@ import pytest
 
 import cassieq_spark
 from cassieq_spark import metrics
-from cassieq_spark.metrics import Counter
+from cassieq_spark.metrics import Counter, LabelledCounter
 
 PACKAGE = Path(cassieq_spark.__file__).parent
 
@@ -49,6 +49,24 @@ def test_two_counters_of_one_name_are_refused() -> None:
         metrics._counter("cas_applied_total", "Again.")
 
 
+def test_a_labelled_counter_counts_each_label_by_itself() -> None:
+    counter = LabelledCounter("tests_total", "Of this test.")
+
+    counter.inc("a")
+    counter.inc("b", 2)
+    counter.inc("a", 3)
+
+    assert {"a": 4, "b": 2} == counter.values
+
+
+def test_a_snapshot_shows_a_labelled_counter_label_by_label() -> None:
+    label = "of_this_test"
+
+    metrics.STATEMENTS.inc(label, 3)
+
+    assert 3 == metrics.snapshot()[f"statements_total{{{label}}}"]
+
+
 def test_a_snapshot_has_every_counter_by_name_and_does_not_move() -> None:
     before = metrics.snapshot()
 
@@ -56,17 +74,21 @@ def test_a_snapshot_has_every_counter_by_name_and_does_not_move() -> None:
     after = metrics.snapshot()
 
     assert {**before, "cas_applied_total": before["cas_applied_total"] + 3} == after
-    assert [counter.name for counter in metrics.every_counter()] == list(after)
+    plain = [one.name for one in metrics.every_counter() if isinstance(one, Counter)]
+    assert plain == [name for name in after if "{" not in name]
 
 
 @pytest.mark.parametrize("counter", metrics.every_counter(), ids=lambda counter: counter.name)
-def test_names_carry_their_unit_and_meanings_are_sentences(counter: Counter) -> None:
+def test_names_carry_their_unit_and_meanings_are_sentences(
+    counter: Counter | LabelledCounter,
+) -> None:
     assert re.fullmatch(r"[a-z]+(_[a-z]+)*_total", counter.name)
     assert re.fullmatch(r"[A-Z].+\.", counter.meaning)
 
 
 def test_every_declared_counter_is_counted_somewhere() -> None:
-    declared = {name for name, value in vars(metrics).items() if isinstance(value, Counter)}
+    kinds = (Counter, LabelledCounter)
+    declared = {name for name, value in vars(metrics).items() if isinstance(value, kinds)}
     counted = {
         node.func.value.attr
         for path in PACKAGE.rglob("*.py")

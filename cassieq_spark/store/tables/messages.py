@@ -14,7 +14,7 @@ from cassieq_spark.model.sizes import MAX_CHUNK_MESSAGES
 from cassieq_spark.store import statements
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from cassieq_spark.model.ids import BucketNo, LaneId, Runs
     from cassieq_spark.store.session import CqlSession
@@ -52,7 +52,8 @@ class ChunkWriter:
         self._lane = lane
         self._writes = writes_in_flight
         self._bytes = bytes_in_flight
-        self._sent: deque[tuple[Any, tuple[Any, ...], int]] = deque()
+        self._sent: deque[tuple[Any, tuple[Any, ...], int] | Callable[[], None]] = deque()
+        self._sent_writes = 0
         self._sent_bytes = 0
 
     def write(self, bucket: BucketNo, chunk: ChunkRow) -> None:
@@ -64,8 +65,8 @@ class ChunkWriter:
         parts = split_parts(len(chunk.payload))
         for number, (start, end) in enumerate(parts):
             size = end - start
-            while self._sent and (
-                len(self._sent) >= self._writes or self._sent_bytes + size > self._bytes
+            while self._sent_writes and (
+                self._sent_writes >= self._writes or self._sent_bytes + size > self._bytes
             ):
                 self._finish_oldest()
             params = (
@@ -81,9 +82,14 @@ class ChunkWriter:
             )
             future = self._session.start(statements.WRITE_MESSAGE, params)
             self._sent.append((future, params, size))
+            self._sent_writes += 1
             self._sent_bytes += size
         metrics.CHUNKS_WRITTEN.inc()
         metrics.BYTES_WRITTEN.inc(len(chunk.payload))
+
+    def after_these(self, action: Callable[[], None]) -> None:
+        """Call ``action`` when all that was written so far is stored, without waiting for it."""
+        self._sent.append(action)
 
     def flush(self) -> None:
         """Wait until everything sent is stored at quorum."""
@@ -91,8 +97,13 @@ class ChunkWriter:
             self._finish_oldest()
 
     def _finish_oldest(self) -> None:
-        future, params, size = self._sent.popleft()
+        oldest = self._sent.popleft()
+        if callable(oldest):
+            oldest()
+            return
+        future, params, size = oldest
         self._session.finish(future, statements.WRITE_MESSAGE, params)
+        self._sent_writes -= 1
         self._sent_bytes -= size
 
 

@@ -1,0 +1,7 @@
+"""The queue that tests of the Spark side share no part of."""
+
+from __future__ import annotations
+
+from tests.fixtures.streams import streams
+
+__all__ = ["streams"]
