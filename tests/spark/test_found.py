@@ -1,0 +1,64 @@
+"""How Spark comes to know the format, and what it says about a Python that lacks something."""
+
+from __future__ import annotations
+
+import sys
+import venv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+
+import cassieq_spark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from tests.fixtures.processes import Script
+    from tests.fixtures.streams import Streams
+
+REGISTER = Path(__file__).with_name("children") / "register.py"
+
+
+def test_the_format_is_found_without_registration(streams: Streams) -> None:
+    streams.put(streams.numbered(0, 5))
+    fresh = streams.spark.newSession()
+
+    assert 5 == fresh.read.format("cassieq").options(**streams.options).load().count()
+
+
+def test_the_format_can_be_registered_by_hand_and_again(streams: Streams) -> None:
+    streams.put(streams.numbered(0, 5))
+    fresh = streams.spark.newSession()
+    for _ in range(2):
+        cassieq_spark.register(fresh)
+
+    assert 5 == fresh.read.format("cassieq").options(**streams.options).load().count()
+
+
+def test_a_format_of_another_name_is_not_ours(spark: SparkSession) -> None:
+    """Else the two tests above would show nothing."""
+    with pytest.raises(PySparkException, match="DATA_SOURCE_NOT_FOUND"):
+        spark.read.format("cassieq2").load()
+
+
+def test_workers_with_a_wrong_python_are_told_plainly(
+    start_script: Callable[..., Script], tmp_path: Path
+) -> None:
+    """Spark itself would end in a stack trace of a worker."""
+    venv.create(tmp_path / "bare", with_pip=False)
+    bare = tmp_path / "bare" / "bin" / "python"
+
+    script = start_script(
+        REGISTER.read_text(encoding="utf-8"),
+        env={"PYSPARK_PYTHON": str(bare), "PYSPARK_DRIVER_PYTHON": sys.executable},
+    )
+
+    assert 0 == script.wait(), script.output
+    [said] = [line for line in script.lines if line.startswith("SAID ")]
+    assert said.startswith(f"SAID [cassieq:worker_environment] Spark's Python workers run {bare}")
+    assert "has no pyarrow" in said
+    assert "Set PYSPARK_PYTHON" in said

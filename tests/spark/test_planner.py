@@ -1,0 +1,195 @@
+"""The planner by itself: claims, replays, acks, and what another run does to it (design 7)."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cassieq_spark import metrics
+from cassieq_spark.errors import LeaseLost, StreamFenced
+from cassieq_spark.model.offset import INITIAL, SourceOffset
+from cassieq_spark.model.pointer import Pointer
+from cassieq_spark.spark.planner import Planner
+from cassieq_spark.testing import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cassieq_spark.queue.fetch import Planned
+    from tests.fixtures.streams import Streams
+
+START = INITIAL.to_json()
+ALL = None
+
+
+@contextmanager
+def run_of(streams: Streams, **options: object) -> Iterator[Planner]:
+    planner = Planner(streams.lane, streams.parsed(**options))
+    try:
+        yield planner
+    finally:
+        planner.close()
+
+
+def test_the_same_start_has_the_same_answer_and_claims_nothing(streams: Streams) -> None:
+    """What a second claim took would be named by no offset, and come back a timeout late [P23]."""
+    streams.put(streams.numbered(0, 800))
+    with run_of(streams) as planner:
+        end = planner.latest(START, 300)
+        before = streams.queue.stats()
+
+        assert end == planner.latest(START, 300)
+        assert before == streams.queue.stats()
+        assert 300 == before.invisible
+
+
+def test_past_its_target_the_answer_is_the_start(streams: Streams) -> None:
+    """The end of Trigger.AvailableNow [P23]."""
+    streams.put(streams.numbered(0, 400))
+    with run_of(streams) as planner:
+        planner.aim_at_now()
+        streams.put(streams.numbered(400, 700))
+
+        end = planner.latest(START, ALL)
+        assert 400 == sum(runs.runs.count for runs in SourceOffset.from_json(end).leases)
+        assert end == planner.latest(end, ALL)
+        assert (300, 0) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+
+
+@pytest.mark.invariant("I8")
+def test_a_second_run_takes_the_leases_over_at_once(streams: Streams) -> None:
+    """Not after the visibility timeout of the run that died [P25]."""
+    streams.put(streams.numbered(0, 900))
+    with run_of(streams, visibilityTimeout="30d") as died:
+        end = died.latest(START, ALL)
+        planned = died.plan(START, end)
+    with run_of(streams) as restarted:
+        assert _by_bucket(planned) == _by_bucket(restarted.plan(START, end))
+
+        assert {restarted.run} == {lease.run for lease in _leases(streams)}
+        restarted.ack(end)
+    assert streams.is_empty()
+
+
+@pytest.mark.invariant("I4")
+def test_an_ack_asks_for_the_lease_and_not_for_the_run(streams: Streams) -> None:
+    """The offset is in the commit log: whoever runs now may ack it [R17]."""
+    streams.put(streams.numbered(0, 900))
+    with run_of(streams) as died:
+        end = died.latest(START, ALL)
+    with run_of(streams) as restarted:
+        assert end == restarted.latest(end, ALL)
+    assert streams.is_empty()
+
+
+@pytest.mark.invariant("I4")
+def test_what_another_consumer_has_by_now_is_not_acked_by_the_old_lease(streams: Streams) -> None:
+    streams.put(streams.numbered(0, 200).coalesce(1))
+    with run_of(streams) as planner:
+        end = planner.latest(START, ALL)
+        with streams.in_an_hour() as later:
+            [theirs] = streams.consumer(later).get(50)
+            planner.ack(end)
+
+            assert [theirs.lease.lease_id] == [lease.lease_id for lease in _leases(streams)]
+    assert (150, 50) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+
+
+def test_a_run_that_was_overtaken_is_fenced_and_never_takes_its_leases_back(
+    streams: Streams,
+) -> None:
+    """Two runs on one checkpoint, or on a copy of it [P25] [R17]."""
+    streams.put(streams.numbered(0, 900))
+    with run_of(streams, visibilityTimeout="0.3s") as first, run_of(streams) as second:
+        end = first.latest(START, ALL)
+        second.plan(START, end)
+
+        wait_until(lambda: first._renewal._fenced is not None, describe="a renewal")
+        with pytest.raises(StreamFenced, match=r"another run of this checkpoint"):
+            first.latest(end, ALL)
+        with pytest.raises(StreamFenced):
+            first.ack(end)
+        assert {second.run} == {lease.run for lease in _leases(streams)}
+    assert 900 == streams.queue.stats().invisible
+
+
+@pytest.mark.parametrize("on_lease_lost", ["skip", "fail"])
+def test_what_another_consumer_got_meanwhile_is_left_out_or_fails(
+    streams: Streams, on_lease_lost: str
+) -> None:
+    """It is processed elsewhere; nothing is claimed in its place [P11]."""
+    streams.put(streams.numbered(0, 900))
+    with run_of(streams) as died:
+        end = died.latest(START, ALL)
+        planned = _by_bucket(died.plan(START, end))
+    with streams.in_an_hour() as later:
+        taken = {one.bucket for one in streams.consumer(later).get(450)}
+    lost_before = metrics.LEASES_LOST.value
+    with run_of(streams, onLeaseLost=on_lease_lost) as restarted:
+        if on_lease_lost == "fail":
+            with pytest.raises(LeaseLost, match=r"^\[cassieq:lease_lost\] 450 messages of bucket"):
+                restarted.plan(START, end)
+            return
+        left = {bucket: runs for bucket, runs in planned.items() if bucket not in taken}
+        assert 1 == len(left)
+        assert left == _by_bucket(restarted.plan(START, end))
+        assert lost_before + 1 == metrics.LEASES_LOST.value
+        restarted.ack(end)
+    assert 450 == streams.queue.stats().invisible
+
+
+def test_a_bucket_that_was_dropped_counts_as_acked_and_says_so(
+    streams: Streams, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Failing would fail every restart, for messages that nobody has lost [P12]."""
+    streams.put(streams.numbered(0, 900))
+    lane = streams.lane
+    with run_of(streams) as died:
+        end = died.latest(START, ALL)
+        died.ack(end)
+    for bucket in (0, 1):
+        lane.store.pointers.advance(lane.lane_id, Pointer.REPAIR, bucket + 1)
+        lane.store.session._session.execute(
+            f"DELETE FROM {lane.store.session.keyspace}.bucket "  # noqa: S608 - a test's own
+            "WHERE lane = %s AND bucket = %s IF EXISTS",
+            (lane.lane_id, bucket),
+        )
+    lost_before = metrics.LEASES_LOST.value
+
+    with (
+        run_of(streams, onLeaseLost="fail") as restarted,
+        caplog.at_level(logging.WARNING, logger="cassieq_spark"),
+    ):
+        assert [] == restarted.plan(START, end)
+
+    assert lost_before + 2 == metrics.LEASES_LOST.value
+    fields = [
+        record.fields for record in caplog.records if record.event == "lease_lost_on_replay"
+    ]
+    assert [(0, True), (1, True)] == sorted((each["bucket"], each["dropped"]) for each in fields)
+
+
+def test_a_plan_is_made_once_per_run_and_batch(streams: Streams) -> None:
+    """A second action must not find fewer rows because a lease was lost in between [P11]."""
+    streams.put(streams.numbered(0, 900))
+    with run_of(streams) as died:
+        end = died.latest(START, ALL)
+    with run_of(streams) as restarted:
+        planned = restarted.plan(START, end)
+        with streams.in_an_hour() as later:
+            streams.consumer(later).get(450)
+
+        assert planned == restarted.plan(START, end)
+
+
+def _leases(streams: Streams) -> list[Any]:
+    rows = streams.lane.store.buckets.read_many(streams.lane.lane_id, range(4))
+    return [lease for row in rows.values() if row is not None for lease in row.value.leases]
+
+
+def _by_bucket(plan: list[Planned]) -> dict[int, object]:
+    return {planned.bucket: planned for planned in plan}
+

@@ -1,0 +1,88 @@
+"""Consumers side by side on one queue: Spark queries, and others."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cassieq_spark.testing import wait_until
+from tests.fixtures.streams import Collected, Streams, bodies
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class _StartsTogether(Collected):
+    """Holds its first batch until the other query has one too."""
+
+    def __init__(self, both: threading.Barrier) -> None:
+        super().__init__()
+        self._both = both
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        super().__call__(frame, batch_id)
+        if batch_id == 0:
+            self._both.wait(60)
+
+
+@pytest.mark.invariant("I2")
+def test_two_queries_share_a_queue_and_no_message_is_in_both(streams: Streams) -> None:
+    streams.put(streams.numbered(0, 4_000))
+    both = threading.Barrier(2)
+    seen = [_StartsTogether(both), _StartsTogether(both)]
+    source = streams.source(maxMessagesPerTrigger=450)
+
+    queries = [
+        streams.start(source, collected, checkpoint=str(number), once=False)
+        for number, collected in enumerate(seen)
+    ]
+    try:
+        streams.wait_until_empty()
+    finally:
+        for query in queries:
+            query.stop()
+
+    first, second = seen
+    assert first.bodies
+    assert second.bodies
+    assert bodies(0, 4_000) == first.bodies + second.bodies
+
+
+@pytest.mark.invariant("I2")
+def test_leases_are_renewed_while_a_batch_runs_longer_than_they_do(streams: Streams) -> None:
+    """Another consumer polls all the while and gets nothing."""
+    streams.put(streams.numbered(0, 300))
+    running, may_end = threading.Event(), threading.Event()
+    seen = Collected()
+
+    def handler(frame: DataFrame, batch_id: int) -> None:
+        running.set()
+        assert may_end.wait(120)
+        seen(frame, batch_id)
+
+    query = streams.start(streams.source(visibilityTimeout="1s"), handler)
+    try:
+        assert running.wait(60)
+        other = streams.consumer()
+        taken: list[object] = []
+        ends: set[int] = set()
+
+        def has_been_renewed_over_four_timeouts() -> bool:
+            taken.extend(other.get(1_000))
+            rows = streams.lane.store.buckets.read_many(streams.lane.lane_id, range(2))
+            ends.update(
+                lease.until_us for row in rows.values() if row for lease in row.value.leases
+            )
+            return max(ends) - min(ends) > 4_000_000
+
+        wait_until(has_been_renewed_over_four_timeouts, describe=lambda: f"lease ends: {ends}")
+    finally:
+        may_end.set()
+    assert query.awaitTermination(120)
+
+    assert [] == taken
+    assert bodies(0, 300) == seen.bodies
+    assert {1} == {row.delivery_count for row in seen.rows}
+    assert streams.is_empty()

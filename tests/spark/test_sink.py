@@ -1,0 +1,334 @@
+"""The sink appears whole and once, or not at all, whoever writes it again (I7)."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import SinkFenced
+from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult, WriteUnder
+from cassieq_spark.queue import transaction
+from cassieq_spark.testing import wait_until
+from tests.fixtures.streams import Collected, Streams, bodies, bodies_of, failure_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+@pytest.mark.invariant("I7")
+def test_a_batch_that_is_written_again_under_its_id_is_there_once(streams: Streams) -> None:
+    streams.put(streams.numbered(0, 700), sinkId=f"{streams.queue.name}", batchId=0)
+    streams.put(streams.numbered(0, 700), sinkId=f"{streams.queue.name}", batchId=0)
+    assert bodies(0, 700) == bodies_of(streams.look().collect())
+
+    streams.put(streams.numbered(700, 900), sinkId=f"{streams.queue.name}", batchId=1)
+    assert bodies(0, 900) == bodies_of(streams.look().collect())
+
+
+@pytest.mark.invariant("I7")
+def test_a_reader_that_polls_never_sees_a_part_of_an_uncommitted_batch(streams: Streams) -> None:
+    """One task is done and the other half-way while others look, count and get."""
+    half, may_end = streams.directory / "half", streams.directory / "may_end"
+    sink_id = streams.queue.name
+    frame = streams.numbered(0, 4_000)
+
+    with ThreadPoolExecutor(1) as writer:
+        written = writer.submit(
+            streams.put,
+            frame.mapInArrow(_stops_half_way(half, may_end), frame.schema),
+            sinkId=sink_id,
+            batchId=0,
+            chunkMessages=100,
+        )
+        try:
+            wait_until(half.exists, describe="a task to be half-way")
+            wait_until(lambda: streams.queue.stats().buckets.get("prepared", 0) > 1)
+            other = streams.consumer()
+            for _ in range(5):
+                assert 0 == streams.queue.stats().visible
+                assert [] == other.get(10_000)
+            assert 0 == streams.look().count()
+        finally:
+            may_end.touch()
+        while not written.done():
+            seen = streams.queue.stats().visible
+            sink = streams.lane.store.sinks.read(sink_id)
+            assert sink is not None
+            assert seen == 0 or sink.value.last == 0
+        written.result()
+    assert 4_000 == streams.queue.stats().visible
+    assert bodies(0, 4_000) == bodies_of(streams.look().collect())
+
+
+@pytest.mark.invariant("I7")
+def test_a_write_that_fails_half_way_leaves_nothing_to_be_seen(streams: Streams) -> None:
+    frame = streams.numbered(0, 2_000)
+
+    def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.slice(0, 600)
+            raise RuntimeError("half-way")
+
+    with pytest.raises(PySparkException, match="half-way"):
+        streams.put(frame.mapInArrow(fails, frame.schema), chunkMessages=100)
+
+    assert 0 == streams.queue.stats().visible
+    assert [] == streams.consumer().get(10)
+    streams.put(streams.numbered(0, 300))
+    assert bodies(0, 300) == streams.drain().bodies
+
+
+@pytest.mark.invariant("I7")
+def test_a_replayed_batch_of_a_query_is_in_its_target_once(streams: Streams) -> None:
+    """foreachBatch wrote its batch, then failed: the restart writes it under the same id."""
+    target = streams.another("target")
+    streams.put(streams.numbered(0, 800))
+    seen = Collected()
+
+    def handler(frame: DataFrame, batch_id: int) -> None:
+        seen(frame, batch_id)
+        target.put(frame.select("body"), sinkId=target.queue.name, batchId=batch_id)
+        if seen.batch_ids == [0, 1]:
+            raise RuntimeError("after the write")
+
+    source = streams.source(maxMessagesPerTrigger=300)
+    assert "after the write" in failure_of(streams.start(source, handler))
+    assert streams.start(source, handler).awaitTermination(120)
+
+    assert [0, 1, 1, 2] == seen.batch_ids
+    assert bodies(0, 800) == bodies_of(target.look().collect())
+    assert streams.is_empty()
+
+
+@pytest.mark.invariant("I7")
+def test_a_query_from_queue_to_queue_moves_every_message_once(streams: Streams) -> None:
+    target = streams.another("target", bucket_size=300)
+    for number in range(2):
+        streams.put(streams.numbered(number * 1_000, (number + 1) * 1_000))
+        query = target.into(streams.source(maxMessagesPerTrigger=450))
+        assert query.awaitTermination(120)
+        assert bodies(0, (number + 1) * 1_000) == bodies_of(target.look().collect())
+    assert streams.is_empty()
+
+
+def test_two_writes_of_one_batch_under_one_sink_id_are_refused(streams: Streams) -> None:
+    """The second would be taken for a replay of the first, and lost [R26]."""
+    target = streams.another("target")
+    streams.put(streams.numbered(0, 100))
+
+    def handler(frame: DataFrame, batch_id: int) -> None:
+        for _ in range(2):
+            target.put(frame.select("body"), sinkId=target.queue.name, batchId=batch_id)
+
+    failure = failure_of(streams.start(streams.source(), handler))
+
+    assert "[cassieq:sink_id_reused]" in failure
+    assert "Give each write of a batch its own sink id" in failure
+    assert bodies(0, 100) == bodies_of(target.look().collect())
+
+
+def test_two_queries_with_one_sink_id_are_told(streams: Streams) -> None:
+    """They would skip each other's batches as replays [P9]."""
+    target = streams.another("target")
+    sink_id = target.queue.name
+    streams.put(streams.numbered(0, 100))
+    assert target.into(streams.source(), checkpoint="one", sinkId=sink_id).awaitTermination(120)
+
+    streams.put(streams.numbered(100, 200))
+    failure = failure_of(target.into(streams.source(), checkpoint="two", sinkId=sink_id))
+
+    assert f"[cassieq:sink_id_reused] sink id '{sink_id}' belongs to query" in failure
+    assert bodies(0, 100) == bodies_of(target.look().collect())
+
+
+def test_a_deleted_checkpoint_is_a_new_query_until_its_sink_is_forgotten(streams: Streams) -> None:
+    target = streams.another("target")
+    sink_id = target.queue.name
+
+    def run(first: int) -> object:
+        """From a file source: its new checkpoint begins with batch 0 and the old rows again."""
+        streams.put(streams.numbered(first, first + 100))
+        return target.into(streams.source(), sinkId=sink_id)
+
+    assert run(0).awaitTermination(120)
+    shutil.rmtree(target.checkpoint())
+    failure = failure_of(run(100))
+    assert "[cassieq:sink_id_reused]" in failure
+    assert "client.forget_sink(" in failure
+
+    target.client.forget_sink(target.queue.name, sink_id)
+    assert run(200).awaitTermination(120)
+    # The failed query's checkpoint is used: its batch 0 is replayed, then what came later.
+    assert bodies(0, 300) == bodies_of(target.look().collect())
+
+
+def test_one_sink_id_on_two_queues_is_refused(streams: Streams) -> None:
+    target = streams.another("target")
+    streams.put(streams.numbered(0, 10), sinkId=streams.queue.name, batchId=0)
+
+    with pytest.raises(PySparkException, match=r"\[cassieq:sink_id_reused\].*another queue"):
+        target.put(target.numbered(0, 10), sinkId=streams.queue.name, batchId=0)
+    assert 0 == target.queue.stats().visible
+
+
+def test_a_checkpoint_restored_from_a_backup_is_not_skipped_silently(streams: Streams) -> None:
+    """Its next batches have ids that the sink has seen with other rows [R4]."""
+    target = streams.another("target")
+    backup = target.directory / "backup"
+
+    def run(number: int) -> object:
+        streams.put(streams.numbered(number * 100, (number + 1) * 100))
+        return target.into(streams.source())
+
+    assert run(0).awaitTermination(120)
+    shutil.copytree(target.checkpoint(), backup)
+    for number in (1, 2):
+        assert run(number).awaitTermination(120)
+    shutil.rmtree(target.checkpoint())
+    shutil.copytree(backup, target.checkpoint())
+
+    failure = failure_of(run(3))
+
+    assert "[cassieq:sink_diverged]" in failure
+    assert "has committed batch 2 and was asked to write batch 1 again" in failure
+    assert bodies(0, 300) == bodies_of(target.look().collect())
+
+
+@pytest.mark.invariant("I7")
+@pytest.mark.parametrize("zombie_commits", ["first", "last"])
+def test_of_two_drivers_of_one_query_one_batch_gets_in(
+    streams: Streams, zombie_commits: str
+) -> None:
+    """Spark itself keeps two drivers off one checkpoint only where its file system can."""
+    lane = streams.lane
+    zombie, restarted = (
+        Identity(sink_id=streams.queue.name, lane=lane.lane_id, query_id="q", run=str(new_uuid()))
+        for _ in range(2)
+    )
+    results = {}
+    for who, written in ((zombie, b"zombie"), (restarted, b"restarted")):
+        admission = transaction.admit(lane, who, 0)
+        assert isinstance(admission, WriteUnder)
+        buckets = streams.write_buckets(who.sink_id, admission.epoch, [written])
+        results[who] = [TaskResult(who=who, epoch=admission.epoch, buckets=buckets)]
+
+    winner, loser = (zombie, restarted) if zombie_commits == "first" else (restarted, zombie)
+    assert 1 == transaction.commit(lane, winner, 0, results[winner])
+    with pytest.raises(SinkFenced, match=r"Two queries work on one checkpoint|epoch"):
+        transaction.commit(lane, loser, 0, results[loser])
+
+    expected = b"zombie" if zombie_commits == "first" else b"restarted"
+    assert {expected: 1} == dict(bodies_of(streams.look().collect()))
+    streams.consumer().get(10)
+    assert {"sealed": 1, "void": 1} == streams.queue.stats().buckets
+
+
+@pytest.mark.invariant("I7")
+def test_a_superseded_run_is_refused_for_good(streams: Streams) -> None:
+    """It has slept since batch 0; its driver must not commit batch 1 beside the new one."""
+    lane = streams.lane
+    old, new = (
+        Identity(sink_id=streams.queue.name, lane=lane.lane_id, query_id="q", run=str(new_uuid()))
+        for _ in range(2)
+    )
+    transaction.admit(lane, old, 0)
+    transaction.commit(lane, old, 0, [TaskResult(who=old, epoch=1)])
+    assert isinstance(transaction.admit(lane, new, 0), AlreadyCommitted)
+    transaction.commit(lane, new, 0, [TaskResult(who=new, epoch=None)])
+
+    with pytest.raises(SinkFenced, match="was superseded by run"):
+        transaction.admit(lane, old, 1)
+    with pytest.raises(SinkFenced, match="was superseded by run"):
+        transaction.commit(lane, old, 1, [TaskResult(who=old, epoch=2)])
+
+
+def test_a_copied_checkpoint_fences_the_first_query(streams: Streams) -> None:
+    """The copy takes the running batch over; the first query ends instead of acking it [P25]."""
+    streams.put(streams.numbered(0, 600))
+    running, may_end = threading.Event(), threading.Event()
+
+    def handler(frame: DataFrame, _: int) -> None:
+        frame.collect()
+        running.set()
+        assert may_end.wait(120)
+
+    source = streams.source(visibilityTimeout="0.5s")
+    query = streams.start(source, handler, checkpoint="first", once=False)
+    try:
+        assert running.wait(60)
+        shutil.copytree(streams.checkpoint("first"), streams.checkpoint("copy"))
+        held, may_copy_end = threading.Event(), threading.Event()
+
+        def holds(frame: DataFrame, _: int) -> None:
+            frame.collect()
+            held.set()
+            assert may_copy_end.wait(120)
+
+        copy = streams.start(
+            streams.source(visibilityTimeout="60s"), holds, checkpoint="copy", once=False
+        )
+        try:
+            assert held.wait(60)
+            run = {lease.run for lease in _leases(streams)}
+            assert 1 == len(run)
+            # The first run's renewal comes by every sixth of a second, and must not take it back.
+            renewals = _RenewalsSeen(streams)
+            wait_until(renewals.are_over, describe="the first run to let go")
+            may_end.set()
+            assert "[cassieq:stream_fenced]" in failure_of(query)
+            assert run == {lease.run for lease in _leases(streams)}
+        finally:
+            may_copy_end.set()
+            copy.processAllAvailable()
+            copy.stop()
+    finally:
+        may_end.set()
+        query.stop()
+    assert streams.is_empty()
+
+
+class _RenewalsSeen:
+    """Whether a second has gone by on the cluster's clock since it was made."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._clock = streams.lane.clock
+        self._until_us = self._clock.now_us() + 1_000_000
+
+    def are_over(self) -> bool:
+        return self._clock.now_us() > self._until_us
+
+
+def _leases(streams: Streams) -> list[object]:
+    rows = streams.lane.store.buckets.read_many(streams.lane.lane_id, range(4))
+    return [lease for row in rows.values() if row is not None for lease in row.value.leases]
+
+
+def _stops_half_way(
+    half: Path, may_end: Path
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The first partition waits after its first rows; the second one runs through."""
+
+    def stops(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext  # noqa: PLC0415 - in a worker
+
+        from cassieq_spark.testing import wait_until as wait  # noqa: PLC0415 - in a worker
+
+        for batch in batches:
+            yield batch.slice(0, 700)
+            context = TaskContext.get()
+            if context is not None and context.partitionId() == 0:
+                half.touch()
+                wait(may_end.exists, deadline_s=120)
+            yield batch.slice(700)
+
+    return stops
