@@ -188,7 +188,8 @@ class BulkWriter:
             outcome = lane.store.buckets.insert(
                 lane.lane_id, bucket, rules.writing(sink, now_us=lane.clock.now_us())
             )
-            if isinstance(outcome, Applied) and not lane.is_dropped(bucket):
+            is_ours = isinstance(outcome, Applied) and outcome.now.value.status is Status.WRITING
+            if is_ours and outcome.now is not None and not lane.is_dropped(bucket):
                 return _Open(bucket=bucket, row=outcome.now, sink=sink)
             event(_logger, "reserved_bucket_lost", queue=lane.queue, bucket=bucket)
 

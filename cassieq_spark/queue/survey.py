@@ -119,7 +119,10 @@ class Surveyor:
         self._finished = {
             bucket for bucket in self._finished if bucket >= reader or bucket in hinted
         }
-        rows = self._read(sorted(hinted - self._finished))
+        rows: dict[BucketNo, Stored[Bucket] | None] = {}
+        to_read = sorted(hinted - self._finished)
+        for at in range(0, len(to_read), _LARGEST_WINDOW):
+            rows |= self._read(to_read[at : at + _LARGEST_WINDOW])
         for bucket, row in rows.items():
             if row is not None:
                 self._consider(survey, bucket, row, now_us, below_id)

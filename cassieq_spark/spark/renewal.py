@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from cassieq_spark import metrics
-from cassieq_spark.errors import CassieqError, StreamFenced
+from cassieq_spark.errors import StreamFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue import settle
 from cassieq_spark.queue.settle import Extended
@@ -96,7 +96,7 @@ class Renewal:
                 continue
             try:
                 self._renew(held)
-            except CassieqError as error:
+            except Exception as error:  # noqa: BLE001 - without this thread all later leases run out
                 # The next period tries again; until the leases run out nothing is lost.
                 event(_logger, "renewal_failed", queue=self._lane.queue, error=str(error))
 
@@ -128,7 +128,9 @@ class Renewal:
             for bucket, result in results.items():
                 lost = self._held.get(bucket, frozenset()) & result.ended
                 if lost:
-                    self._held[bucket] -= lost
+                    left = self._held.pop(bucket) - lost
+                    if left:
+                        self._held[bucket] = left
                     metrics.LEASES_LOST.inc(len(lost))
                     event(
                         _logger,

@@ -81,7 +81,7 @@ TABLES: Final[dict[str, str]] = {
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE}""",
     "sink_list": f"""(
         sink_id text, list_id uuid, part int, data blob,
-        PRIMARY KEY ((sink_id, list_id), part)
+        PRIMARY KEY (sink_id, list_id, part)
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE}""",
     # No LWT, DELETE, TTL or initial insert, ever: each would write with a clock's timestamp, and no
     # value could win against it again (G4) [P19]. One partition a lane: one read gets all three.

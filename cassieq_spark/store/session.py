@@ -145,8 +145,12 @@ class CqlSession:
             except DRIVER_ERRORS as error:
                 return Done(_raising(error))
             return Done(lambda: rows)
-        self._count(statement)
-        return self._session.execute_async(self.prepare(statement), bound)
+        try:
+            prepared = self.prepare(statement)
+            self._count(statement)
+            return self._session.execute_async(prepared, bound)
+        except DRIVER_ERRORS as error:
+            return Done(_raising(error))
 
     def finish(self, future: Any, statement: Statement, params: Sequence[Any]) -> list[Any]:
         """Wait for what `start` sent; if it was not answered, run it again as `run` does."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cassieq_spark.store.session import CqlSession
+    from cassieq_spark.store.statements import Statement
 
 LIST_IN_ROW_BYTES: Final = 64 * 1024
 """A longer list goes into rows of its own: Paxos would carry it twice per CAS [R24]."""
@@ -48,11 +49,11 @@ class Sinks:
 
     def read(self, sink_id: str) -> Stored[SinkRow] | None:
         """The row by quorum."""
-        return self._found(self._session.one(statements.READ_SINK, (sink_id,)), sink_id)
+        return self._read(statements.READ_SINK, sink_id)
 
     def read_serial(self, sink_id: str) -> Stored[SinkRow] | None:
         """The row after every commit that was under way has ended."""
-        return self._found(self._session.one(statements.READ_SINK_SERIAL, (sink_id,)), sink_id)
+        return self._read(statements.READ_SINK_SERIAL, sink_id)
 
     def insert(self, sink_id: str, row: SinkRow) -> Outcome[SinkRow]:
         """CAS from no row; it comes before any bucket names the sink (design 8)."""
@@ -78,10 +79,19 @@ class Sinks:
             read=lambda: self.read(sink_id),
         )
 
-    def _found(self, row: Any, sink_id: str) -> Stored[SinkRow] | None:
+    def _read(self, statement: Statement, sink_id: str) -> Stored[SinkRow] | None:
+        row = self._session.one(statement, (sink_id,))
         if row is None or row.writer is None:
             return None
-        return Stored(value=self._decode(row, sink_id), version=Version.of_row(row))
+        try:
+            value = self._decode(row, sink_id)
+        except RowCorrupt:
+            # Its long list may have been cleaned away because the row moved on since we read it.
+            again = self._session.one(statement, (sink_id,))
+            if again is None or again.writer == row.writer:
+                raise
+            row, value = again, self._decode(again, sink_id)
+        return Stored(value=value, version=Version.of_row(row))
 
     def _store_list(self, sink_id: str, listed: BucketList) -> _ListRef:
         encoded = _encode_list(listed)
