@@ -80,9 +80,12 @@ def test_a_schema_that_no_queue_has_is_refused_by_name_before_a_message_is_taken
 ) -> None:
     streams.put(streams.numbered(0, 10))
 
-    with pytest.raises(PySparkException, match=rf"\[cassieq:option_invalid\] {re.escape(says)}"):
+    def read() -> None:
         query = streams.start(streams.source(schema), lambda batch, _: batch.collect())
         query.awaitTermination(120)
+
+    with pytest.raises(PySparkException, match=rf"\[cassieq:option_invalid\] {re.escape(says)}"):
+        read()
 
     stats = streams.queue.stats()
     assert (10, 0) == (stats.visible, stats.invisible)
@@ -99,7 +102,9 @@ def test_a_column_that_nobody_asked_for_is_not_built(
     for column, method in _EXPENSIVE.items():
         original = getattr(Builder, method)
 
-        def noting(self: Builder, *args: object, _as: str = column, _do: object = original) -> object:
+        def noting(
+            self: Builder, *args: object, _as: str = column, _do: object = original
+        ) -> object:
             built.append(_as)
             return _do(self, *args)
 

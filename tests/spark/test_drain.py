@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import functions as F
+from pyspark.sql.functions import current_timestamp
 
 from cassieq_spark.testing import wait_until
 from tests.fixtures.streams import Collected, Streams, bodies, bodies_of
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 def test_what_two_writers_put_at_once_is_read_once_and_acked_to_the_last_batch(
     streams: Streams,
 ) -> None:
+    # Spark 4.3 looks for Python formats at first use, and a second thread does not wait for that.
+    assert [] == streams.look().collect()
     frames = [streams.numbered(0, 3_000), streams.numbered(3_000, 6_000)]
     with ThreadPoolExecutor(len(frames)) as writers:
         list(writers.map(streams.put, frames))
@@ -88,7 +90,7 @@ def test_a_delayed_message_comes_when_it_is_due_and_not_before(streams: Streams)
     assert 1 <= streams.queue.stats().delayed
     collected = Collected()
     query = streams.start(
-        streams.source().withColumn("read_at", F.current_timestamp()), collected, once=False
+        streams.source().withColumn("read_at", current_timestamp()), collected, once=False
     )
     try:
         wait_until(lambda: len(collected.rows) >= 2, describe=lambda: str(streams.queue.stats()))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JJavaError
 
 import cassieq_spark
 
@@ -41,7 +41,7 @@ def test_the_format_can_be_registered_by_hand_and_again(streams: Streams) -> Non
 
 def test_a_format_of_another_name_is_not_ours(spark: SparkSession) -> None:
     """Else the two tests above would show nothing."""
-    with pytest.raises(PySparkException, match="DATA_SOURCE_NOT_FOUND"):
+    with pytest.raises(Py4JJavaError, match="DATA_SOURCE_NOT_FOUND"):
         spark.read.format("cassieq2").load()
 
 

@@ -166,9 +166,7 @@ def test_a_bucket_that_was_dropped_counts_as_acked_and_says_so(
         assert [] == restarted.plan(START, end)
 
     assert lost_before + 2 == metrics.LEASES_LOST.value
-    fields = [
-        record.fields for record in caplog.records if record.event == "lease_lost_on_replay"
-    ]
+    fields = [record.fields for record in caplog.records if record.event == "lease_lost_on_replay"]
     assert [(0, True), (1, True)] == sorted((each["bucket"], each["dropped"]) for each in fields)
 
 
@@ -192,4 +190,3 @@ def _leases(streams: Streams) -> list[Any]:
 
 def _by_bucket(plan: list[Planned]) -> dict[int, object]:
     return {planned.bucket: planned for planned in plan}
-

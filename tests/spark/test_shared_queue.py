@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cassieq_spark.testing import wait_until
-from tests.fixtures.streams import Collected, Streams, bodies
+from tests.fixtures.streams import Collected, Streams, bodies, failure_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -86,3 +87,64 @@ def test_leases_are_renewed_while_a_batch_runs_longer_than_they_do(streams: Stre
     assert bodies(0, 300) == seen.bodies
     assert {1} == {row.delivery_count for row in seen.rows}
     assert streams.is_empty()
+
+
+def test_a_copied_checkpoint_fences_the_first_query(streams: Streams) -> None:
+    """The copy takes the running batch over; the first query ends instead of acking it [P25]."""
+    streams.put(streams.numbered(0, 600))
+    running, may_end = threading.Event(), threading.Event()
+
+    def handler(frame: DataFrame, _: int) -> None:
+        frame.collect()
+        running.set()
+        assert may_end.wait(120)
+
+    source = streams.source(visibilityTimeout="0.5s")
+    query = streams.start(source, handler, checkpoint="first", once=False)
+    try:
+        assert running.wait(60)
+        shutil.copytree(streams.checkpoint("first"), streams.checkpoint("copy"))
+        held, may_copy_end = threading.Event(), threading.Event()
+
+        def holds(frame: DataFrame, _: int) -> None:
+            frame.collect()
+            held.set()
+            assert may_copy_end.wait(120)
+
+        copy = streams.start(
+            streams.source(visibilityTimeout="60s"), holds, checkpoint="copy", once=False
+        )
+        try:
+            assert held.wait(60)
+            run = {lease.run for lease in _leases(streams)}
+            assert 1 == len(run)
+            # The first run's renewal comes by every sixth of a second, and must not take it back.
+            renewals = _RenewalsSeen(streams)
+            wait_until(renewals.are_over, describe="the first run to let go")
+            may_end.set()
+            assert "[cassieq:stream_fenced]" in failure_of(query)
+            assert run == {lease.run for lease in _leases(streams)}
+        finally:
+            may_copy_end.set()
+            copy.processAllAvailable()
+            copy.stop()
+    finally:
+        may_end.set()
+        query.stop()
+    assert streams.is_empty()
+
+
+class _RenewalsSeen:
+    """Whether a second has gone by on the cluster's clock since it was made."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._clock = streams.lane.clock
+        self._until_us = self._clock.now_us() + 1_000_000
+
+    def are_over(self) -> bool:
+        return self._clock.now_us() > self._until_us
+
+
+def _leases(streams: Streams) -> list[object]:
+    rows = streams.lane.store.buckets.read_many(streams.lane.lane_id, range(4))
+    return [lease for row in rows.values() if row is not None for lease in row.value.leases]

@@ -1,0 +1,195 @@
+"""Lost answers, late writes and forced interleavings, between the driver and a real store."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter, deque
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from cassandra import InvalidRequest, OperationTimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from cassieq_spark.store.session import CqlSession
+    from cassieq_spark.store.statements import Statement
+
+GATE_DEADLINE_S: Final = 30.0
+"""A gate that does not fill by then breaks: a hung test ends, none expects it."""
+
+
+class Fault(StrEnum):
+    """What happens to one statement."""
+
+    REFUSE = "refuse"
+    """The server looks at it and will not run it: a definite answer."""
+
+    TIMEOUT_BEFORE = "timeout_before"
+    """It is lost on its way, and never applied."""
+
+    TIMEOUT_AFTER = "timeout_after"
+    """It is applied, its answer is lost."""
+
+    LATE = "late"
+    """It stays on its way, unanswered; it is applied when the test calls `FaultyStore.land`."""
+
+
+class Gate:
+    """Holds callers just before a statement until all of them are there."""
+
+    def __init__(self, callers: int) -> None:
+        self._barrier = threading.Barrier(callers)
+        self._places = callers
+        self._lock = threading.Lock()
+
+    def pass_through(self) -> None:
+        """Wait for the others; a caller beyond the last place goes straight on.
+
+        Raises:
+            threading.BrokenBarrierError: They did not come.
+        """
+        with self._lock:
+            self._places -= 1
+            has_place = self._places >= 0
+        if has_place:
+            self._barrier.wait(GATE_DEADLINE_S)
+
+
+class FaultyStore:
+    """An `Interceptor` with a schedule: by hand per statement name, or drawn from a seed.
+
+    Statements without an entry go through. Thread-safe. The schedule and what was sent are in
+    ``str(faults)``, and a block that fails inside `on` carries them as a note.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._plan: dict[tuple[str, int], Fault | Callable[[], None]] = {}
+        self._gates: dict[str, Gate] = {}
+        self._seen: Counter[str] = Counter()
+        self._on_their_way: deque[tuple[str, Callable[[], Any]]] = deque()
+        self._random: random.Random | None = None
+        self._rates: dict[str, tuple[Fault, ...]] = {}
+        self._rate = 0.0
+        self._title = "by hand"
+        self._history: list[str] = []
+
+    @classmethod
+    def seeded(
+        cls,
+        seed: int,
+        names: Iterable[str],
+        *,
+        rate: float,
+        faults: tuple[Fault, ...] = (Fault.TIMEOUT_BEFORE, Fault.TIMEOUT_AFTER),
+    ) -> FaultyStore:
+        """One that draws: each statement of these names fails with probability ``rate``.
+
+        With one thread, the same seed gives the same faults.
+        """
+        faulty = cls()
+        faulty._random = random.Random(seed)  # noqa: S311 - reproducible on purpose
+        faulty._rates = dict.fromkeys(names, faults)
+        faulty._rate = rate
+        faulty._title = f"seed={seed} rate={rate}"
+        return faulty
+
+    def plan(self, name: str, fault: Fault, *, after: int = 0, times: int = 1) -> None:
+        """Let the next ``times`` statements of that name fail, when ``after`` more have passed."""
+        with self._lock:
+            first = self._seen[name] + after + 1
+            for at in range(first, first + times):
+                self._plan[name, at] = fault
+
+    def before(self, name: str, action: Callable[[], None], *, after: int = 0) -> None:
+        """Run ``action`` once, in the caller's thread, just before a statement of that name."""
+        with self._lock:
+            self._plan[name, self._seen[name] + after + 1] = action
+
+    def park(self, name: str, callers: int) -> None:
+        """Hold the next ``callers`` statements of that name until all of them are there."""
+        with self._lock:
+            self._gates[name] = Gate(callers)
+
+    def land(self) -> int:
+        """Apply every statement that is still on its way, oldest first; how many there were."""
+        landed = 0
+        while True:
+            with self._lock:
+                if not self._on_their_way:
+                    return landed
+                name, proceed = self._on_their_way.popleft()
+                self._history.append(f"{name}: landed late")
+            proceed()
+            landed += 1
+
+    def around(
+        self,
+        statement: Statement,
+        params: tuple[Any, ...],  # noqa: ARG002 - the protocol has it
+        proceed: Callable[[], Any],
+    ) -> Any:
+        """See `cassieq_spark.store.session.Interceptor`."""
+        name = statement.name
+        with self._lock:
+            self._seen[name] += 1
+            planned = self._plan.pop((name, self._seen[name]), None) or self._drawn(name)
+            gate = self._gates.get(name)
+            told = planned.value if isinstance(planned, Fault) else "an action before it"
+            if planned is not None:
+                self._history.append(f"{name} #{self._seen[name]}: {told}")
+        if gate is not None:
+            gate.pass_through()
+        if planned is None:
+            return proceed()
+        if not isinstance(planned, Fault):
+            planned()
+            return proceed()
+        return self._fail(planned, name, proceed)
+
+    @contextmanager
+    def on(self, session: CqlSession) -> Iterator[FaultyStore]:
+        """Work on this session inside the block; what fails there is told the schedule."""
+        session.interceptor = self
+        try:
+            yield self
+        except BaseException as error:
+            error.add_note(str(self))
+            raise
+        finally:
+            session.interceptor = None
+
+    def __str__(self) -> str:
+        """The schedule: where it comes from, what is left of it, what it did."""
+        with self._lock:
+            left = [
+                f"{name} #{at}: {fault.value if isinstance(fault, Fault) else 'an action'}"
+                for (name, at), fault in sorted(self._plan.items(), key=lambda item: item[0])
+            ]
+            return "\n  ".join(
+                [
+                    f"faults ({self._title})",
+                    *(f"done  {line}" for line in self._history),
+                    *(f"to do {line}" for line in left),
+                ]
+            )
+
+    def _drawn(self, name: str) -> Fault | None:
+        if self._random is None or name not in self._rates:
+            return None
+        if self._random.random() >= self._rate:
+            return None
+        return self._random.choice(self._rates[name])
+
+    def _fail(self, fault: Fault, name: str, proceed: Callable[[], Any]) -> Any:
+        if fault is Fault.REFUSE:
+            raise InvalidRequest(f"{name} was refused by a fault of the test")
+        if fault is Fault.TIMEOUT_AFTER:
+            proceed()
+        if fault is Fault.LATE:
+            with self._lock:
+                self._on_their_way.append((name, proceed))
+        raise OperationTimedOut(f"{name}: {fault.value}")

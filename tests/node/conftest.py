@@ -1,0 +1,7 @@
+"""The queue that tests of store and queue share no part of."""
+
+from __future__ import annotations
+
+from tests.fixtures.queues import door, open_door
+
+__all__ = ["door", "open_door"]

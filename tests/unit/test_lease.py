@@ -1,0 +1,243 @@
+"""Claim, ack, extend, release, take over: what one CAS on a sealed bucket writes (design 5)."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from cassieq_spark.model import lease as rules
+from cassieq_spark.model.bucket import (
+    LEASES_LIMIT,
+    Bucket,
+    DeadSet,
+    Delayed,
+    Lease,
+    Returned,
+    Status,
+)
+from cassieq_spark.model.ids import EMPTY, Runs
+from cassieq_spark.model.lease import EXPIRY_MARGIN_US, RUNS_PER_LEASE, Terms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOW = 1_700_000_000_000_000
+LATER = NOW + 60_000_000
+EXPIRED = NOW - EXPIRY_MARGIN_US - 1
+TEN = Runs.span(0, 9)
+
+
+def terms(at_most: int = 100, **more: Any) -> Terms:
+    values = {"owner": "me", "run": None, "now_us": NOW, "until_us": LATER, **more}
+    return Terms(at_most=at_most, **values)
+
+
+def ids() -> Callable[[], UUID]:
+    numbers = itertools.count(1_000)
+    return lambda: UUID(int=next(numbers))
+
+
+def lease(number: int, runs: Runs, *, count: int = 1, until_us: int = LATER) -> Lease:
+    return Lease(
+        lease_id=UUID(int=number),
+        owner="other",
+        run=None,
+        delivery_count=count,
+        runs=runs,
+        until_us=until_us,
+    )
+
+
+def sealed(**parts: Any) -> Bucket:
+    return Bucket(**{"status": Status.SEALED, "changed_us": 0, "manifest": TEN, **parts})
+
+
+def test_a_claim_takes_the_lowest_fresh_ones_into_one_lease() -> None:
+    row, leases = rules.claim(sealed(fresh=TEN), terms(4), ids())
+    expected = Lease(
+        lease_id=UUID(int=1_000),
+        owner="me",
+        run=None,
+        delivery_count=1,
+        runs=Runs.span(0, 3),
+        until_us=LATER,
+    )
+    assert (expected,) == leases
+    assert sealed(changed_us=NOW, fresh=Runs.span(4, 9), leases=leases) == row
+
+
+@pytest.mark.parametrize("status", sorted(set(Status) - {Status.SEALED}))
+def test_nothing_is_claimed_from_a_bucket_that_is_not_sealed(status: Status) -> None:
+    row = replace(sealed(fresh=TEN), status=status)
+    assert (row, ()) == rules.claim(row, terms(), ids())
+    assert 0 == rules.claimable(row, now_us=NOW)
+    assert not rules.is_dying(row, now_us=NOW, max_deliveries=1)
+
+
+@pytest.mark.invariant("I2")
+def test_a_live_lease_is_nobody_elses_until_the_margin_is_over() -> None:
+    held = lease(1, TEN, until_us=NOW)
+    row = sealed(leases=(held,))
+    at_the_end = terms(now_us=NOW + EXPIRY_MARGIN_US)
+    assert ((held,), ()) == (
+        rules.claim(row, at_the_end, ids())[0].leases,
+        rules.claim(row, at_the_end, ids())[1],
+    )
+    assert 0 == rules.claimable(row, now_us=NOW + EXPIRY_MARGIN_US)
+
+    _, leases = rules.claim(row, terms(now_us=NOW + EXPIRY_MARGIN_US + 1), ids())
+    assert [(2, TEN)] == [(one.delivery_count, one.runs) for one in leases]
+
+
+def test_what_came_back_goes_out_first_and_counts_are_not_mixed() -> None:
+    row = sealed(
+        fresh=Runs.span(6, 9),
+        returned=(Returned(deliveries=1, runs=Runs.span(0, 1)),),
+        leases=(lease(7, Runs.span(2, 3), count=4, until_us=EXPIRED),),
+        delayed=(
+            Delayed(due_us=NOW, runs=Runs.span(4, 4)),
+            Delayed(due_us=NOW + 1, runs=Runs.span(5, 5)),
+        ),
+    )
+    assert 9 == rules.claimable(row, now_us=NOW)
+    after, leases = rules.claim(row, terms(6), ids())
+    assert [(one.delivery_count, one.runs) for one in leases] == [
+        (1, Runs.span(4, 4)),  # delayed: never delivered
+        (2, Runs.span(0, 1)),
+        (5, Runs.span(2, 3)),
+        (1, Runs.span(6, 6)),
+    ]
+    assert Runs.span(7, 9) == after.fresh
+    assert (Delayed(due_us=NOW + 1, runs=Runs.span(5, 5)),) == after.delayed
+    assert () == after.returned
+
+
+def test_a_claim_stays_below_the_triggers_target() -> None:
+    row = sealed(fresh=Runs.span(3, 9), returned=(Returned(deliveries=1, runs=Runs.span(0, 2)),))
+    assert 3 == rules.claimable(row, now_us=NOW, below=3)
+    after, leases = rules.claim(row, terms(below=2), ids())
+    assert [Runs.span(0, 1)] == [one.runs for one in leases]
+    assert (Returned(deliveries=1, runs=Runs.span(2, 2)),) == after.returned
+    assert Runs.span(3, 9) == after.fresh
+
+
+def test_a_lease_holds_so_few_runs_that_an_offset_can_name_them() -> None:
+    scattered = Runs.from_offsets(range(0, 4 * RUNS_PER_LEASE, 2))
+    _, (one,) = rules.claim(sealed(fresh=scattered), terms(10_000), ids())
+    assert RUNS_PER_LEASE == len(one.runs.pairs)
+
+
+def test_r6_expired_leases_are_merged_by_the_claim_even_above_the_limit() -> None:
+    """64 leases of 100 ids each ran out, everybody asks for one message: it must be found."""
+    many = tuple(
+        lease(at + 1, Runs.span(10 * at, 10 * at + 9), until_us=EXPIRED)
+        for at in range(LEASES_LIMIT)
+    )
+    row = sealed(manifest=Runs.span(0, 10 * LEASES_LIMIT - 1), leases=many)
+    assert 10 * LEASES_LIMIT == rules.claimable(row, now_us=NOW)
+    after, (one,) = rules.claim(row, terms(1), ids())
+    assert (one,) == after.leases
+    assert (2, Runs.span(0, 0)) == (one.delivery_count, one.runs)
+    assert (Returned(deliveries=1, runs=Runs.span(1, 10 * LEASES_LIMIT - 1)),) == after.returned
+
+
+def test_r6_a_row_full_of_live_leases_takes_no_further_one() -> None:
+    """Neither from what came back nor from what is fresh; both stay where they are."""
+    many = tuple(lease(at + 1, Runs.span(at, at)) for at in range(LEASES_LIMIT))
+    end = LEASES_LIMIT
+    row = sealed(
+        fresh=Runs.span(end, end),
+        returned=(Returned(deliveries=1, runs=Runs.span(end + 1, end + 1)),),
+        leases=many,
+    )
+    assert 0 == rules.claimable(row, now_us=NOW)
+    assert (replace(row, changed_us=NOW), ()) == rules.claim(row, terms(), ids())
+
+
+@pytest.mark.invariant("I4")
+def test_an_acked_message_is_in_no_part_of_the_row_and_the_last_ack_drains() -> None:
+    row = sealed(leases=(lease(1, Runs.span(0, 4)), lease(2, Runs.span(5, 9))))
+    some = rules.ack(row, {UUID(int=1): Runs.span(1, 2), UUID(int=2): None}, now_us=NOW)
+    assert (lease(1, Runs.of((0, 0), (3, 4))),) == some.leases
+    assert Status.SEALED is some.status
+    everything = rules.ack(some, {UUID(int=1): None}, now_us=NOW)
+    assert sealed(status=Status.DRAINED, changed_us=NOW) == everything
+
+
+@pytest.mark.invariant("I3")
+def test_an_ack_of_a_lease_that_ended_touches_no_other_delivery() -> None:
+    row = sealed(leases=(lease(2, TEN, count=2),))
+    assert replace(row, changed_us=NOW) == rules.ack(row, {UUID(int=1): None}, now_us=NOW)
+
+
+@pytest.mark.invariant("I3")
+def test_r20_a_lease_that_ran_out_and_was_not_claimed_again_still_acks() -> None:
+    row = sealed(leases=(lease(1, TEN, until_us=EXPIRED),))
+    assert Status.DRAINED is rules.ack(row, {UUID(int=1): None}, now_us=NOW).status
+
+
+def test_extend_moves_the_end_of_the_named_leases_only() -> None:
+    row = sealed(leases=(lease(1, Runs.span(0, 4)), lease(2, Runs.span(5, 9))))
+    after = rules.extend(row, [UUID(int=2), UUID(int=9)], until_us=LATER + 5, now_us=NOW)
+    assert [LATER, LATER + 5] == [one.until_us for one in after.leases]
+
+
+def test_r17_take_over_changes_the_run_and_the_end_and_nothing_else() -> None:
+    run = UUID(int=77)
+    row = sealed(leases=(lease(1, Runs.span(0, 4)), lease(2, Runs.span(5, 9))))
+    after = rules.take_over(row, [UUID(int=1)], run=run, until_us=LATER + 5, now_us=NOW)
+    first = replace(row.leases[0], run=run, until_us=LATER + 5)
+    assert (first, row.leases[1]) == after.leases
+
+
+def test_release_gives_back_at_once_and_uses_up_a_delivery() -> None:
+    row = sealed(leases=(lease(1, Runs.span(0, 4), count=3), lease(2, Runs.span(5, 9))))
+    after = rules.release(row, [UUID(int=1)], now_us=NOW)
+    assert (Returned(deliveries=3, runs=Runs.span(0, 4)),) == after.returned
+    assert (row.leases[1],) == after.leases
+
+
+def test_p18_a_claim_that_nobody_held_uses_up_no_delivery() -> None:
+    row = sealed(leases=(lease(1, TEN, count=1),))
+    after = rules.release(row, [UUID(int=1)], now_us=NOW, is_counted=False)
+    assert (Returned(deliveries=0, runs=TEN),) == after.returned
+    _, (again,) = rules.claim(after, terms(max_deliveries=1), ids())
+    assert 1 == again.delivery_count
+
+
+def test_r14_what_dies_is_a_fresh_set_beside_the_old_ones() -> None:
+    old = DeadSet(set_id=UUID(int=5), runs=Runs.span(9, 9))
+    row = sealed(
+        fresh=Runs.span(8, 8),
+        leases=(
+            lease(1, Runs.span(0, 1), count=2, until_us=EXPIRED),
+            lease(2, Runs.span(2, 3), count=3, until_us=EXPIRED),
+            lease(3, Runs.span(4, 5), count=1, until_us=EXPIRED),
+        ),
+        returned=(Returned(deliveries=2, runs=Runs.span(6, 7)),),
+        dead=(old,),
+    )
+    assert rules.is_dying(row, now_us=NOW, max_deliveries=2)
+    assert 3 == rules.claimable(row, now_us=NOW, max_deliveries=2)
+    after, leases = rules.claim(row, terms(max_deliveries=2), ids())
+    assert (old, DeadSet(set_id=UUID(int=1_000), runs=Runs.of((0, 3), (6, 7)))) == after.dead
+    assert [(2, Runs.span(4, 5)), (1, Runs.span(8, 8))] == [
+        (one.delivery_count, one.runs) for one in leases
+    ]
+
+
+def test_r22_nothing_dies_without_a_limit() -> None:
+    row = sealed(leases=(lease(1, TEN, count=10_000, until_us=EXPIRED),))
+    assert not rules.is_dying(row, now_us=NOW, max_deliveries=None)
+    after, (one,) = rules.claim(row, terms(), ids())
+    assert (10_001, ()) == (one.delivery_count, after.dead)
+
+
+def test_a_claim_that_finds_nothing_changes_no_message() -> None:
+    row = sealed(leases=(lease(1, TEN),))
+    assert (replace(row, changed_us=NOW), ()) == rules.claim(row, terms(), ids())
+    assert EMPTY == row.fresh

@@ -1,0 +1,78 @@
+"""The source's offset names exactly what its micro-batch holds (design 7)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cassieq_spark.errors import OffsetUnreadable
+from cassieq_spark.model.ids import BucketNo, LaneId, Runs
+from cassieq_spark.model.offset import INITIAL, LeasedRuns, SourceOffset
+
+RUNS = st.sets(st.integers(0, 300), min_size=1, max_size=20).map(Runs.from_offsets)
+LEASED = st.builds(
+    LeasedRuns, bucket=st.integers(0, 50).map(BucketNo), lease_id=st.uuids(), runs=RUNS
+)
+OFFSETS = st.builds(
+    SourceOffset,
+    stream=st.uuids(),
+    lane=st.uuids().map(LaneId),
+    seq=st.integers(1, 10**6),
+    leases=st.lists(LEASED, unique_by=lambda one: (one.bucket, one.lease_id)).map(tuple),
+)
+
+
+@given(OFFSETS)
+@pytest.mark.invariant("I8")
+def test_an_offset_that_spark_has_logged_is_read_back_as_it_was(offset: SourceOffset) -> None:
+    assert offset == SourceOffset.from_json(json.loads(json.dumps(offset.to_json())))
+
+
+def test_the_logged_form_is_one_entry_per_run() -> None:
+    lane, stream, lease = UUID(int=1), UUID(int=2), UUID(int=3)
+    offset = SourceOffset(
+        stream=stream,
+        lane=LaneId(lane),
+        seq=5,
+        leases=(LeasedRuns(bucket=BucketNo(7), lease_id=lease, runs=Runs.of((0, 2), (4, 4))),),
+    )
+    assert offset.to_json() == {
+        "v": 1,
+        "stream": str(stream),
+        "lane": str(lane),
+        "seq": 5,
+        "leases": [[7, str(lease), 0, 2], [7, str(lease), 4, 4]],
+    }
+
+
+def test_p23_the_initial_offset_is_a_constant() -> None:
+    assert {"v": 1, "stream": None, "lane": None, "seq": 0, "leases": []} == INITIAL.to_json()
+    assert INITIAL == SourceOffset.from_json(INITIAL.to_json())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"v": 2},
+        {"stream": "x"},
+        {"lane": 5},
+        {"seq": "many"},
+        {"leases": [[1, str(UUID(int=1)), 5, 4]]},
+        {"leases": [[1, 2]]},
+        {"leases": None},
+    ],
+    ids=str,
+)
+def test_something_else_is_refused_in_words(damage: dict[str, Any]) -> None:
+    with pytest.raises(OffsetUnreadable, match="checkpoint"):
+        SourceOffset.from_json({**INITIAL.to_json(), **damage})
+
+
+def test_another_sources_offset_is_refused_in_words() -> None:
+    with pytest.raises(OffsetUnreadable, match="another source"):
+        SourceOffset.from_json({"topic": {"0": 5}})
