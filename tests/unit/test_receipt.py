@@ -1,0 +1,69 @@
+"""A receipt says what it said, and anything else is refused by name."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from cassieq_spark.errors import ReceiptInvalid
+from cassieq_spark.model.ids import BucketNo, LaneId
+from cassieq_spark.model.receipt import TEXT_LENGTH, Receipt
+
+receipts = st.builds(
+    Receipt,
+    lane=st.uuids().map(LaneId),
+    bucket=st.integers(0, (1 << 64) - 1).map(BucketNo),
+    lease_id=st.uuids(),
+    first=st.integers(0, (1 << 32) - 1),
+    last=st.integers(0, (1 << 32) - 1),
+)
+ONE = Receipt(lane=LaneId(UUID(int=1)), bucket=BucketNo(7), lease_id=UUID(int=2), first=3, last=3)
+
+
+@given(receipts)
+def test_what_is_encoded_is_decoded(receipt: Receipt) -> None:
+    text = receipt.encode()
+
+    assert TEXT_LENGTH == len(text)
+    assert receipt == Receipt.decode(text)
+
+
+@given(receipts, st.integers(0, TEXT_LENGTH - 1), st.sampled_from("ABCxyz019-_"))
+def test_one_changed_character_is_noticed(receipt: Receipt, at: int, other: str) -> None:
+    text = receipt.encode()
+    assume(text[at] != other)
+    changed = text[:at] + other + text[at + 1 :]
+
+    try:
+        decoded = Receipt.decode(changed)
+    except ReceiptInvalid:
+        return
+    # The last character carries bits that stand for nothing.
+    assert TEXT_LENGTH - 1 == at
+    assert receipt == decoded
+
+
+@given(st.one_of(st.text(), st.text(min_size=TEXT_LENGTH, max_size=TEXT_LENGTH)))
+def test_random_text_is_refused_and_nothing_else_is_raised(text: str) -> None:
+    with pytest.raises(ReceiptInvalid):
+        Receipt.decode(text)
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        (None, "text, not NoneType"),
+        (b"bytes", "text, not bytes"),
+        (ONE.encode()[:-1], "Was it cut?"),
+        ("é" * TEXT_LENGTH, "letters, digits"),
+        ("!" * TEXT_LENGTH, "letters, digits"),
+        ("A" * TEXT_LENGTH, "version 0"),
+        ("AQ" + "A" * (TEXT_LENGTH - 2), "checksum"),
+    ],
+)
+def test_each_way_to_be_wrong_is_named(what: object, says: str) -> None:
+    with pytest.raises(ReceiptInvalid, match=says.replace("?", r"\?")):
+        Receipt.decode(what)
