@@ -35,7 +35,7 @@ class ReadOptions:
 
     connection: ConnectionOptions
     queue: QueueName
-    min_partitions: int
+    min_partitions: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class SourceOptions:
 
     connection: ConnectionOptions
     queue: QueueName
-    min_partitions: int
+    min_partitions: int | None
     max_messages_per_trigger: int | None
     visibility_timeout_s: float | None
     consumer: str | None

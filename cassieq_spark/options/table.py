@@ -108,9 +108,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         name="minPartitions",
         scopes=_READING,
         values=values.whole(1, 100_000),
-        default=2,
         unit="input partitions",
-        doc="Spread a batch over at least so many tasks, as far as there are messages.",
+        example=16,
+        doc="Spread a batch over at least so many tasks, as far as there are messages. Unset: as "
+        "many as the driver's machine has cores, one per 10,000 to 100,000 messages.",
     ),
     Option(
         name="maxMessagesPerTrigger",
@@ -213,9 +214,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         name="bucket_size",
         scopes=_QUEUE,
         values=values.whole(1, 100_000, from_text=False),
-        default=10_000,
+        default=50_000,
         unit="ids",
-        doc="Ids per bucket.",
+        doc="Ids per bucket: LWTs are paid per bucket, so fewer and larger ones are cheaper.",
     ),
     Option(
         name="visibility_timeout",

@@ -6,6 +6,7 @@ that loses is not listed, so its buckets become void [P8].
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,15 +28,18 @@ if TYPE_CHECKING:
 
     from cassieq_spark.queue.lane import Lane
 
-BESIDE = 4
-"""Threads for LWTs beside the chunk writes: two buckets being opened, two being prepared."""
+MOST_AHEAD = 4
+"""So many buckets are opened ahead at most: each one that is not needed costs two LWTs."""
 
-MANY_FILLED = 4
-"""An attempt that has filled so many buckets opens two ahead."""
+BESIDE = 2 * MOST_AHEAD
+"""Threads for LWTs beside the chunk writes: as many buckets being opened as being prepared."""
 
 LARGEST_BLOCK = 8
 """A task's reservations grow 1, 2, 4, 8 buckets: few LWTs on the one monoton row for a large
 partition, few unused buckets for a small one."""
+
+HALF = 0.5
+LEAST_S = 1e-3
 
 BYTES_IN_FLIGHT = 8 * 1024 * 1024
 """More unanswered bytes make a node refuse connections as overloaded."""
@@ -87,6 +91,8 @@ class BulkWriter:
         self._block_size = 0
         self._next: deque[Future[_Open]] = deque()
         self._filled = 0
+        self._began = 0.0
+        self._fills_s = self._opens_s = LEAST_S
         self._current: _Open | None = None
         self._preparing: list[Future[tuple[BucketNo, int]]] = []
         self.written: tuple[tuple[BucketNo, int], ...] = ()
@@ -153,20 +159,27 @@ class BulkWriter:
         return current.count > 0 and current.size_bytes + more_bytes > self._bucket_bytes
 
     def _take_next(self) -> _Open:
-        return self._next.popleft().result() if self._next else self._open()
+        taken = self._next.popleft().result() if self._next else self._open()
+        self._began = self._lane.clock.monotonic()
+        return taken
 
     def _open_ahead(self, current: _Open) -> None:
-        """More, and earlier, the more buckets this attempt has filled: small ones waste none."""
-        if self._filled == 0 and current.count * 2 < self._lane.bucket_size:
+        """Just so far that no chunk waits for an LWT, by how long both have taken so far."""
+        fullness = max(
+            current.count / self._lane.bucket_size, current.size_bytes / self._bucket_bytes
+        )
+        is_slow = self._filled == 0 or self._fills_s > 2 * self._opens_s
+        if is_slow and fullness < HALF:
             return
-        wanted = 1 if self._filled < MANY_FILLED else 2
-        while len(self._next) < wanted:
+        wanted = math.ceil(self._opens_s / self._fills_s) if self._filled else 1
+        while len(self._next) < min(wanted, MOST_AHEAD):
             self._next.append(self._beside.submit(self._open))
 
     def _close_current(self, current: _Open) -> None:
         """Prepare it once its last chunk is stored; the next bucket's are sent meanwhile."""
         self._current = None
         self._filled += 1
+        self._fills_s = max(self._lane.clock.monotonic() - self._began, LEAST_S)
         self._writer.after_these(
             lambda: self._preparing.append(self._beside.submit(self._prepare, current))
         )
@@ -177,6 +190,7 @@ class BulkWriter:
         Below it, or refused, the bucket was closed already, and another is taken [R11].
         """
         lane = self._lane
+        began = lane.clock.monotonic()
         while True:
             with self._block_lock:
                 if self._block.first >= self._block.end:
@@ -190,6 +204,7 @@ class BulkWriter:
             )
             is_ours = isinstance(outcome, Applied) and outcome.now.value.status is Status.WRITING
             if is_ours and outcome.now is not None and not lane.is_dropped(bucket):
+                self._opens_s = lane.clock.monotonic() - began
                 return _Open(bucket=bucket, row=outcome.now, sink=sink)
             event(_logger, "reserved_bucket_lost", queue=lane.queue, bucket=bucket)
 

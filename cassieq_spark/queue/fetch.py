@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import DataLoss
 from cassieq_spark.model.ids import EMPTY, Runs
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
     from cassieq_spark.store.store import Store
     from cassieq_spark.store.tables.messages import ChunkRow
+
+
+OFFSETS_PER_READ: Final = 10_000
+"""One read asks for so many, so that the next are under way while these are worked on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +59,10 @@ def fetch(
     Raises:
         DataLoss: A planned message is not there: exactly the planned ids, or the task fails.
     """
-    wanted = [(planned.bucket, planned.runs) for planned in plan]
+    parts = [part for planned in plan for part in _parts(planned)]
+    wanted = [(part.bucket, part.runs) for part in parts]
     for position, chunks in store.messages.read(lane_id, wanted):
-        planned = plan[position]
+        planned = parts[position]
         seen = EMPTY
         for chunk in chunks:
             span = Runs.span(chunk.first, chunk.first + chunk.count - 1)
@@ -73,6 +78,17 @@ def fetch(
                 f"{planned.bucket} of queue {queue!r} (first offset {missing.first}). Was the "
                 "queue purged, deleted or repaired by hand while the batch ran?"
             )
+
+
+def _parts(planned: Planned) -> Iterator[Planned]:
+    """By whole multiples of `OFFSETS_PER_READ`, so that no chunk of a bulk writer is cut in two."""
+    if not planned.runs:
+        return
+    first = planned.runs.first // OFFSETS_PER_READ * OFFSETS_PER_READ
+    for low in range(first, planned.runs.last + 1, OFFSETS_PER_READ):
+        runs = planned.runs & Runs.span(low, low + OFFSETS_PER_READ - 1)
+        if runs:
+            yield replace(planned, runs=runs)
 
 
 def _is_delayed(chunk: ChunkRow, visible_at_us: int | None) -> bool:

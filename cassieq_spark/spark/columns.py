@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import zlib
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -46,13 +47,16 @@ SCHEMA: Final = StructType(
 )
 """All columns, in the order of a load without a schema."""
 
-_HEX: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+_HEX: Final = np.frombuffer(bytes(range(256)).hex().encode("ascii"), dtype=np.uint16)
+"""Two digits per byte."""
+
 _BASE64: Final = np.frombuffer(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", dtype=np.uint8
 )
 _UUID_TEXT: Final = 36
-_DASHES: Final = (8, 13, 18, 23)
-_DIGITS: Final = np.array([at for at in range(_UUID_TEXT) if at not in _DASHES])
+_UUID_GROUPS: Final = ((0, 8), (9, 13), (14, 18), (19, 23), (24, 36))
+_DERIVED_SAME: Final = 10
+"""So many bytes are the same in all derived message ids of a lane."""
 
 
 def _crc_table() -> NDArray[np.uint32]:
@@ -161,9 +165,9 @@ class Builder:
 
     def _message_ids(self, chunk: pa.RecordBatch, ids: NDArray[np.int64]) -> pa.Array:
         """What the writers chose; where they chose none, one derived from lane and id."""
-        derived = _derived_uuids(self._lane, ids)
         if chunks.MESSAGE_ID not in chunk.schema.names:
-            return _uuid_texts(derived)
+            return _derived_texts(self._lane, ids)
+        derived = _derived_uuids(self._lane, ids)
         column = chunk.column(chunks.MESSAGE_ID)
         width = column.type.byte_width
         raw = np.frombuffer(column.buffers()[1], dtype=np.uint8).reshape(-1, width)
@@ -178,17 +182,13 @@ class Builder:
         if lease is None:
             return pa.nulls(len(offsets), pa.string())
         head = receipt.prefix(self._lane, bucket, lease)
-        raw = np.empty((len(offsets), receipt.RAW_BYTES), dtype=np.uint8)
-        raw[:, : len(head)] = np.frombuffer(head, dtype=np.uint8)
-        offset_bytes = offsets.astype(">u4").view(np.uint8).reshape(-1, 4)
-        raw[:, len(head) : len(head) + 8] = np.tile(offset_bytes, 2)
+        tail = np.empty((len(offsets), receipt.RAW_BYTES - len(head)), dtype=np.uint8)
+        tail[:, :4] = tail[:, 4:8] = offsets.astype(">u4").view(np.uint8).reshape(-1, 4)
         crc = np.full(len(offsets), zlib.crc32(head) ^ 0xFFFFFFFF, dtype=np.uint32)
-        for at in range(len(head), len(head) + 8):
-            crc = _CRC[(crc ^ raw[:, at]) & 0xFF] ^ (crc >> np.uint32(8))
-        raw[:, len(head) + 8 :] = (
-            (crc ^ np.uint32(0xFFFFFFFF)).astype(">u4").view(np.uint8).reshape(-1, 4)
-        )
-        return _base64_texts(raw)
+        for at in range(8):
+            crc = _CRC[(crc ^ tail[:, at]) & 0xFF] ^ (crc >> np.uint32(8))
+        tail[:, 8:] = (crc ^ np.uint32(0xFFFFFFFF)).astype(">u4").view(np.uint8).reshape(-1, 4)
+        return _base64_texts(head, tail)
 
 
 def _all_columns() -> str:
@@ -217,31 +217,47 @@ def _derived_uuids(lane: LaneId, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
     """`model.ids.derived_message_id` for many, as (n, 16) bytes."""
     raw = np.empty((len(ids), 16), dtype=np.uint8)
     raw[:] = np.frombuffer(derived_message_id(lane, 0).bytes, dtype=np.uint8)
-    raw[:, 10:] = ids.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
+    raw[:, _DERIVED_SAME:] = ids.astype(">u8").view(np.uint8).reshape(-1, 8)[:, _DERIVED_SAME - 8 :]
     return raw
+
+
+def _derived_texts(lane: LaneId, ids: NDArray[np.int64]) -> pa.Array:
+    """`_uuid_texts` of `_derived_uuids`: the digits they share are written once."""
+    text = np.empty((len(ids), _UUID_TEXT), dtype=np.uint8)
+    text[:] = np.frombuffer(str(derived_message_id(lane, 0)).encode("ascii"), dtype=np.uint8)
+    own = ids.astype(">u8").view(np.uint8).reshape(-1, 8)[:, _DERIVED_SAME - 8 :]
+    text[:, -2 * own.shape[1] :] = _HEX[own].view(np.uint8)
+    return _texts(text)
 
 
 def _uuid_texts(raw: NDArray[np.uint8]) -> pa.Array:
     """(n, 16) bytes to canonical text."""
     text = np.full((len(raw), _UUID_TEXT), ord("-"), dtype=np.uint8)
-    digits = np.empty((len(raw), 32), dtype=np.uint8)
-    digits[:, 0::2] = _HEX[raw >> 4]
-    digits[:, 1::2] = _HEX[raw & 0xF]
-    text[:, _DIGITS] = digits
+    digits = _HEX[raw].view(np.uint8)
+    for at, (low, high) in enumerate(_UUID_GROUPS):
+        text[:, low:high] = digits[:, low - at : high - at]
     return _texts(text)
 
 
-def _base64_texts(raw: NDArray[np.uint8]) -> pa.Array:
-    """(n, m) bytes to base64url text without padding."""
-    width = raw.shape[1]
-    padded = np.zeros((len(raw), -(-width // 3) * 3), dtype=np.uint8)
-    padded[:, :width] = raw
-    one, two, three = padded[:, 0::3], padded[:, 1::3], padded[:, 2::3]
-    text = np.empty((len(raw), padded.shape[1] // 3 * 4), dtype=np.uint8)
-    text[:, 0::4] = _BASE64[one >> 2]
-    text[:, 1::4] = _BASE64[(one & 0x3) << 4 | two >> 4]
-    text[:, 2::4] = _BASE64[(two & 0xF) << 2 | three >> 6]
-    text[:, 3::4] = _BASE64[three & 0x3F]
+def _base64_texts(head: bytes, tail: NDArray[np.uint8]) -> pa.Array:
+    """A head in common and (n, m) bytes of their own to base64url text without padding.
+
+    Three bytes make four characters: what lies before the last whole three of the head is encoded
+    once.
+    """
+    whole = len(head) // 3 * 3
+    rest = len(head) - whole
+    own = np.zeros((len(tail), -(-(rest + tail.shape[1]) // 3) * 3), dtype=np.uint8)
+    own[:, :rest] = np.frombuffer(head[whole:], dtype=np.uint8)
+    own[:, rest : rest + tail.shape[1]] = tail
+    one, two, three = own[:, 0::3], own[:, 1::3], own[:, 2::3]
+    start = base64.urlsafe_b64encode(head[:whole])
+    text = np.empty((len(own), len(start) + own.shape[1] // 3 * 4), dtype=np.uint8)
+    text[:, : len(start)] = np.frombuffer(start, dtype=np.uint8)
+    text[:, len(start) :: 4] = _BASE64[one >> 2]
+    text[:, len(start) + 1 :: 4] = _BASE64[(one & 0x3) << 4 | two >> 4]
+    text[:, len(start) + 2 :: 4] = _BASE64[(two & 0xF) << 2 | three >> 6]
+    text[:, len(start) + 3 :: 4] = _BASE64[three & 0x3F]
     return _texts(np.ascontiguousarray(text[:, : receipt.TEXT_LENGTH]))
 
 

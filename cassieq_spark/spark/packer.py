@@ -24,6 +24,7 @@ class Packer:
         self._clock = clock
         self._messages = options.chunk_messages
         self._bytes = options.chunk_bytes
+        self._encoder = chunks.Encoder()
         self._waiting: pa.RecordBatch | None = None
         self._position = 0
 
@@ -66,4 +67,4 @@ class Packer:
         if delays is not None:
             now_us = self._clock.now_us()
             due_us = np.where(delays > 0, delays + now_us, 0).tolist()
-        self._writer.add(chunks.encode(part), part.num_rows, due_us)
+        self._writer.add(self._encoder.encode(part), part.num_rows, due_us)

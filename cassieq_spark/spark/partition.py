@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
     from cassieq_spark.options import ConnectionOptions
     from cassieq_spark.queue.lane import Lane
 
-MESSAGES_PER_PARTITION: Final = 50_000
-"""A task costs Spark about 10-20 ms; so many messages take a worker longer than that."""
+MOST_PER_PARTITION: Final = 100_000
+FEWEST_PER_PARTITION: Final = 10_000
+"""Beyond one task a core each costs Spark about 35 ms, what a worker takes for 50,000 messages (two
+cores, measured); so there are no more than cores, but for large batches, and for very small ones
+fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +59,13 @@ def spread(
     lane: Lane,
     connection: ConnectionOptions,
     names: tuple[str, ...],
-    at_least: int,
+    at_least: int | None,
 ) -> list[PlannedPartition]:
     """Partitions of about equal size, ids ascending.
 
     Args:
-        at_least: So many partitions, as far as there are messages for them.
+        at_least: So many partitions, as far as there are messages for them. Unset: one for each
+            core of the driver's machine, if that makes them neither tiny nor huge.
     """
     where = Where(
         connection=connection,
@@ -72,7 +77,9 @@ def spread(
     total = sum(planned.runs.count for planned in plan)
     if not total:
         return []
-    wanted = min(total, max(at_least, -(-total // MESSAGES_PER_PARTITION)))
+    if at_least is None:
+        at_least = min(os.cpu_count() or 1, -(-total // FEWEST_PER_PARTITION))
+    wanted = min(total, max(at_least, -(-total // MOST_PER_PARTITION)))
     share = -(-total // wanted)
     parts: list[list[Planned]] = [[]]
     room = share

@@ -34,7 +34,34 @@ STORED_TYPES: Final[dict[str, pa.DataType]] = {
 }
 
 _UUID_TEXT: Final = 36
-_WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1))
+_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1))
+_PLAIN: Final = pa.ipc.IpcWriteOptions()
+
+WORTHWHILE: Final = 0.9
+"""A compressed chunk is at most this share of the plain one."""
+
+TRIED_EVERY: Final = 16
+"""So many chunks: one that is compressed although the last was not worth it."""
+
+
+class Encoder:
+    """One writer's chunks, compressed where that pays.
+
+    Bodies that are compressed or encrypted already would only cost both sides time.
+    """
+
+    def __init__(self) -> None:
+        self._plain_left = 0
+
+    def encode(self, batch: pa.RecordBatch) -> bytes:
+        """As `encode`."""
+        if self._plain_left:
+            self._plain_left -= 1
+            return _stream(batch, _PLAIN)
+        payload = _stream(batch, _COMPRESSED)
+        if len(payload) > WORTHWHILE * batch.nbytes:
+            self._plain_left = TRIED_EVERY - 1
+        return payload
 
 
 def encode(batch: pa.RecordBatch) -> bytes:
@@ -43,6 +70,10 @@ def encode(batch: pa.RecordBatch) -> bytes:
     Args:
         batch: As `from_input` gives it, or a slice of it.
     """
+    return _stream(batch, _COMPRESSED)
+
+
+def _stream(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> bytes:
     names = [
         name
         for name in STORED_TYPES
@@ -51,7 +82,7 @@ def encode(batch: pa.RecordBatch) -> bytes:
     ]
     stored = batch.select(names)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, stored.schema, options=_WRITE_OPTIONS) as writer:
+    with pa.ipc.new_stream(sink, stored.schema, options=options) as writer:
         writer.write_batch(stored)
     return bytes(sink.getvalue())
 

@@ -215,6 +215,8 @@ class CqlSession:
                 if statement.kind is Kind.CAS:
                     prepared.serial_consistency_level = statement.serial_consistency
                 prepared.is_idempotent = statement.kind is not Kind.CAS
+                if statement.rows_per_page is not None:
+                    prepared.fetch_size = statement.rows_per_page
                 self._prepared[statement.name] = prepared
         return prepared
 

@@ -12,6 +12,9 @@ from typing import Final
 
 from cassandra import ConsistencyLevel
 
+ROWS_PER_PAGE: Final = 32
+"""Of message rows, up to 1 MB each: a page is 8 MB of ordinary chunks, and 32 MB at most."""
+
 
 class Kind(Enum):
     """What a statement does, and so the consistency it carries."""
@@ -40,6 +43,8 @@ class Statement:
     cql: str
     kind: Kind
     reach: Reach = Reach.HOME
+    rows_per_page: int | None = None
+    """None: the driver's 5,000; fewer where a row may be a megabyte."""
 
     @property
     def consistency(self) -> int:
@@ -61,8 +66,17 @@ class Statement:
 _ALL: dict[str, Statement] = {}
 
 
-def _statement(name: str, kind: Kind, cql: str, reach: Reach = Reach.HOME) -> Statement:
-    statement = Statement(name=name, cql=" ".join(cql.split()), kind=kind, reach=reach)
+def _statement(
+    name: str,
+    kind: Kind,
+    cql: str,
+    reach: Reach = Reach.HOME,
+    *,
+    rows_per_page: int | None = None,
+) -> Statement:
+    statement = Statement(
+        name=name, cql=" ".join(cql.split()), kind=kind, reach=reach, rows_per_page=rows_per_page
+    )
     if name in _ALL:
         raise ValueError(f"two statements are named {name}")
     _ALL[name] = statement
@@ -190,11 +204,13 @@ SCAN_MESSAGES: Final = _statement(
     "scan_messages", Kind.READ,
     """SELECT first, part, count, parts, payload, due_us, enqueued_us
        FROM {ks}.message WHERE lane = ? AND bucket = ?""",
+    rows_per_page=ROWS_PER_PAGE,
 )  # fmt: skip
 READ_MESSAGES: Final = _statement(
     "read_messages", Kind.READ,
     """SELECT first, part, count, parts, payload, due_us, enqueued_us
        FROM {ks}.message WHERE lane = ? AND bucket = ? AND first >= ? AND first <= ?""",
+    rows_per_page=ROWS_PER_PAGE,
 )  # fmt: skip
 # Decides nothing: it only says whether a bucket is worth a seal now.
 PEEK_BUCKET: Final = _statement(

@@ -10,14 +10,14 @@ import pytest
 
 from cassieq_spark.testing import wait_until
 from tests.fault.children.blocking import VARIABLE
-from tests.fixtures.streams import Streams, bodies, bodies_of, streams
+from tests.fixtures.streams import Streams, bodies, bodies_of, busy_client, streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.fixtures.processes import Script
 
-__all__ = ["streams"]
+__all__ = ["busy_client", "streams"]
 
 CHILD = Path(__file__).with_name("children") / "queue_to_queue.py"
 
@@ -70,4 +70,4 @@ def test_a_driver_killed_in_mid_batch_loses_and_doubles_nothing(
     wait_until(drained, deadline_s=60, describe=lambda: str(streams.queue.stats()))
     assert bodies(0, 1_300) == bodies_of(target.look().collect())
     assert bodies(0, 1_300) == target.drain(checkpoint="reader").bodies
-    assert target.is_empty(), target.queue.stats()
+    assert target.holds_nothing(), target.queue.stats()

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.fixtures.streams import streams
+from tests.fixtures.streams import busy_client, streams
 
-__all__ = ["streams"]
+__all__ = ["busy_client", "streams"]

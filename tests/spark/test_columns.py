@@ -12,8 +12,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.model import receipt
 from cassieq_spark.model.ids import BucketNo, LaneId, QueueName, derived_message_id
+from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.spark import columns
 from cassieq_spark.spark.columns import Builder
 
@@ -48,7 +48,7 @@ def test_every_column_comes_back_as_it_was_put(streams: Streams) -> None:
         assert 1 == row.delivery_count
         age_us = sealed_us - row.enqueued_at.replace(tzinfo=UTC).timestamp() * 1e6
         assert 0 <= age_us < 60e6
-        decoded = receipt.decode(row.receipt)
+        decoded = Receipt.decode(row.receipt)
         assert (lane, 0, offset) == (decoded.lane, decoded.bucket, decoded.first)
     assert first.enqueued_at.utcoffset() in (None, timedelta(0))
 

@@ -20,8 +20,17 @@ from tests.fixtures.streams import Collected, Streams, bodies, bodies_of, failur
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+
+@pytest.fixture
+def small_arrow_batches(spark: SparkSession) -> Iterator[None]:
+    """So that a task hands its first rows to the sink while it makes the next."""
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    spark.conf.set(name, "100")
+    yield
+    spark.conf.unset(name)
 
 
 @pytest.mark.invariant("I7")
@@ -35,6 +44,7 @@ def test_a_batch_that_is_written_again_under_its_id_is_there_once(streams: Strea
 
 
 @pytest.mark.invariant("I7")
+@pytest.mark.usefixtures("small_arrow_batches")
 def test_a_reader_that_polls_never_sees_a_part_of_an_uncommitted_batch(streams: Streams) -> None:
     """One task is done and the other half-way while others look, count and get."""
     half, may_end = streams.directory / "half", streams.directory / "may_end"
@@ -44,14 +54,18 @@ def test_a_reader_that_polls_never_sees_a_part_of_an_uncommitted_batch(streams: 
     with ThreadPoolExecutor(1) as writer:
         written = writer.submit(
             streams.put,
-            frame.mapInArrow(_stops_half_way(half, may_end), frame.schema),
+            streams.mapped(frame, _stops_half_way(half, may_end)),
             sinkId=sink_id,
             batchId=0,
             chunkMessages=100,
         )
         try:
             wait_until(half.exists, describe="a task to be half-way")
-            wait_until(lambda: streams.queue.stats().buckets.get("prepared", 0) > 1)
+            # Four buckets of the task that is done; the other's first rows wait in pipes, or not.
+            wait_until(
+                lambda: streams.queue.stats().buckets.get("prepared", 0) >= 4,
+                describe=lambda: str(streams.queue.stats()),
+            )
             other = streams.consumer()
             for _ in range(5):
                 assert 0 == streams.queue.stats().visible
@@ -70,16 +84,18 @@ def test_a_reader_that_polls_never_sees_a_part_of_an_uncommitted_batch(streams: 
 
 
 @pytest.mark.invariant("I7")
+@pytest.mark.usefixtures("small_arrow_batches")
 def test_a_write_that_fails_half_way_leaves_nothing_to_be_seen(streams: Streams) -> None:
     frame = streams.numbered(0, 2_000)
 
-    def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield batch.slice(0, 600)
-            raise RuntimeError("half-way")
+    def fails(rows: Iterator[Row]) -> Iterator[Row]:
+        for number, row in enumerate(rows):
+            yield row
+            if number == 600:
+                raise RuntimeError("half-way")
 
     with pytest.raises(PySparkException, match="half-way"):
-        streams.put(frame.mapInArrow(fails, frame.schema), chunkMessages=100)
+        streams.put(streams.mapped(frame, fails), chunkMessages=100)
 
     assert 0 == streams.queue.stats().visible
     assert [] == streams.consumer().get(10)
@@ -154,7 +170,7 @@ def test_a_deleted_checkpoint_is_a_new_query_until_its_sink_is_forgotten(streams
     target = streams.another("target")
     sink_id = target.queue.name
 
-    def run(first: int) -> object:
+    def run(first: int) -> StreamingQuery:
         """From a file source: its new checkpoint begins with batch 0 and the old rows again."""
         streams.put(streams.numbered(first, first + 100))
         return target.into(streams.source(), sinkId=sink_id)
@@ -185,7 +201,7 @@ def test_a_checkpoint_restored_from_a_backup_is_not_skipped_silently(streams: St
     target = streams.another("target")
     backup = target.directory / "backup"
 
-    def run(number: int) -> object:
+    def run(number: int) -> StreamingQuery:
         streams.put(streams.numbered(number * 100, (number + 1) * 100))
         return target.into(streams.source())
 
@@ -251,22 +267,19 @@ def test_a_superseded_run_is_refused_for_good(streams: Streams) -> None:
         transaction.commit(lane, old, 1, [TaskResult(who=old, epoch=2)])
 
 
-def _stops_half_way(
-    half: Path, may_end: Path
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _stops_half_way(half: Path, may_end: Path) -> Callable[[Iterator[Row]], Iterator[Row]]:
     """The first partition waits after its first rows; the second one runs through."""
 
-    def stops(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def stops(rows: Iterator[Row]) -> Iterator[Row]:
         from pyspark import TaskContext  # noqa: PLC0415 - in a worker
 
         from cassieq_spark.testing import wait_until as wait  # noqa: PLC0415 - in a worker
 
-        for batch in batches:
-            yield batch.slice(0, 700)
-            context = TaskContext.get()
-            if context is not None and context.partitionId() == 0:
+        context = TaskContext.get()
+        for number, row in enumerate(rows):
+            yield row
+            if number == 1_200 and context is not None and context.partitionId() == 0:
                 half.touch()
                 wait(may_end.exists, deadline_s=120)
-            yield batch.slice(700)
 
     return stops

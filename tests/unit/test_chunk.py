@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 from uuid import UUID
 
@@ -150,3 +151,22 @@ def test_delays_are_microseconds_and_none_where_nobody_waits() -> None:
     assert [0, 1_500_000, 0] == delays([None, 1.5, 0.0])
     assert delays([None, 0.0]) is None
     assert chunk.delays_us(batch(body=pa.array([b""]))) is None
+
+
+def test_what_does_not_compress_is_mostly_stored_as_it_is() -> None:
+    """And what does is compressed, also after a stretch that did not."""
+    noise = random.Random(7)  # noqa: S311 - the same in each run
+    encoder = chunk.Encoder()
+
+    def size_of(bodies: list[bytes]) -> float:
+        batch = chunk.from_input(pa.record_batch({"body": bodies}), position=0)
+        payload = encoder.encode(batch)
+        assert bodies == chunk.decode(payload).column("body").to_pylist()
+        return len(payload) / batch.nbytes
+
+    random_ = [size_of([noise.randbytes(96) for _ in range(200)]) for _ in range(40)]
+    text = [size_of([b"the same again and again"] * 200) for _ in range(40)]
+
+    assert all(share > chunk.WORTHWHILE for share in random_)
+    assert sum(share < chunk.WORTHWHILE for share in text) > 40 - chunk.TRIED_EVERY
+    assert text[-1] < 0.5

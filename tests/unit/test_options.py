@@ -46,7 +46,7 @@ def test_a_source_has_these_defaults() -> None:
     assert SourceOptions(
         connection=CONNECTION,
         queue=queue_name("orders"),
-        min_partitions=2,
+        min_partitions=None,
         max_messages_per_trigger=None,
         visibility_timeout_s=None,
         consumer=None,
@@ -102,7 +102,7 @@ def test_a_sink_has_these_defaults() -> None:
         queue=queue_name("orders"),
         sink_id=None,
         batch_id=None,
-        chunk_messages=1_000,
+        chunk_messages=2_500,
         chunk_bytes=262_144,
         bucket_bytes=33_554_432,
         writes_in_flight=8,

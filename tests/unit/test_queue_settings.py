@@ -13,7 +13,7 @@ from cassieq_spark.errors import OptionUnknown, RowCorrupt, SchemaMismatch
 from cassieq_spark.options import OPTIONS, QueueSettings, Scope
 
 DEFAULT_SETTINGS = QueueSettings(
-    bucket_size=10_000,
+    bucket_size=50_000,
     visibility_timeout_s=30.0,
     max_deliveries=None,
     dead_letter_queue=None,

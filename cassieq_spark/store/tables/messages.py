@@ -144,9 +144,7 @@ class Messages:
         for position, (bucket, runs) in enumerate(wanted):
             if len(sent) >= in_flight:
                 yield self._received(*sent.popleft())
-            # A chunk row is keyed by its first offset: the one that holds our first may begin
-            # before it, by less than the largest chunk.
-            params = (lane, bucket, max(0, runs.first - MAX_CHUNK_MESSAGES + 1), runs.last)
+            params = (lane, bucket, runs.first, runs.last)
             sent.append((position, self._session.start(statements.READ_MESSAGES, params), params))
         while sent:
             yield self._received(*sent.popleft())
@@ -155,6 +153,12 @@ class Messages:
         self, position: int, future: Any, params: tuple[Any, ...]
     ) -> tuple[int, list[ChunkRow]]:
         rows = self._session.finish(future, statements.READ_MESSAGES, params)
+        lane, bucket, first, _ = params
+        if first > 0 and not (rows and rows[0].first == first):
+            # A chunk row is keyed by its first offset: the one that holds ours begins before it, by
+            # less than the largest chunk.
+            before = (lane, bucket, max(0, first - MAX_CHUNK_MESSAGES + 1), first - 1)
+            rows = self._session.run(statements.READ_MESSAGES, before) + rows
         return position, list(_whole(rows))
 
 

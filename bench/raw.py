@@ -1,0 +1,154 @@
+"""The raw limit: the plain driver writes and reads what our sink stores, without a queue.
+
+Its client is a process that lives for the whole run, connected before anything is timed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import uuid
+from collections import deque
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pyarrow as pa
+from cassandra import ConsistencyLevel
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
+
+from cassieq_spark.store import chunk
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+BODY_BYTES = 96
+CHUNK_MESSAGES = 1_000
+CHUNKS_PER_BUCKET = 10
+IN_FLIGHT = 8
+DISTINCT = 64
+"""Payloads made before the clock runs; random bytes do not compress, so repeating them is fair."""
+
+_WRITE = """INSERT INTO {ks}.message (lane, bucket, first, part, count, parts, payload, enqueued_us)
+    VALUES (?, ?, ?, 0, ?, 1, ?, ?)"""
+_READ = """SELECT first, part, count, parts, payload, due_us, enqueued_us FROM {ks}.message
+    WHERE lane = ? AND bucket = ? AND first >= 0 AND first <= 9999"""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """``buckets`` partitions of a lane to ``write`` or to ``read``."""
+
+    verb: str
+    lane: uuid.UUID
+    buckets: int
+
+
+def bodies(count: int, seed: int) -> pa.Array:
+    """``count`` random bodies, binary."""
+    data = np.random.default_rng(seed).bytes(count * BODY_BYTES)
+    offsets = np.arange(count + 1, dtype=np.int32) * BODY_BYTES
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+
+
+class RawSide:
+    """One client process with ``IN_FLIGHT`` statements under way."""
+
+    def __init__(self, *, port: int, keyspace: str, seed: int) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._end, there = spawn.Pipe()
+        self._worker = spawn.Process(target=_work, args=(there, port, keyspace, seed), daemon=True)
+        self._worker.start()
+        self._end.recv()
+
+    def run(self, verb: str, lane: uuid.UUID, messages: int) -> float:
+        """Seconds to ``write`` or ``read`` so many messages; all of them are counted.
+
+        Raises:
+            RuntimeError: A count is off.
+        """
+        began = perf_counter()
+        self._end.send(Task(verb, lane, messages // (CHUNK_MESSAGES * CHUNKS_PER_BUCKET)))
+        done = self._end.recv()
+        took = perf_counter() - began
+        if done != messages:
+            raise RuntimeError(f"raw {verb}: {done} messages instead of {messages}")
+        return took
+
+    def __enter__(self) -> Self:
+        """Stop the worker with the block."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Stop the worker."""
+        self._end.send(None)
+        self._worker.join(10)
+        if self._worker.is_alive():
+            self._worker.kill()
+
+
+def _work(end: Connection, port: int, keyspace: str, seed: int) -> None:
+    profile = ExecutionProfile(
+        load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy("datacenter1")),
+        consistency_level=ConsistencyLevel.QUORUM,
+        request_timeout=30,
+    )
+    cluster = Cluster(
+        ["127.0.0.1"],
+        port=port,
+        protocol_version=5,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+    )
+    session = cluster.connect()
+    statements = {
+        "write": session.prepare(_WRITE.format(ks=keyspace)),
+        "read": session.prepare(_READ.format(ks=keyspace)),
+    }
+    for statement in statements.values():
+        statement.consistency_level = ConsistencyLevel.QUORUM
+    payloads = [
+        chunk.encode(
+            pa.RecordBatch.from_arrays(
+                [bodies(CHUNK_MESSAGES, seed * DISTINCT + at)], names=["body"]
+            )
+        )
+        for at in range(DISTINCT)
+    ]
+    end.send(True)
+    while (task := end.recv()) is not None:
+        if task.verb == "write":
+            end.send(_write(session, statements["write"], payloads, task))
+        else:
+            end.send(_read(session, statements["read"], task))
+    cluster.shutdown()
+
+
+def _write(session: Any, statement: Any, payloads: list[bytes], task: Task) -> int:
+    sent: deque[Any] = deque()
+    count = 0
+    for bucket in range(task.buckets):
+        for at in range(CHUNKS_PER_BUCKET):
+            if len(sent) >= IN_FLIGHT:
+                sent.popleft().result()
+            payload = payloads[(bucket * CHUNKS_PER_BUCKET + at) % DISTINCT]
+            params = (task.lane, bucket, at * CHUNK_MESSAGES, CHUNK_MESSAGES, payload, 1)
+            sent.append(session.execute_async(statement, params))
+            count += CHUNK_MESSAGES
+    while sent:
+        sent.popleft().result()
+    return count
+
+
+def _read(session: Any, statement: Any, task: Task) -> int:
+    sent: deque[Any] = deque()
+    count = 0
+    for bucket in range(task.buckets):
+        if len(sent) >= IN_FLIGHT:
+            count += sum(row.count for row in sent.popleft().result())
+        sent.append(session.execute_async(statement, (task.lane, bucket)))
+    while sent:
+        count += sum(row.count for row in sent.popleft().result())
+    return count

@@ -1,0 +1,118 @@
+"""A task attempt's buckets: its own, prepared, undecided until its sink row lists them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cassieq_spark.errors import SinkFenced
+from cassieq_spark.model import bucket as rules
+from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.pointer import Pointer
+from cassieq_spark.queue import seal
+from cassieq_spark.store.tables.monotons import Monoton
+from tests.fixtures.queues import payload
+
+if TYPE_CHECKING:
+    from tests.fixtures.queues import Door, OpenDoor
+
+
+@pytest.mark.invariant("I7")
+def test_what_is_written_is_invisible_until_it_is_committed(door: Door) -> None:
+    who = door.identity()
+    result = door.task(who, 0, b"a", b"b")
+    assert [2] == [count for _, count in result.buckets]
+    assert [] == door.drain()
+    assert 2 == door.commit(who, 0, result)
+    assert [b"a", b"b"] == door.drain()
+
+
+def test_p5_a_bulk_writer_reads_the_repair_pointer_after_its_row(door: Door) -> None:
+    """The reserved bucket was closed as a gap and dropped: another one is taken."""
+    door.faults.before(
+        "read_pointers",
+        lambda: door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, 1),
+    )
+    result = door.put_batch(0, b"a")
+    assert [(1, 1)] == list(result.buckets)
+    assert [b"a"] == door.drain()
+
+
+def test_r11_a_refused_bucket_is_replaced(door: Door) -> None:
+    door.store.buckets.insert(
+        door.lane.lane_id, BucketNo(0), rules.sealing(now_us=door.lane.clock.now_us())
+    )
+    assert [(1, 1)] == list(door.put_batch(0, b"a").buckets)
+    assert [b"a"] == door.drain()
+
+
+@pytest.mark.invariant("I7")
+def test_p8_attempts_have_buckets_of_their_own_and_the_loser_is_void(open_door: OpenDoor) -> None:
+    door, late = open_door(), open_door()
+    who = door.identity()
+    loser, winner = late.task(who, 0, b"a"), door.task(who, 0, b"a")
+    assert {bucket for bucket, _ in loser.buckets}.isdisjoint(
+        bucket for bucket, _ in winner.buckets
+    )
+    door.commit(who, 0, winner)
+    assert [b"a"] == door.drain()
+    assert Status.VOID is door.value(loser.buckets[0][0]).status
+
+
+def test_p8_a_bucket_closed_under_its_writer_fences_the_attempt(door: Door) -> None:
+    who = door.identity()
+    door.task(who, 0)
+    with door.bulk_writer(who, 1) as writer:
+        writer.add(payload(b"a"), 1)
+        (bucket,) = (at for at in range(3) if door.row(at) is not None)
+        door.lane.change_bucket(
+            BucketNo(bucket), lambda row: rules.voided(row, now_us=row.changed_us)
+        )
+        with pytest.raises(SinkFenced):
+            writer.finish()
+
+
+def test_a_bucket_takes_its_ids_or_its_bytes_whichever_is_first(door: Door) -> None:
+    result = door.task(door.identity(), 0, *(b"%d" % number for number in range(25)))
+    assert [10, 10, 5] == [count for _, count in result.buckets]
+    with door.bulk_writer(door.identity(), 1) as writer:
+        writer._bucket_bytes = 1
+        for body in (b"a", b"b"):
+            writer.add(payload(body), 1)
+        assert [1, 1] == [count for _, count in writer.finish()]
+
+
+@pytest.mark.invariant("I10")
+def test_what_was_reserved_and_not_used_is_given_back(door: Door) -> None:
+    door.put_batch(0, *(b"%d" % number for number in range(11)))
+    monoton = door.store.monotons.read(door.lane.lane_id)
+    assert monoton is not None
+    assert isinstance(monoton.value, Monoton)
+    rows = [door.value(bucket).status for bucket in range(monoton.value.next_id // 10)]
+    assert set(rows) <= {Status.SEALED, Status.VOID}
+    assert 11 == len(door.drain())
+
+
+@pytest.mark.invariant("I1")
+def test_delays_of_a_batch_are_groups_with_hints(door: Door) -> None:
+    who = door.identity()
+    door.task(who, 0)
+    with door.bulk_writer(who, 1) as writer:
+        now_us = door.lane.clock.now_us()
+        writer.add(payload(b"now", b"later"), 2, [0, now_us + 60_000_000])
+        buckets = writer.finish()
+    from cassieq_spark.model.sink_txn import TaskResult  # noqa: PLC0415
+
+    door.commit(who, 0, TaskResult(who=who, epoch=1, buckets=buckets))
+    assert [b"now"] == door.drain()
+    door.clock.advance(62)
+    assert [b"later"] == door.drain()
+
+
+def test_p2_a_seal_leaves_a_bulk_bucket_to_its_sink(door: Door) -> None:
+    result = door.task(door.identity(), 0, b"a")
+    closed = seal.close(door.lane, result.buckets[0][0])
+    assert closed is not None
+    assert Status.PREPARED is closed.row.value.status

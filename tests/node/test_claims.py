@@ -1,0 +1,198 @@
+"""Leases on a real node: one holder, one clock, no delivery burnt for nothing (design 5, 6)."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.pointer import MINUTE_US, Pointer, minute_of
+from cassieq_spark.queue import settle
+from cassieq_spark.testing.faults import Fault
+
+if TYPE_CHECKING:
+    from tests.fixtures.queues import Door, OpenDoor
+
+
+@pytest.mark.invariant("I2")
+def test_parked_claims_of_one_bucket_share_no_message(open_door: OpenDoor) -> None:
+    doors = [open_door() for _ in range(3)]
+    doors[0].put_batch(0, *(b"%d" % number for number in range(9)))
+    doors[0].faults.park("update_bucket", 3)
+    for door in doors[1:]:
+        door.faults._gates = doors[0].faults._gates
+    with ThreadPoolExecutor(3) as pool:
+        claimed = list(pool.map(lambda door: door.reader().get(3), doors))
+    bodies = [body for part in claimed for body in doors[0].bodies(part)]
+    assert sorted(set(bodies)) == sorted(bodies)
+    assert len(bodies) >= 3
+
+
+@pytest.mark.invariant("I2")
+def test_a_claim_whose_answer_was_lost_is_held_once(door: Door) -> None:
+    door.put_batch(0, b"a", b"b")
+    for fault in (Fault.TIMEOUT_AFTER, Fault.TIMEOUT_BEFORE):
+        door.faults.plan("update_bucket", fault)
+        claimed = door.reader().get(1)
+        assert 1 == len(claimed)
+        assert 1 == claimed[0].lease.delivery_count
+    assert [] == door.reader().get(1)
+
+
+def test_p17_the_hint_is_written_before_the_claim(door: Door) -> None:
+    result = door.put_batch(0, b"a")
+    hinted: list[tuple[int, int]] = []
+
+    def look() -> None:
+        first = minute_of(door.lane.created_us)
+        hinted.extend(door.store.hints.read(door.lane.lane_id, first, first + 60))
+
+    door.faults.before("update_bucket", look)
+    (claimed,) = door.reader(visibility_s=600).get(1)
+    expected = (minute_of(claimed.lease.until_us), result.buckets[0][0])
+    assert [expected] == hinted
+
+
+def test_p17_a_hint_that_the_time_pointer_has_passed_is_written_again(door: Door) -> None:
+    result = door.put_batch(0, b"a")
+    bucket = result.buckets[0][0]
+    far = minute_of(door.lane.clock.now_us()) + 5
+    door.faults.before(
+        "update_bucket",
+        lambda: door.store.pointers.advance(door.lane.lane_id, Pointer.TIME, far),
+    )
+    before = door.session.counts["write_hint"]
+    (claimed,) = door.reader().get(1)
+    assert bucket == claimed.bucket
+    assert before + 2 == door.session.counts["write_hint"]
+
+
+@pytest.mark.invariant("I10")
+def test_p17_the_time_pointer_stays_at_a_minute_that_still_matters(door: Door) -> None:
+    door.put_batch(0, b"a")
+    (claimed,) = door.reader(visibility_s=3_600).get(1)
+    door.clock.advance(1_800)
+    assert [] == door.reader().get(1)
+    passed = door.store.pointers.read(door.lane.lane_id).time
+    assert minute_of(door.lane.created_us) < passed <= minute_of(claimed.lease.until_us)
+    door.clock.advance(7_200)
+    assert [b"a"] == door.drain()
+
+
+def test_p18_a_claim_answered_after_its_end_is_given_back_uncounted(door: Door) -> None:
+    result = door.put_batch(0, b"a")
+    bucket = result.buckets[0][0]
+    door.faults.before("update_bucket", lambda: door.clock.advance(40))
+    assert [] == door.reader(visibility_s=30).get(1)
+    assert [0] == [part.deliveries for part in door.value(bucket).returned]
+    (claimed,) = door.reader().get(1)
+    assert 1 == claimed.lease.delivery_count
+
+
+def test_r21_a_lease_lasts_some_of_the_clients_own_cas_times(door: Door) -> None:
+    sender = door.store.sender
+    sender._durations_s.extend([2.0] * 64)
+    terms = door.reader(visibility_s=0.1)._claimer.terms(1)
+    assert 8_000_000 == terms.until_us - terms.now_us
+
+
+@pytest.mark.invariant("I1")
+def test_an_expired_lease_comes_back_with_a_higher_count(door: Door) -> None:
+    door.put_batch(0, b"a")
+    door.reader().get(1)
+    door.clock.advance(31)
+    (again,) = door.reader().get(1)
+    assert 2 == again.lease.delivery_count
+
+
+@pytest.mark.invariant("I3")
+def test_an_ack_of_a_delivery_that_was_claimed_again_touches_nothing(door: Door) -> None:
+    result = door.put_batch(0, b"a")
+    first = door.reader().get(1)
+    door.clock.advance(31)
+    second = door.reader().get(1)
+    door.ack(first)
+    assert [second[0].lease] == list(door.value(result.buckets[0][0]).leases)
+    door.ack(second)
+    assert Status.DRAINED is door.value(result.buckets[0][0]).status
+
+
+@pytest.mark.invariant("I4")
+@pytest.mark.parametrize("fault", [Fault.TIMEOUT_BEFORE, Fault.TIMEOUT_AFTER])
+def test_an_ack_whose_answer_was_lost_is_final(door: Door, fault: Fault) -> None:
+    door.put_batch(0, b"a", b"b")
+    claimed = door.reader().get(2)
+    door.faults.plan("update_bucket", fault)
+    door.ack(claimed)
+    door.clock.advance(3_600)
+    assert [] == door.reader().get(2)
+
+
+def test_r20_an_ack_after_the_end_counts_if_nobody_claimed_again(door: Door) -> None:
+    door.put_batch(0, b"a")
+    claimed = door.reader().get(1)
+    door.clock.advance(3_600)
+    door.ack(claimed)
+    assert [] == door.reader().get(1)
+
+
+@pytest.mark.invariant("I9")
+def test_p16_one_ack_of_any_number_of_messages_is_one_lwt(door: Door) -> None:
+    door.put_batch(0, *(b"%d" % number for number in range(9)))
+    claimed = [one for _ in range(3) for one in door.reader().get(3)]
+    before = door.session.counts["update_bucket"]
+    door.ack(claimed)
+    assert before + 1 == door.session.counts["update_bucket"]
+
+
+def test_r17_extend_never_takes_a_lease_back_from_a_later_run(door: Door) -> None:
+    old, new = new_uuid(), new_uuid()
+    door.put_batch(0, b"a")
+    (claimed,) = door.reader(run=old).get(1)
+    lease_id, until_us = claimed.lease.lease_id, claimed.lease.until_us
+    settle.take_over(door.lane, claimed.bucket, [lease_id], run=new, until_us=until_us + 1)
+    gone = new_uuid()
+    extended = settle.extend(
+        door.lane, claimed.bucket, [lease_id, gone], until_us=until_us + MINUTE_US, run=old
+    )
+    assert ({gone}, {lease_id}) == (extended.ended, extended.taken_over)
+    lease = door.value(claimed.bucket).lease(lease_id)
+    assert lease is not None
+    assert (new, until_us + 1) == (lease.run, lease.until_us)
+
+
+def test_released_messages_are_found_though_the_reader_pointer_has_passed(door: Door) -> None:
+    door.put_batch(0, b"a")
+    (claimed,) = door.reader().get(1)
+    assert claimed.bucket + 1 == door.store.pointers.read(door.lane.lane_id).reader
+    settle.release(door.lane, claimed.bucket, [claimed.lease.lease_id])
+    (again,) = door.reader().get(1)
+    assert 2 == again.lease.delivery_count
+
+
+def test_r14_messages_out_of_deliveries_go_into_one_dead_set_a_claim(open_door: OpenDoor) -> None:
+    graves = open_door(".dead")
+    door = open_door(dead_letter_queue=graves.queue.name, max_deliveries=1)
+    result = door.put_batch(0, b"a", b"b", b"c")
+    bucket = result.buckets[0][0]
+    for count in (1, 1):
+        assert count == len(door.reader().get(1))
+    door.clock.advance(31)
+    assert [b"c"] == door.bodies(door.reader().get(1))
+    assert [2] == [dead.runs.count for dead in door.value(bucket).dead]
+    door.clock.advance(31)
+    assert [] == door.reader().get(5)
+    assert [2, 1] == [dead.runs.count for dead in door.value(bucket).dead]
+
+
+@pytest.mark.invariant("I1")
+def test_r22_without_a_dead_letter_queue_nothing_dies(open_door: OpenDoor) -> None:
+    door = open_door(max_deliveries=1)
+    door.put_batch(0, b"a")
+    for count in range(1, 4):
+        (claimed,) = door.reader().get(1)
+        assert count == claimed.lease.delivery_count
+        door.clock.advance(31)

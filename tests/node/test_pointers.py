@@ -1,0 +1,72 @@
+"""Pointers are max registers without LWT (G4)."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import QueueDeleted, SchemaMismatch
+from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.pointer import DELETED, Pointer, Pointers
+from cassieq_spark.store import schema, statements
+from cassieq_spark.testing.faults import Fault
+
+if TYPE_CHECKING:
+    from tests.fixtures.queues import Door
+
+
+def test_p19_absent_is_zero_and_no_row_is_written_for_it(door: Door) -> None:
+    assert Pointers() == door.store.pointers.read(door.lane.lane_id)
+    assert [] == door.session.run(statements.READ_POINTERS, (door.lane.lane_id,))
+
+
+@pytest.mark.invariant("I6")
+def test_p19_a_pointer_never_goes_back_whoever_writes_last(door: Door) -> None:
+    lane = door.lane.lane_id
+    for value in (5, 3, 9, 1, 8):
+        door.store.pointers.advance(lane, Pointer.READER, value)
+    with ThreadPoolExecutor(4) as pool:
+        list(
+            pool.map(
+                lambda value: door.store.pointers.advance(lane, Pointer.TIME, value),
+                range(40, 0, -1),
+            )
+        )
+    assert Pointers(reader=BucketNo(9), time=40) == door.store.pointers.read(lane)
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_p19_a_value_that_is_no_timestamp_is_refused(door: Door, value: int) -> None:
+    with pytest.raises(ValueError, match="1 or more"):
+        door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, value)
+
+
+def test_r25_a_lane_marked_deleted_says_so_to_everybody(door: Door) -> None:
+    bucket = door.put(b"a")
+    reader = door.reader()
+    door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, DELETED)
+    with pytest.raises(QueueDeleted):
+        door.lane.is_dropped(bucket)
+    with pytest.raises(QueueDeleted):
+        reader.get(1)
+
+
+def test_p13_a_reservation_does_not_bring_a_deleted_lane_back(door: Door) -> None:
+    door.session.run_once(statements.DELETE_MONOTON, (door.lane.lane_id,))
+    with pytest.raises(QueueDeleted):
+        door.reserve()
+    assert door.store.monotons.read(door.lane.lane_id) is None
+
+
+def test_r23_bootstrap_proves_small_far_and_largest_timestamps(door: Door) -> None:
+    """A cluster whose guardrails refuse one of the three is found out at once."""
+    for number in range(3):
+        door.faults.plan("probe_timestamp", Fault.REFUSE, after=number)
+        with pytest.raises(SchemaMismatch, match="write timestamp"):
+            schema._prove_timestamps(door.session, new_uuid)
+    before = door.session.counts["probe_timestamp"]
+    schema._prove_timestamps(door.session, new_uuid)
+    assert before + 3 == door.session.counts["probe_timestamp"]

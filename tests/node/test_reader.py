@@ -1,0 +1,192 @@
+"""A get finds what is visible, and nothing hides behind anything (design 5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.queue import seal
+from cassieq_spark.queue.reader import SEALS_PER_CALL
+from cassieq_spark.testing.faults import Fault
+
+if TYPE_CHECKING:
+    from tests.fixtures.queues import Door, OpenDoor
+
+GAP_S = 11
+"""More than the gap timeout of 10 s."""
+
+
+@pytest.mark.invariant("I1")
+def test_the_next_get_finds_a_put_of_this_moment(door: Door) -> None:
+    door.put(b"a")
+    assert [b"a"] == door.drain()
+
+
+@pytest.mark.invariant("I10")
+def test_p5_a_reserved_bucket_without_a_row_blocks_nobody_and_is_closed(door: Door) -> None:
+    door.reserve(3)
+    last = door.put(b"behind")
+    assert [b"behind"] == door.drain()
+    door.clock.advance(GAP_S)
+    reader = door.reader()
+    assert [] == reader.get(1)
+    assert [Status.DRAINED] * 4 == [door.value(bucket).status for bucket in range(last + 1)]
+    assert last + 1 == door.store.pointers.read(door.lane.lane_id).reader
+
+
+def test_r11_a_gap_is_as_old_as_any_later_bucket_says(open_door: OpenDoor) -> None:
+    """A consumer that was started just now closes it: nothing is remembered from before."""
+    door = open_door()
+    gap = door.reserve()
+    later = door.put(b"later")
+    seal.close(door.lane, later)
+    door.clock.advance(GAP_S)
+    door.reserve()  # the monoton row is young again
+    door.drain()
+    assert Status.DRAINED is door.value(gap).status
+
+
+def test_p5_a_young_gap_is_left_alone(door: Door) -> None:
+    gap = door.reserve()
+    assert [] == door.reader().get(1)
+    assert door.row(gap) is None
+
+
+@pytest.mark.invariant("I10")
+def test_r10_one_call_seals_at_most_so_many_young_buckets(door: Door) -> None:
+    for number in range(SEALS_PER_CALL + 4):
+        door.put(b"%d" % number)
+    before = door.session.counts["insert_bucket"]
+    assert SEALS_PER_CALL == len(door.reader().get(1_000))
+    assert before + SEALS_PER_CALL == door.session.counts["insert_bucket"]
+
+
+@pytest.mark.invariant("I10")
+def test_r10_many_empty_open_buckets_hide_no_message_behind_them(door: Door) -> None:
+    door.reserve(100)
+    door.put(b"the 101st")
+    assert [b"the 101st"] == door.drain()
+
+
+@pytest.mark.invariant("I9")
+def test_r10_silent_buckets_cost_one_read_of_the_repair_pointer_together(door: Door) -> None:
+    door.reserve(30)
+    before = door.session.counts["read_pointers"]
+    door.reader()._surveyor.look(1)
+    assert before + 2 == door.session.counts["read_pointers"]
+
+
+def test_r9_a_producers_wrong_clock_hides_no_message(open_door: OpenDoor) -> None:
+    producer, consumer = open_door(), open_door()
+    producer.clock.advance(3_600)
+    producer.put(b"from the future")
+    assert [b"from the future"] == consumer.drain()
+
+
+@pytest.mark.invariant("I10")
+def test_p22_a_block_that_is_being_written_is_jumped_by_its_first_row(door: Door) -> None:
+    """One row says where the block of eight ends: the others are not read."""
+    who = door.identity()
+    result = door.task(who, 0, b"x")  # creates the sink row; stays undecided
+    first = result.buckets[0][0]
+    door.reserve()
+    behind = door.put(b"behind")
+    assert first < behind
+    assert [b"behind"] == door.drain()
+    assert Status.PREPARED is door.value(first).status
+
+
+@pytest.mark.invariant("I1")
+def test_p22_what_was_jumped_is_found_when_it_is_committed(door: Door) -> None:
+    who = door.identity()
+    result = door.task(who, 0, b"x")
+    reader = door.reader()
+    assert [] == reader.get(1)
+    door.commit(who, 0, result)
+    assert [b"x"] == door.bodies(reader.get(1))
+
+
+@pytest.mark.invariant("I2")
+def test_p28_a_reader_that_lost_its_race_goes_to_another_bucket(open_door: OpenDoor) -> None:
+    slow, quick = open_door(), open_door()
+    slow.put_batch(0, b"a")
+    slow.put_batch(1, b"b")
+    slow.faults.before("update_bucket", lambda: _is_one(quick.reader().get(1)))
+    claimed = slow.reader().get(1)
+    assert [b"b"] == slow.bodies(claimed)
+
+
+@pytest.mark.invariant("I9")
+def test_a_drained_history_is_not_read_again(door: Door) -> None:
+    for number in range(12):
+        door.put_batch(number, b"%d" % number)
+    assert 12 == len(door.drain())
+    door.reader().get(1)
+    before = door.session.counts["read_bucket"]
+    assert [] == door.reader().get(1)
+    hinted = door.session.counts["read_bucket"] - before
+    door.clock.advance(7_200)
+    door.reader().get(1)  # the time pointer passes the hints
+    before = door.session.counts["read_bucket"]
+    assert [] == door.reader().get(1)
+    assert 0 == door.session.counts["read_bucket"] - before <= hinted
+
+
+@pytest.mark.invariant("I9")
+def test_r13_the_first_look_begins_at_the_queues_own_minute(door: Door) -> None:
+    before = door.session.counts["read_hints"]
+    door.reader().get(1)
+    assert door.session.counts["read_hints"] - before <= 4
+
+
+@pytest.mark.invariant("I10")
+def test_a_trickle_behind_a_long_lease_is_delivered(door: Door) -> None:
+    door.put(b"slow")
+    assert 1 == len(door.reader(visibility_s=86_400).get(1))
+    for number in range(3):
+        door.put(b"%d" % number)
+        assert [b"%d" % number] == door.drain()
+
+
+def test_a_get_stays_below_its_target(door: Door) -> None:
+    door.put_batch(0, b"a", b"b", b"c")
+    reader = door.reader()
+    assert [b"a", b"b"] == door.bodies(reader.get(10, below_id=2))
+    assert [] == reader.get(10, below_id=2)
+    assert [b"c"] == door.drain()
+
+
+@pytest.mark.invariant("I1")
+def test_a_delayed_message_comes_at_its_time_and_counts_from_one(door: Door) -> None:
+    bucket = door.reserve()
+    door.write(bucket, 0, b"now")
+    door.write(bucket, 1, b"later", delay_s=300)
+    assert [b"now"] == door.drain()
+    door.clock.advance(302)
+    (claimed,) = door.reader().get(5)
+    assert (b"later", 1) == (door.bodies([claimed])[0], claimed.lease.delivery_count)
+
+
+@pytest.mark.invariant("I1")
+def test_reads_that_time_out_are_sent_again(door: Door) -> None:
+    door.put(b"a")
+    for name in ("read_bucket", "scan_messages", "read_monoton", "read_pointers", "read_messages"):
+        door.faults.plan(name, Fault.TIMEOUT_BEFORE)
+    assert [b"a"] == door.drain()
+
+
+@pytest.mark.invariant("I1")
+def test_p2_a_half_done_seal_is_carried_on_by_the_next_reader(door: Door) -> None:
+    bucket = door.put(b"a")
+    door.faults.plan("fill_bucket", Fault.REFUSE)
+    with pytest.raises(ValueError, match="fill_bucket"):
+        seal.close(door.lane, BucketNo(bucket))
+    assert Status.SEALING is door.value(bucket).status
+    assert [b"a"] == door.drain()
+
+
+def _is_one(claimed: list[object]) -> None:
+    assert 1 == len(claimed)

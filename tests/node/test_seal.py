@@ -1,0 +1,234 @@
+"""The put handshake and the seal lose nothing, whoever pauses where (design 3, 4)."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cassieq_spark.model import bucket as rules
+from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.pointer import Pointer, minute_of
+from cassieq_spark.queue import seal
+from cassieq_spark.store import statements
+from cassieq_spark.store.cas import Applied
+from cassieq_spark.testing.faults import Fault
+from tests.fixtures.queues import Put, payload
+
+if TYPE_CHECKING:
+    from tests.fixtures.queues import Door, OpenDoor
+
+FIRST = Runs.span(0, 0)
+
+
+@pytest.mark.invariant("I1")
+def test_a_proven_put_is_in_the_next_manifest(door: Door) -> None:
+    bucket = door.put(b"a", b"b")
+    assert door.row(bucket) is None
+    closed = seal.close(door.lane, bucket)
+    assert closed is not None
+    assert (Status.SEALED, Runs.span(0, 1), Runs.span(0, 1)) == (
+        closed.row.value.status,
+        closed.row.value.manifest,
+        closed.row.value.fresh,
+    )
+    assert Put.OK is door.prove(bucket, Runs.span(0, 1))
+
+
+@pytest.mark.invariant("I1")
+@pytest.mark.parametrize("step", ["insert_bucket", "read_pointers", "scan_messages", "fill_bucket"])
+def test_a_put_beside_any_step_of_a_seal_is_in_the_manifest_or_knows_that_it_is_not(
+    open_door: OpenDoor, step: str
+) -> None:
+    """The producer writes and asks just before the sealer's step."""
+    sealer, producer = open_door(), open_door()
+    bucket = producer.put(b"early")
+    answers: list[Put] = []
+
+    def put() -> None:
+        producer.write(bucket, 5, b"late")
+        answers.append(producer.prove(bucket, Runs.span(5, 5)))
+
+    sealer.faults.before(step, put)
+    closed = seal.close(sealer.lane, bucket)
+    assert closed is not None
+    manifest = closed.row.value.manifest
+    assert 0 in manifest
+    assert [Put.OK if 5 in manifest else Put.AGAIN] == answers
+
+
+@pytest.mark.invariant("I1")
+def test_p6_a_row_outside_the_manifest_stays_where_it_is_and_is_never_delivered(door: Door) -> None:
+    bucket = door.put(b"a")
+    seal.close(door.lane, bucket)
+    door.write(bucket, 3, b"stray")
+    assert Put.AGAIN is door.prove(bucket, Runs.span(3, 3))
+    assert [b"a"] == door.drain()
+    assert 2 == len(door.store.messages.scan(door.lane.lane_id, bucket))
+
+
+@pytest.mark.invariant("I1")
+def test_p2_a_seal_of_a_bucket_below_the_repair_pointer_delivers_nothing(door: Door) -> None:
+    """The row is born twice: sealed, drained and dropped while this sealer slept."""
+    bucket = door.put(b"a")
+    door.store.pointers.advance(door.lane.lane_id, Pointer.READER, bucket + 1)
+    door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, bucket + 1)
+    assert seal.close(door.lane, bucket) is None
+    assert Status.SEALING is door.value(bucket).status
+
+
+@pytest.mark.invariant("I1")
+def test_p2_a_put_that_finds_no_row_or_a_ghost_asks_the_repair_pointer(door: Door) -> None:
+    absent, ghost = door.reserve(2), BucketNo(1)
+    door.write(absent, 0, b"a")
+    door.write(ghost, 0, b"b")
+    door.store.buckets.insert(
+        door.lane.lane_id, ghost, rules.sealing(now_us=door.lane.clock.now_us())
+    )
+    door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, 2)
+    assert Put.AMBIGUOUS is door.prove(absent, FIRST)
+    assert Put.AMBIGUOUS is door.prove(ghost, FIRST)
+
+
+@pytest.mark.invariant("I1")
+def test_p2_the_repair_pointer_is_read_after_the_row(door: Door) -> None:
+    """Between the two reads the bucket is dropped: read before the row, it would say "open"."""
+    bucket = door.put(b"a")
+    door.faults.before(
+        "read_pointers",
+        lambda: door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, bucket + 1),
+    )
+    assert Put.AMBIGUOUS is door.prove(bucket, FIRST)
+
+
+@pytest.mark.invariant("I5")
+def test_p3_two_sealers_make_one_manifest_and_the_loser_takes_it(open_door: OpenDoor) -> None:
+    one, two = open_door(), open_door()
+    bucket = one.put(b"a")
+    one.faults.park("fill_bucket", 2)
+    two.faults.park("fill_bucket", 1)
+    two.faults._gates = one.faults._gates
+    with ThreadPoolExecutor(2) as pool:
+        closed = list(
+            pool.map(
+                lambda door: seal.close(door.lane, bucket, door.reader()._claimer.terms(10)),
+                (one, two),
+            )
+        )
+    first, second = closed
+    assert first is not None
+    assert second is not None
+    assert first.row == second.row
+    assert [0, 1] == sorted(len(part.leases) for part in closed if part is not None)
+    assert 1 == len(first.row.value.leases)
+
+
+@pytest.mark.invariant("I10")
+def test_p5_a_put_that_timed_out_learns_its_outcome_by_a_seal(door: Door) -> None:
+    stored, lost = door.reserve(2), BucketNo(1)
+    door.write(stored, 0, b"a")
+    for bucket, expected in ((stored, Put.OK), (lost, Put.AGAIN)):
+        seal.close(door.lane, bucket)
+        assert expected is door.prove(bucket, FIRST)
+
+
+def test_p16_a_sealer_claims_by_the_same_cas_that_seals(door: Door) -> None:
+    bucket = door.put(b"a", b"b")
+    before = door.session.counts.copy()
+    closed = seal.close(door.lane, bucket, door.reader()._claimer.terms(1))
+    assert closed is not None
+    sent = door.session.counts - before
+    assert (1, 1, 0) == (sent["insert_bucket"], sent["fill_bucket"], sent["update_bucket"])
+    assert [FIRST] == [lease.runs for lease in closed.leases]
+    assert Runs.span(1, 1) == closed.row.value.fresh
+
+
+def test_r12_hints_of_lease_and_delays_are_written_before_the_seal(door: Door) -> None:
+    bucket = door.reserve()
+    door.write(bucket, 0, b"now")
+    door.write(bucket, 1, b"soon", delay_s=600)
+    door.write(bucket, 2, b"late", delay_s=1_200)
+    hinted: list[tuple[int, BucketNo]] = []
+
+    def look() -> None:
+        first = minute_of(door.lane.created_us)
+        hinted.extend(door.store.hints.read(door.lane.lane_id, first, first + 60))
+
+    door.faults.before("fill_bucket", look)
+    closed = seal.close(door.lane, bucket, door.reader(visibility_s=90)._claimer.terms(1))
+    assert closed is not None
+    row = closed.row.value
+    times = [closed.leases[0].until_us, *(group.due_us for group in row.delayed)]
+    assert [(minute_of(time_us), bucket) for time_us in times] == hinted
+    assert 3 == len(times)
+
+
+@pytest.mark.invariant("I1")
+@pytest.mark.parametrize("statement", ["insert_bucket", "fill_bucket"])
+@pytest.mark.parametrize("fault", [Fault.TIMEOUT_BEFORE, Fault.TIMEOUT_AFTER])
+def test_a_seal_whose_answer_was_lost_has_one_manifest(
+    door: Door, statement: str, fault: Fault
+) -> None:
+    bucket = door.put(b"a", b"b")
+    door.faults.plan(statement, fault)
+    closed = seal.close(door.lane, bucket)
+    assert closed is not None
+    assert closed.row == door.row(bucket)
+    assert [b"a", b"b"] == door.drain()
+
+
+def test_r15_a_message_with_a_part_missing_does_not_exist(door: Door) -> None:
+    bucket = door.reserve()
+    whole = payload(b"whole")
+    now_us = door.lane.clock.now_us()
+    for first, part, data in ((0, 0, whole[:10]), (0, 1, whole[10:]), (1, 0, whole[:10])):
+        door.session.run(
+            statements.WRITE_MESSAGE,
+            (door.lane.lane_id, bucket, first, part, 1, 2, data, None, now_us),
+        )
+    closed = seal.close(door.lane, bucket)
+    assert closed is not None
+    assert FIRST == closed.row.value.manifest
+    assert [b"whole"] == door.drain()
+
+
+def test_a_bucket_that_is_not_being_sealed_is_returned_as_it_is(door: Door) -> None:
+    bucket = door.put(b"a")
+    first, second = seal.close(door.lane, bucket), seal.close(door.lane, bucket)
+    assert first is not None
+    assert second is not None
+    assert (first.row, ()) == (second.row, second.leases)
+
+
+@pytest.mark.invariant("I6")
+def test_p15_a_reservation_is_whole_buckets_of_its_own(door: Door) -> None:
+    assert [0, 1, 3] == [door.reserve(), door.reserve(2), door.reserve()]
+    monoton = door.store.monotons.read(door.lane.lane_id)
+    assert monoton is not None
+    outcome = door.store.monotons.update(
+        door.lane.lane_id,
+        monoton,
+        type(monoton.value)(next_id=43, reserved_us=monoton.value.reserved_us),
+    )
+    assert isinstance(outcome, Applied)
+    assert 5 == door.reserve()
+
+
+@pytest.mark.invariant("I6")
+def test_p15_a_reservation_begins_behind_what_is_known_closed(door: Door) -> None:
+    from cassieq_spark.queue.reserve import reserve  # noqa: PLC0415
+
+    assert 7 == reserve(door.lane, 1, above=BucketNo(7)).first
+    assert 8 == door.reserve()
+
+
+@pytest.mark.invariant("I6")
+def test_parked_reservations_all_get_blocks_of_their_own(open_door: OpenDoor) -> None:
+    doors = [open_door() for _ in range(4)]
+    doors[0].faults.park("reserve", 4)
+    for door in doors[1:]:
+        door.faults._gates = doors[0].faults._gates
+    with ThreadPoolExecutor(4) as pool:
+        assert [0, 1, 2, 3] == sorted(pool.map(lambda door: door.reserve(), doors))

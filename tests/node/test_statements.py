@@ -1,0 +1,114 @@
+"""What is on the wire: consistency, conditions, columns (G1)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from cassandra import ConsistencyLevel
+from cassandra.policies import FallthroughRetryPolicy
+
+from cassieq_spark.store import schema, statements
+from cassieq_spark.store.statements import Kind, Reach, Statement, every_statement
+
+if TYPE_CHECKING:
+    import cassieq_spark as cassieq
+
+LWT_ONLY = {"queue", "monoton", "bucket", "sink", "leader"}
+
+
+def table_of(statement: Statement) -> str:
+    found = re.search(r"\{ks\}\.(\w+)", statement.cql)
+    assert found is not None, statement.cql
+    return found[1]
+
+
+@pytest.mark.parametrize("statement", every_statement(), ids=lambda one: one.name)
+def test_p20_both_consistencies_are_on_the_prepared_statement(
+    client: cassieq.Client, statement: Statement
+) -> None:
+    local = statement.reach is Reach.HOME
+    quorum = ConsistencyLevel.LOCAL_QUORUM if local else ConsistencyLevel.QUORUM
+    serial = ConsistencyLevel.LOCAL_SERIAL if local else ConsistencyLevel.SERIAL
+    prepared = client._session.prepare(statement)
+    if statement.kind is Kind.SERIAL_READ:
+        assert serial == prepared.consistency_level
+    else:
+        assert quorum == prepared.consistency_level
+    if statement.kind is Kind.CAS:
+        assert serial == prepared.serial_consistency_level
+    assert (statement.kind is not Kind.CAS) == prepared.is_idempotent
+
+
+@pytest.mark.parametrize("statement", every_statement(), ids=lambda one: one.name)
+def test_p20_a_table_is_written_by_lwt_only_or_never(statement: Statement) -> None:
+    is_conditional = re.search(r"\bIF\b", statement.cql) is not None
+    writes = not statement.cql.startswith("SELECT")
+    assert is_conditional == (statement.kind is Kind.CAS)
+    if writes:
+        assert (table_of(statement) in LWT_ONLY) == is_conditional
+
+
+def test_g2_every_update_is_conditional_on_the_writer_as_read() -> None:
+    updates = [one for one in every_statement() if one.kind is Kind.CAS and "UPDATE" in one.cql]
+    assert len(updates) >= 4
+    assert [] == [one.name for one in updates if not one.cql.endswith("IF writer = ?")]
+
+
+def test_p19_only_one_statement_ever_writes_pointers_and_by_their_own_timestamp() -> None:
+    writers = [
+        one
+        for one in every_statement()
+        if table_of(one) == "pointer" and not one.cql.startswith("SELECT")
+    ]
+    assert [statements.ADVANCE_POINTER] == writers
+    assert "USING TIMESTAMP ? SET value = ?" in statements.ADVANCE_POINTER.cql
+    assert "TTL" not in schema.TABLES["pointer"].upper()
+
+
+def test_p4_the_seals_scan_selects_every_column_of_a_message(client: cassieq.Client) -> None:
+    table = client._session._cluster.metadata.keyspaces[client._session.keyspace].tables["message"]
+    selected = set(re.findall(r"\w+", statements.SCAN_MESSAGES.cql.split("FROM")[0])) - {"SELECT"}
+    assert set(table.columns) - {"lane", "bucket"} == selected
+
+
+def test_p13_a_reservation_needs_a_row_that_is_there() -> None:
+    assert statements.RESERVE.cql.startswith("UPDATE")
+    assert statements.RESERVE.cql.endswith("IF writer = ?")
+
+
+def test_i5_a_manifest_is_written_by_one_statement() -> None:
+    writers = [
+        one.name
+        for one in every_statement()
+        if "manifest" in one.cql and not one.cql.startswith("SELECT")
+    ]
+    assert ["fill_bucket"] == writers
+
+
+@pytest.mark.parametrize("table", sorted(schema.TABLES))
+def test_p20_a_quorum_read_is_sticky_in_every_table(client: cassieq.Client, table: str) -> None:
+    found = client._session._cluster.metadata.keyspaces[client._session.keyspace].tables[table]
+    assert "BLOCKING" == found.options["read_repair"]
+    assert "UnifiedCompactionStrategy" in found.options["compaction"]["class"]
+
+
+def test_p20_the_driver_never_sends_again_by_itself(client: cassieq.Client) -> None:
+    profile = client._session._cluster.profile_manager.default
+    assert isinstance(profile.retry_policy, FallthroughRetryPolicy)
+    for statement in every_statement():
+        prepared = client._session.prepare(statement)
+        plan = profile.speculative_execution_policy.new_plan(None, prepared)
+        assert plan.next_execution(None) == -1
+
+
+def test_r9_plain_writes_carry_the_servers_time(client: cassieq.Client) -> None:
+    assert client._session._session.use_client_timestamp is False
+    stamped = [one.name for one in every_statement() if "TIMESTAMP" in one.cql]
+    assert ["advance_pointer", "probe_timestamp"] == stamped
+
+
+def test_a_cas_cannot_be_sent_but_by_the_cas_machinery(client: cassieq.Client) -> None:
+    with pytest.raises(ValueError, match="CAS"):
+        client._session.run(statements.RESERVE, ())
