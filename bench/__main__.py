@@ -90,6 +90,7 @@ def _round(number: int, raw: RawSide, sides: Sides, samples: Samples) -> None:
     samples.add_timed("sink_batch", sides.write(batch))
     samples.add("raw_write", raw.run("write", lanes[1], samples.messages))
     samples.add_timed("sink_stream", sides.write_stream(stream))
+    samples.add_timed("nowhere", sides.write_nowhere())
     samples.add("raw_write", raw.run("write", lanes[2], samples.messages))
 
     samples.add("raw_read", raw.run("read", lanes[0], samples.messages))

@@ -57,22 +57,30 @@ def result(
     raw_write = _by_round(samples.seconds["raw_write"], rounds)
     raw_read = _by_round(samples.seconds["raw_read"], rounds)
     per_batch = [timed.seconds / timed.batches for timed in samples.timed["empty"]]
+    seconds = samples.seconds
     ratios = {
-        side: [raw / ours for raw, ours in zip(raw_write, samples.seconds[side], strict=True)]
-        for side in _SINKS
+        "sink_batch": [
+            raw / ours for raw, ours in zip(raw_write, seconds["sink_batch"], strict=True)
+        ],
+        "sink_stream": [
+            (raw + spark) / ours
+            for raw, spark, ours in zip(
+                raw_write, seconds["nowhere"], seconds["sink_stream"], strict=True
+            )
+        ],
     }
     for side in _SOURCES:
         batches = [timed.batches for timed in samples.timed[side]]
         ratios[side] = [
             (raw + count * median(per_batch)) / ours
-            for raw, ours, count in zip(raw_read, samples.seconds[side], batches, strict=True)
+            for raw, ours, count in zip(raw_read, seconds[side], batches, strict=True)
         ]
     return {
         "ratios": {side: _spread(values) for side, values in ratios.items()},
         "targets": {side: TARGETS[side.partition("_")[0]] for side in ratios},
         "messages_per_s": {
             side: _spread([samples.messages / one for one in values])
-            for side, values in samples.seconds.items()
+            for side, values in seconds.items()
             if side != "empty"
         },
         "empty_micro_batch_s": _spread(per_batch),
@@ -85,7 +93,7 @@ def result(
             for side in _SINKS + _SOURCES
             if samples.timed[side][-1].phases
         },
-        "samples_s": dict(samples.seconds),
+        "samples_s": dict(seconds),
         "messages": samples.messages,
         "body_bytes": 96,
         "rounds": rounds,

@@ -65,9 +65,9 @@ class Sides:
         self._checkpoints = 0
         spark.dataSource.register(EmptySource)
         self._frame = self._generate(seed)
-        self._files = str(folder / "bodies")
+        self._directory = str(folder / "bodies")
         frame = self._frame.repartition(STREAM_FILES)
-        frame.write.option("compression", "uncompressed").parquet(self._files)
+        frame.write.option("compression", "uncompressed").parquet(self._directory)
 
     def new_queue(self, name: str) -> None:
         """A fresh queue."""
@@ -83,14 +83,15 @@ class Sides:
 
     def write_stream(self, queue: str) -> Timed:
         """``writeStream`` from uncompressed Parquet files on the local disk."""
-        files = (
-            self._spark.readStream.schema(self._frame.schema)
-            .option("maxFilesPerTrigger", FILES_PER_TRIGGER)
-            .parquet(self._files)
-        )
-        writer = files.writeStream.format("cassieq").options(**self._options, queue=queue)
-        timed, _ = self._run(writer)
+        writer = self._files().writeStream.format("cassieq")
+        timed, _ = self._run(writer.options(**self._options, queue=queue))
         return self._written(queue, timed)
+
+    def write_nowhere(self) -> Timed:
+        """The same stream into Spark's ``noop`` sink: what a sink has no part in."""
+        timed, rows = self._run(self._files().writeStream.format("noop"))
+        _check("read from files", rows, self._messages)
+        return timed
 
     def drain(self, queue: str, *, columns: str | None = None) -> Timed:
         """Claim, read and ack everything; every message must come once.
@@ -115,6 +116,10 @@ class Sides:
         timed, rows = self._run(frame.writeStream.format("noop"))
         _check("empty micro-batches", rows, batches)
         return timed
+
+    def _files(self) -> DataFrame:
+        reader = self._spark.readStream.schema(self._frame.schema)
+        return reader.option("maxFilesPerTrigger", FILES_PER_TRIGGER).parquet(self._directory)
 
     def _written(self, queue: str, timed: Timed) -> Timed:
         stats = self._client.queue(queue).stats()

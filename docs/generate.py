@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 
-BEGIN = "<!-- options:begin -->"
-END = "<!-- options:end -->"
+BENCH = Path("bench") / "results" / "queue.json"
+
+SIDES = {
+    "sink_batch": "`df.write` into a queue",
+    "sink_stream": "`writeStream` into a queue, from Parquet files",
+    "source_body": "`readStream` drained: claim, read, ack; column `body`",
+    "source_all": "the same, all ten columns",
+}
 
 WHERE = {
     Scope.CONNECTION: "`connect()`",
@@ -106,10 +112,85 @@ def pages(root: Path) -> dict[Path, str]:
         reference / "metrics.md": metrics_page(),
         root / "conf" / "cassieq.toml": toml(),
     }
-    readme = root / "README.md"
+    readme, benchmarks = root / "README.md", root / "docs" / "benchmarks.md"
     if readme.exists():
-        found[readme] = _between_markers(readme.read_text(encoding="utf-8"), options_table())
+        text = _between_markers(_read(readme) or "", "options", options_table())
+        found[readme] = _between_markers(text, "numbers", numbers_table(root / BENCH))
+    if benchmarks.exists():
+        text = _read(benchmarks) or ""
+        found[benchmarks] = _between_markers(text, "numbers", numbers_page(root / BENCH))
     return found
+
+
+def numbers_table(results: Path) -> str:
+    """What the README shows of the last full benchmark."""
+    if not results.exists():
+        return ""
+    found = json.loads(results.read_text(encoding="utf-8"))
+    rows = [
+        [
+            name,
+            f"**{found['ratios'][side]['median']:.2f}**",
+            _thousands(found["messages_per_s"][side]["median"]),
+            f"{found['lwts_per_message'][side]:.5f}",
+        ]
+        for side, name in SIDES.items()
+    ]
+    titles = ["", "of the limit", "messages a second", "LWTs a message"]
+    return f"{_table(titles, rows)}\n{_circumstances(found)}\n"
+
+
+def numbers_page(results: Path) -> str:
+    """The same with spreads and the limits themselves."""
+    if not results.exists():
+        return ""
+    found = json.loads(results.read_text(encoding="utf-8"))
+    rows = [
+        [
+            name,
+            _spread(found["ratios"][side], "{:.2f}"),
+            f"{found['targets'][side]:.1f}",
+            _spread(found["messages_per_s"][side], "{:,.0f}"),
+            f"{found['lwts_per_message'][side]:.5f}",
+            str(found["micro_batches"][side]),
+        ]
+        for side, name in SIDES.items()
+    ]
+    titles = ["", "of the limit", "target", "messages a second", "LWTs a message", "batches"]
+    limits = [
+        [
+            "raw write",
+            _spread(found["messages_per_s"]["raw_write"], "{:,.0f}") + " messages a second",
+        ],
+        [
+            "raw read",
+            _spread(found["messages_per_s"]["raw_read"], "{:,.0f}") + " messages a second",
+        ],
+        ["Spark's empty micro-batch", _spread(found["empty_micro_batch_s"], "{:.3f}") + " s"],
+    ]
+    return (
+        f"{_table(titles, rows)}\n{_table(['Limit', 'Median (least to most)'], limits)}\n"
+        f"{_circumstances(found)}\n"
+    )
+
+
+def _circumstances(found: dict[str, Any]) -> str:
+    machine, versions = found["machine"], found["versions"]
+    text = (
+        f"{found['messages']:,} messages of {found['body_bytes']} bytes, medians of "
+        f"{found['rounds']} rounds; {machine['cores']} cores shared by Cassandra, Spark and its "
+        f"workers; Spark {versions['pyspark']}; `{found['command']}`, {found['date']}."
+    )
+    return textwrap.fill(text, width=104)
+
+
+def _spread(values: dict[str, float], form: str) -> str:
+    median, least, most = (form.format(values[key]) for key in ("median", "min", "max"))
+    return f"{median} ({least} to {most})"
+
+
+def _thousands(value: float) -> str:
+    return f"{round(value, -3):,.0f}"
 
 
 def options_page() -> str:
@@ -278,12 +359,13 @@ def _family(kind: type[errors.CassieqError]) -> type[errors.CassieqError]:
     return next(base for base in kind.__mro__ if errors.CassieqError in base.__bases__)
 
 
-def _between_markers(text: str, table: str) -> str:
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"README.md has no {BEGIN} ... {END}: put them where the options go")
-    return f"{head}{BEGIN}\n{table}{END}{tail}"
+def _between_markers(text: str, name: str, table: str) -> str:
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    head, has_begin, rest = text.partition(begin)
+    _, has_end, tail = rest.partition(end)
+    if not has_begin or not has_end:
+        raise SystemExit(f"a file has no {begin} ... {end}: put them where the {name} go")
+    return f"{head}{begin}\n{table}{end}{tail}"
 
 
 def _read(path: Path) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from cassieq_spark.errors import RowCorrupt, SinkFenced, SinkIdReused, StoreError
+from cassieq_spark.errors import CassieqError, RowCorrupt, SinkFenced, SinkIdReused
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import sink_txn as rules
 from cassieq_spark.model.sink_txn import (
@@ -157,7 +157,7 @@ def _roll_forward_if_possible(lane: Lane, sink_id: str, row: SinkRow) -> None:
         roll_forward(lane, sink_id, row.listed)
     except RowCorrupt:
         raise
-    except StoreError as error:
+    except CassieqError as error:
         event(_logger, "roll_forward_left_to_others", sink=sink_id, error=str(error))
 
 

@@ -169,7 +169,7 @@ class Planner:
     def _is_all_claimed(self, offset: SourceOffset) -> bool:
         """Whether the buckets of a batch held nothing more to claim when it was claimed."""
         rows = [self._rows.get(leased.bucket) for leased in offset.leases]
-        return all(row is not None and row.value.is_behind_reader for row in rows)
+        return bool(rows) and all(row is not None and row.value.is_behind_reader for row in rows)
 
     def _ack(self, offset: SourceOffset) -> None:
         if not offset.leases or self._acked == (offset.stream, offset.seq):

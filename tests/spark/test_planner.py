@@ -14,6 +14,7 @@ from cassieq_spark.model.offset import INITIAL, SourceOffset
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.spark.planner import Planner
 from cassieq_spark.testing import wait_until
+from cassieq_spark.testing.faults import FaultyStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,6 +84,31 @@ def test_an_ack_asks_for_the_lease_and_not_for_the_run(streams: Streams) -> None
     with run_of(streams) as restarted:
         assert end == restarted.latest(end, ALL)
     assert streams.is_empty()
+
+
+@pytest.mark.invariant("I4")
+def test_the_ack_runs_beside_the_next_claim_and_ends_with_it(streams: Streams) -> None:
+    """Not later: no restart would ack a batch whose successor Spark has logged already."""
+    streams.put(streams.numbered(0, 1_000).coalesce(1))
+    with run_of(streams) as planner:
+        first = planner.latest(START, 500)
+        with FaultyStore().on(streams.lane.store.session) as faults:
+            faults.park("update_bucket", 2)  # neither goes on without the other
+            planner.latest(first, 500)
+
+        assert (0, 500) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+
+
+def test_an_ack_comes_before_a_claim_that_may_meet_it_in_a_row(streams: Streams) -> None:
+    streams.put(streams.numbered(0, 500).coalesce(1))
+    with run_of(streams) as planner:
+        first = planner.latest(START, 300)
+        counts = streams.lane.store.session.counts
+        before = counts["update_bucket"]
+        planner.latest(first, 300)
+
+        assert 2 == counts["update_bucket"] - before
+    assert (0, 200) == (streams.queue.stats().visible, streams.queue.stats().invisible)
 
 
 @pytest.mark.invariant("I4")

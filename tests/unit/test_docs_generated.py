@@ -12,7 +12,10 @@ import pytest
 from cassieq_spark.options import OPTIONS, Scope
 
 ROOT = Path(__file__).resolve().parents[2]
-README = "# A\n\n<!-- options:begin -->\nwhat was here\n<!-- options:end -->\n\nB\n"
+README = (
+    "# A\n\n<!-- numbers:begin -->\n<!-- numbers:end -->\n\n"
+    "<!-- options:begin -->\nwhat was here\n<!-- options:end -->\n\nB\n"
+)
 
 
 def _load() -> ModuleType:

@@ -77,7 +77,7 @@ def test_settings_come_back_as_they_were_stored(given_: dict[str, Any]) -> None:
 def test_the_stored_form_is_this() -> None:
     # A change of it is a change of stored state: a migration and a compat fixture come with it.
     assert (
-        '{"bucket_size": 10000, "visibility_timeout_s": 30.0, "max_deliveries": null, '
+        '{"bucket_size": 50000, "visibility_timeout_s": 30.0, "max_deliveries": null, '
         '"dead_letter_queue": null, "repair_timeout_s": 15.0, "linger_s": 0.02, '
         '"gap_timeout_s": 10.0}'
     ) == DEFAULT_SETTINGS.to_json()
