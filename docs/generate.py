@@ -114,11 +114,13 @@ def pages(root: Path) -> dict[Path, str]:
     }
     readme, benchmarks = root / "README.md", root / "docs" / "benchmarks.md"
     if readme.exists():
-        text = _between_markers(_read(readme) or "", "options", options_table())
-        found[readme] = _between_markers(text, "numbers", numbers_table(root / BENCH))
+        text = _between_markers(readme, _read(readme) or "", "options", options_table())
+        found[readme] = _between_markers(readme, text, "numbers", numbers_table(root / BENCH))
     if benchmarks.exists():
         text = _read(benchmarks) or ""
-        found[benchmarks] = _between_markers(text, "numbers", numbers_page(root / BENCH))
+        found[benchmarks] = _between_markers(
+            benchmarks, text, "numbers", numbers_page(root / BENCH)
+        )
     return found
 
 
@@ -359,12 +361,12 @@ def _family(kind: type[errors.CassieqError]) -> type[errors.CassieqError]:
     return next(base for base in kind.__mro__ if errors.CassieqError in base.__bases__)
 
 
-def _between_markers(text: str, name: str, table: str) -> str:
+def _between_markers(path: Path, text: str, name: str, table: str) -> str:
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     head, has_begin, rest = text.partition(begin)
     _, has_end, tail = rest.partition(end)
     if not has_begin or not has_end:
-        raise SystemExit(f"a file has no {begin} ... {end}: put them where the {name} go")
+        raise SystemExit(f"{path.name} has no {begin} ... {end}: put them where the {name} go")
     return f"{head}{begin}\n{table}{end}{tail}"
 
 

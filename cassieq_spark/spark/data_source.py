@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
 
 from cassieq_spark.errors import UsageError
 from cassieq_spark.options import parse_read, parse_sink, parse_source
@@ -15,7 +16,6 @@ from cassieq_spark.spark import environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
     from cassieq_spark.spark.look import LookReader
     from cassieq_spark.spark.sink import BatchWriter, StreamWriter
@@ -74,13 +74,18 @@ class CassieqDataSource(DataSource):
 def register(spark: SparkSession) -> None:
     """Make ``format("cassieq")`` known to this session by hand, and check its Python workers.
 
-    Spark 4.2 and later find it without, wherever module ``pyspark_cassieq`` can be imported.
+    Spark 4.2 and later find it without, wherever module ``pyspark_cassieq`` can be imported; but
+    only in a thread whose active session is this one, which a thread of your own has not got: call
+    this there (measured with 4.3.0: ``df.write`` to any Python data source is told that there is
+    none).
 
     Raises:
         WorkerEnvironment: The workers' Python lacks something; says what to do.
     """
     environment.check_workers(spark)
     spark.dataSource.register(CassieqDataSource)
+    # The public call that makes a session active in its thread.
+    spark.createDataFrame([], StructType())
 
 
 def _refuse_overwrite(overwrite: bool) -> None:

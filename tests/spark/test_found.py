@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,23 @@ def test_the_format_can_be_registered_by_hand_and_again(streams: Streams) -> Non
         cassieq_spark.register(fresh)
 
     assert 5 == fresh.read.format("cassieq").options(**streams.options).load().count()
+
+
+def test_a_thread_finds_it_once_it_has_registered(streams: Streams) -> None:
+    """A probe: without, Spark 4.3 tells a thread of one's own that there is no such format."""
+
+    def write(*, after_register: bool) -> None:
+        if after_register:
+            cassieq_spark.register(streams.spark)
+        frame.write.format("cassieq").options(**streams.options).mode("append").save()
+
+    frame = streams.numbered(0, 5)
+    with ThreadPoolExecutor(1) as fresh, pytest.raises(Py4JJavaError, match="DATA_SOURCE_NOT_FOU"):
+        fresh.submit(write, after_register=False).result()
+    with ThreadPoolExecutor(1) as fresh:
+        fresh.submit(write, after_register=True).result()
+
+    assert 5 == streams.queue.stats().visible
 
 
 def test_a_format_of_another_name_is_not_ours(spark: SparkSession) -> None:

@@ -80,9 +80,8 @@ def test_a_retried_task_reads_the_same_rows(
     result = streams.directory / "result"
     result.mkdir()
 
-    script = start_script(
-        RETRIED.read_text(encoding="utf-8"), json.dumps(streams.options), str(result)
-    )
+    options = {**streams.options, "minPartitions": "2"}
+    script = start_script(RETRIED.read_text(encoding="utf-8"), json.dumps(options), str(result))
 
     assert 0 == script.wait(), script.output
     attempts = {path.name: json.loads(path.read_text()) for path in result.glob("attempt-*")}

@@ -60,7 +60,8 @@ def test_a_reader_that_polls_never_sees_a_part_of_an_uncommitted_batch(streams: 
             chunkMessages=100,
         )
         try:
-            wait_until(half.exists, describe="a task to be half-way")
+            wait_until(lambda: written.done() or half.exists(), describe="a task to be half-way")
+            assert not written.done(), written.result()
             # Four buckets of the task that is done; the other's first rows wait in pipes, or not.
             wait_until(
                 lambda: streams.queue.stats().buckets.get("prepared", 0) >= 4,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import shutil
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -89,7 +91,7 @@ def test_a_check_names_a_missing_file_and_makes_none(
 def test_of_the_readme_only_what_is_between_the_markers_changes(project: Path) -> None:
     text = (project / "README.md").read_text(encoding="utf-8")
 
-    assert text.startswith("# A\n\n<!-- options:begin -->\n| Option |")
+    assert text.startswith(README.partition("what was here")[0] + "| Option |")
     assert text.endswith("|\n<!-- options:end -->\n\nB\n")
     assert "what was here" not in text
 
@@ -99,6 +101,19 @@ def test_a_readme_without_markers_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(SystemExit, match=r"README\.md has no <!-- options:begin -->"):
         generate.main([], tmp_path)
+
+
+def test_the_numbers_are_those_of_the_last_full_benchmark(project: Path) -> None:
+    results = project / "bench" / "results"
+    results.mkdir(parents=True)
+    shutil.copy(ROOT / "bench" / "results" / "queue.json", results)
+    found = json.loads((results / "queue.json").read_text(encoding="utf-8"))
+
+    assert 0 == generate.main([], project)
+
+    text = (project / "README.md").read_text(encoding="utf-8")
+    for one in found["ratios"].values():
+        assert f"| **{one['median']:.2f}** |" in text
 
 
 def test_the_configuration_has_every_default_and_an_example_of_all_else() -> None:
