@@ -23,6 +23,8 @@ from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cassieq_spark.store.cas import Stored
+
 _logger = get_logger("client")
 
 
@@ -167,7 +169,7 @@ class Client:
         """Disconnect."""
         self.close()
 
-    def _insert_queue(self, name: QueueName, settings: QueueSettings):  # type: ignore[no-untyped-def]
+    def _insert_queue(self, name: QueueName, settings: QueueSettings) -> Stored[QueueRow]:
         """The lane's monoton row first: a queue without one counts as deleted [P13]."""
         lane = LaneId(new_uuid())
         now_us = self._session.clock.now_us()
