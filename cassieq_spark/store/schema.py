@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from cassieq_spark.errors import SchemaMismatch, StoreUnavailable, UsageError
+from cassieq_spark.errors import SchemaMismatch, SchemaMissing, StoreUnavailable, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.store import statements
@@ -122,6 +122,7 @@ def apply(
             "{'class': 'NetworkTopologyStrategy', 'datacenter1': 3}"
         )
     options = ", ".join(f"{_literal(key)}: {_literal(value)}" for key, value in replication.items())
+    _refuse_another_version(session)
     session.define(
         f"CREATE KEYSPACE IF NOT EXISTS {session.keyspace} WITH replication = {{{options}}}"
     )
@@ -129,9 +130,7 @@ def apply(
         session.define(
             f"CREATE TABLE IF NOT EXISTS {session.keyspace}.{name} {' '.join(body.split())}"
         )
-    found = read_version(session)
-    if found not in (None, SCHEMA_VERSION):
-        raise _other_version(session, found)
+    _refuse_another_version(session)
     _prove_timestamps(session, new_uuid)
     _warn_of_paxos_v1(session)
     session.run(statements.WRITE_META, (_VERSION_KEY, str(SCHEMA_VERSION)))
@@ -153,6 +152,16 @@ def read_version(session: CqlSession) -> int | None:
     """The recorded schema version, None before the first `apply` has ended."""
     row = session.one(statements.READ_META, (_VERSION_KEY,))
     return None if row is None or row.value is None else int(row.value)
+
+
+def _refuse_another_version(session: CqlSession) -> None:
+    """Before anything is created, and again after, for another client that was faster."""
+    try:
+        found = read_version(session)
+    except SchemaMissing:
+        return
+    if found not in (None, SCHEMA_VERSION):
+        raise _other_version(session, found)
 
 
 def _other_version(session: CqlSession, found: int | None) -> SchemaMismatch:

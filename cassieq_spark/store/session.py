@@ -99,6 +99,8 @@ class CqlSession:
             self._session: Session = self._cluster.connect()
         except DRIVER_ERRORS as error:
             self._cluster.shutdown()
+            # With a wrong data centre the driver finds nodes, and none that it may talk to.
+            self._check_datacenter()
             raise self._nobody_answers() from error
         # The server's clock orders plain writes: a client's could be minutes off [R9]. Pointers
         # carry their value as timestamp by hand (G4).
@@ -257,9 +259,10 @@ class CqlSession:
         return int((row.now.time - 0x01B21DD213814000) // 10)
 
     def _check_datacenter(self) -> str:
-        known = sorted({host.datacenter for host in self._cluster.metadata.all_hosts()})
+        hosts = self._cluster.metadata.all_hosts()
+        known = sorted({host.datacenter for host in hosts if host.datacenter})
         wanted = self.options.datacenter or self._local.local_dc
-        if wanted not in known:
+        if known and wanted not in known:
             self._cluster.shutdown()
             raise UsageError(
                 f"the cluster at {_addresses(self.options)} has no data centre {wanted!r}; it has "

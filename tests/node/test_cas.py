@@ -209,6 +209,14 @@ def test_a_cas_that_stays_unanswered_is_ambiguous_not_failed(door: Door, row: Ro
     assert 0 == row.now.value.next_id
 
 
+def test_p21_a_client_in_another_data_centre_than_the_queues_is_refused(door: Door) -> None:
+    """Its LOCAL_SERIAL would be a second Paxos history of the same rows."""
+    assert door.queue.name == door.client.queue(door.queue.name).name
+    door.session.datacenter = "dc9"
+    with pytest.raises(UsageError, match="lives in data centre 'datacenter1'"):
+        door.client.queue(door.queue.name)
+
+
 def _pauses_last(door: Door, seconds: float) -> None:
     """Each pause between two sends lasts so long, by the clock."""
 

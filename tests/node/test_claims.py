@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.pointer import MINUTE_US, Pointer, minute_of
 from cassieq_spark.queue import settle
+from cassieq_spark.spark.renewal import Renewal
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:
@@ -162,6 +164,28 @@ def test_r17_extend_never_takes_a_lease_back_from_a_later_run(door: Door) -> Non
     lease = door.value(claimed.bucket).lease(lease_id)
     assert lease is not None
     assert (new, until_us + 1) == (lease.run, lease.until_us)
+
+
+@pytest.mark.invariant("I1")
+@pytest.mark.parametrize(("idle_s", "is_renewed"), [(59, True), (61, False)])
+def test_p23_leases_that_nobody_asks_for_any_more_are_let_go(
+    door: Door, monkeypatch: pytest.MonkeyPatch, idle_s: float, is_renewed: bool
+) -> None:
+    """Spark tells no planner that its query has ended: renewed for ever, they come back never."""
+    door.put_batch(0, b"a")
+    run = new_uuid()
+    (claimed,) = door.reader(run=run, visibility_s=600).get(1)
+    renewal = Renewal(door.lane, run=run, visibility_us=600_000_000, give_up_after_s=60)
+    periods = iter([False, True])
+    monkeypatch.setattr(renewal, "_ended", SimpleNamespace(wait=lambda _: next(periods)))
+    renewal._held = {claimed.bucket: frozenset({claimed.lease.lease_id})}
+
+    door.clock.advance(idle_s)
+    renewal._work()
+
+    lease = door.value(claimed.bucket).lease(claimed.lease.lease_id)
+    assert lease is not None
+    assert is_renewed == (lease.until_us > claimed.lease.until_us)
 
 
 def test_released_messages_are_found_though_the_reader_pointer_has_passed(door: Door) -> None:

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cassieq_spark.model.bucket import Status
+from cassieq_spark.model import bucket as rules
+from cassieq_spark.model.bucket import SinkRef, Status
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.reader import SEALS_PER_CALL
+from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:
@@ -87,8 +89,23 @@ def test_r9_a_producers_wrong_clock_hides_no_message(open_door: OpenDoor) -> Non
 
 
 @pytest.mark.invariant("I10")
-def test_p22_a_block_that_is_being_written_is_jumped_by_its_first_row(door: Door) -> None:
-    """One row says where the block of eight ends: the others are not read."""
+def test_p22_the_rest_of_a_block_that_is_being_written_is_no_gap(door: Door) -> None:
+    """One row says where the block ends: its writer, who is slow, finds the others as they were."""
+    who = door.identity()
+    door.task(who, 0)  # creates the sink row
+    block = reserve(door.lane, 4)
+    sink = SinkRef(sink_id=who.sink_id, epoch=1, block_end=block.end)
+    row = rules.writing(sink, now_us=door.lane.clock.now_us())
+    door.store.buckets.insert(door.lane.lane_id, block.first, row)
+    door.put(b"behind")
+    door.clock.advance(3_600)
+
+    assert [b"behind"] == door.drain()
+    assert [None] * 3 == [door.row(bucket) for bucket in range(block.first + 1, block.end)]
+
+
+@pytest.mark.invariant("I10")
+def test_p22_a_block_that_is_being_written_hides_nothing_behind_it(door: Door) -> None:
     who = door.identity()
     result = door.task(who, 0, b"x")  # creates the sink row; stays undecided
     first = result.buckets[0][0]

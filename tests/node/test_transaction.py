@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark.errors import SinkDiverged, SinkFenced, SinkIdReused
+from cassieq_spark.model import bucket as buckets
 from cassieq_spark.model import sink_txn as rules
-from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.bucket import SinkRef, Status
 from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.model.sink_txn import BucketList, SinkRow
 from cassieq_spark.queue import transaction
+from cassieq_spark.queue.heartbeat import Heartbeat
 from cassieq_spark.queue.roll import roll_forward
+from cassieq_spark.store import statements
 from cassieq_spark.store.cas import Applied
 from cassieq_spark.testing.faults import Fault
 
@@ -98,6 +102,25 @@ def test_p10_what_a_dead_driver_committed_is_rolled_forward_before_its_list_goes
 
     door.put_batch(1, b"second", run="r2")
     assert [b"first", b"second"] == door.drain()
+
+
+def test_a_ghost_of_a_dropped_bucket_is_not_taken_for_corruption(door: Door) -> None:
+    """An insert that lands after the drop makes a row that means nothing (G5)."""
+    result = door.put_batch(0, b"a")
+    ((bucket, _),) = result.buckets
+    assert [b"a"] == door.drain()
+    door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, bucket + 1)
+    door.session._session.execute(
+        f"DELETE FROM {door.session.keyspace}.bucket "  # noqa: S608 - as repair does
+        "WHERE lane = %s AND bucket = %s IF EXISTS",
+        (door.lane.lane_id, bucket),
+    )
+    sink = SinkRef(sink_id=door.queue.name, epoch=1, block_end=BucketNo(bucket + 1))
+    ghost = buckets.writing(sink, now_us=door.lane.clock.now_us())
+    assert isinstance(door.store.buckets.insert(door.lane.lane_id, bucket, ghost), Applied)
+
+    door.put_batch(1, b"b")
+    assert [b"b"] == door.drain()
 
 
 def test_p10_a_reader_rolls_forward_what_is_decided(door: Door) -> None:
@@ -196,6 +219,17 @@ def test_r24_a_long_list_is_kept_beside_the_row_and_read_back_whole(door: Door) 
 
     door.store.sinks.update(who.sink_id, stored, replace(decision.row, listed=listed))
     assert listed == sink_row(door).listed
+    row = door.session.one(statements.READ_SINK, (who.sink_id,))
+    assert row is not None
+    assert (None, 2) == (row.list, row.list_parts)
+
+
+def test_r3_a_writer_is_known_to_be_at_work_from_its_first_moment(door: Door) -> None:
+    """Repair aborts what looks abandoned: a beat must not wait for the first period's end."""
+    heartbeats = door.store.heartbeats
+    assert not heartbeats.is_alive(door.queue.name)
+    with Heartbeat(door.lane, door.queue.name):
+        assert heartbeats.is_alive(door.queue.name)
 
 
 def test_r14_a_task_never_creates_the_row_of_a_sink_for_one_transaction(door: Door) -> None:

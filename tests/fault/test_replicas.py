@@ -1,0 +1,130 @@
+"""Three replicas: a message that one of them has is whole or not there, whoever is down then."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from cassandra import ConsistencyLevel
+
+import cassieq_spark as cassieq
+from cassieq_spark.errors import StoreError
+from cassieq_spark.model.bucket import Status
+from cassieq_spark.store import statements
+from cassieq_spark.testing import EmbeddedCassandra, wait_until
+from tests.fixtures.cassandra import KEYSPACE
+from tests.fixtures.queues import door_of, payload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cassieq_spark.embedded.node import Node
+    from tests.fixtures.queues import Door
+
+BODY = b"all of it"
+
+
+@contextmanager
+def door_on(
+    ring: EmbeddedCassandra, name: str, *, nodes: Sequence[Node] | None = None
+) -> Iterator[Door]:
+    """A client's way to a queue with three copies; by way of some nodes, or of all."""
+    points = ",".join(node.contact_point for node in nodes or ring.nodes)
+    with cassieq.connect(points, keyspace=KEYSPACE, datacenter=ring.datacenter) as client:
+        client.bootstrap({"class": "NetworkTopologyStrategy", ring.datacenter: 3})
+        yield door_of(client, name)
+
+
+def take_down(node: Node, ring: EmbeddedCassandra) -> None:
+    others = [other for other in ring.nodes if other is not node and other.is_running]
+    node.kill()
+    wait_until(
+        lambda: not any(other.sees_up(node) for other in others),
+        deadline_s=60,
+        describe=f"the others to notice that {node.address} is down",
+    )
+
+
+@pytest.mark.invariant("I5")
+def test_p4_a_seal_that_finds_a_message_on_one_replica_leaves_it_whole_on_two(
+    queue_name: str,
+) -> None:
+    """A put that died half-way: one replica has it. The manifest names it, so it must stay.
+
+    Read repair writes back only what was selected: a scan of the keys alone would leave the second
+    replica without the payload, and the third read, without the first replica, would find that.
+    """
+    settings = {"hinted_handoff_enabled": False}  # what a replica missed, it has missed
+    with EmbeddedCassandra(nodes=3, settings=settings) as ring:
+        first, second, third = ring.nodes
+        with door_on(ring, queue_name) as door:
+            bucket = door.reserve()
+            second.kill()
+            third.kill()
+            _write_at_one(door, bucket)
+            ring.start()
+            take_down(third, ring)
+        with door_on(ring, queue_name, nodes=(first, second)) as door:
+            door.clock.advance(60)
+            claimed = door.reader(visibility_s=3_600).get(1)
+            assert [BODY] == door.bodies(claimed)
+            assert Status.SEALED is door.value(bucket).status
+        third.start()
+        take_down(first, ring)
+        with door_on(ring, queue_name, nodes=(second, third)) as door:
+            assert [BODY] == door.bodies(claimed)
+            door.ack(claimed)
+            assert Status.DRAINED is door.value(bucket).status
+        ring.kill()
+
+
+@pytest.mark.invariant("I1")
+def test_any_one_node_may_be_down_at_any_step(ring: EmbeddedCassandra, queue_name: str) -> None:
+    with door_on(ring, queue_name) as door:
+        for number, node in enumerate(ring.nodes):
+            before, after = b"before %d" % number, b"after %d" % number
+            door.put(before)
+            take_down(node, ring)
+            door.put_batch(number, after)
+            reader, claimed = door.reader(), []
+            while not {before, after} <= set(door.bodies(claimed)):
+                claimed += reader.get(10)
+            assert 2 == len(door.bodies(claimed))
+            node.start()
+            door.ack(claimed)
+        assert [] == door.drain()
+        stats = door.queue.stats()
+        assert (0, 0) == (stats.visible, stats.invisible)
+
+
+@pytest.mark.invariant("I7")
+def test_without_a_quorum_a_batch_ends_in_an_error_and_nothing_of_it_is_seen(
+    ring: EmbeddedCassandra, queue_name: str
+) -> None:
+    with door_on(ring, queue_name) as door:
+        door.put(b"there before")
+        who = door.identity()
+        result = door.task(who, 0, b"in doubt")
+        for node in ring.nodes[1:]:
+            node.kill()
+        with pytest.raises(StoreError):
+            door.commit(who, 0, result)
+        with pytest.raises(StoreError):
+            door.reader().get(1)
+        ring.start()
+        found = wait_until(door.drain, deadline_s=60, describe="the queue to answer again")
+        # The commit may have happened or not; its retry knows.
+        if b"in doubt" not in found:
+            door.commit(who, 0, result)
+            found += door.drain()
+        assert [b"in doubt", b"there before"] == sorted(found)
+
+
+def _write_at_one(door: Door, bucket: int) -> None:
+    """Behind the back of our own consistency levels, to the only replica that is up."""
+    session = door.session._session
+    write = session.prepare(statements.WRITE_MESSAGE.cql.format(ks=KEYSPACE))
+    write.consistency_level = ConsistencyLevel.ONE
+    now_us = door.lane.clock.now_us()
+    session.execute(write, (door.lane.lane_id, bucket, 0, 0, 1, 1, payload(BODY), None, now_us))

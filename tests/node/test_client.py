@@ -1,0 +1,125 @@
+"""`connect`, and what a client does with whole queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cassieq_spark as cassieq
+from cassieq_spark.errors import (
+    CassieqError,
+    QueueExists,
+    QueueNotFound,
+    SinkIdReused,
+    StoreUnavailable,
+    UsageError,
+)
+from cassieq_spark.model.pointer import DELETED, Pointer
+from tests.fixtures.cassandra import KEYSPACE
+
+if TYPE_CHECKING:
+    from cassieq_spark.testing import EmbeddedCassandra
+    from tests.fixtures.queues import Door, OpenDoor
+
+
+def test_a_queue_is_created_once_and_found_again(client: cassieq.Client, queue_name: str) -> None:
+    created = client.create_queue(queue_name, visibility_timeout=7)
+    again = client.create_queue(queue_name, visibility_timeout=7)
+    found = client.queue(queue_name)
+
+    assert created._lane.lane_id == again._lane.lane_id == found._lane.lane_id
+    assert 7 == found.settings.visibility_timeout_s
+    assert [queue_name] == [info.name for info in client.queues() if info.name == queue_name]
+
+
+def test_other_settings_for_a_queue_that_exists_are_named(
+    client: cassieq.Client, queue_name: str
+) -> None:
+    client.create_queue(queue_name, visibility_timeout=7, bucket_size=10)
+    with pytest.raises(QueueExists, match=r"bucket_size=10, asked for bucket_size=20") as caught:
+        client.create_queue(queue_name, visibility_timeout=7, bucket_size=20)
+    assert ("bucket_size",) == caught.value.differences
+    assert 10 == client.queue(queue_name).settings.bucket_size
+
+
+def test_a_queue_that_is_not_there_says_how_to_create_it(client: cassieq.Client) -> None:
+    with pytest.raises(QueueNotFound, match=r"create_queue\('nobody'\)"):
+        client.queue("nobody")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "é", "q" * 201])
+def test_a_name_that_is_none_is_refused(client: cassieq.Client, name: str) -> None:
+    with pytest.raises(UsageError):
+        client.create_queue(name)
+
+
+def test_dead_letter_queues_must_exist_and_end(client: cassieq.Client, queue_name: str) -> None:
+    with pytest.raises(QueueNotFound, match="Create it first"):
+        client.create_queue(queue_name, max_deliveries=2, dead_letter_queue="nobody")
+    with pytest.raises(QueueExists, match="cycle"):
+        client.create_queue(queue_name, max_deliveries=2, dead_letter_queue=queue_name)
+    assert queue_name not in [info.name for info in client.queues()]
+
+
+def test_stats_tell_the_places_of_messages_apart(door: Door) -> None:
+    door.put_batch(0, b"a", b"b", b"c")
+    door.put(b"open")
+    door.put(b"later", delay_s=60)
+    claimed = door.reader().get(2)
+    stats = door.queue.stats()
+    counts = (stats.visible, stats.invisible, stats.delayed, stats.dead)
+    assert (2, 2, 1, 0) == counts
+    door.ack(claimed)
+    assert (2, 0) == (door.queue.stats().visible, door.queue.stats().invisible)
+
+
+def test_forget_sink_knows_whose_sink_it_is(open_door: OpenDoor) -> None:
+    door, other = open_door(), open_door(".other")
+    who = door.identity(sink_id=f"{door.queue.name}.sink")
+    result = door.task(who, 0, b"a")
+    assert 1 == door.commit(who, 0, result)
+
+    door.client.forget_sink(door.queue.name, "nobody's")
+    with pytest.raises(QueueNotFound):
+        door.client.forget_sink("nobody", who.sink_id)
+    with pytest.raises(SinkIdReused, match="another queue"):
+        door.client.forget_sink(other.queue.name, who.sink_id)
+    assert [b"a"] == door.drain()
+
+    door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, DELETED)
+    door.client.forget_sink(other.queue.name, who.sink_id)
+    assert 1 == other.commit(
+        other.identity("r2", sink_id=who.sink_id),
+        0,
+        other.task(other.identity("r2", sink_id=who.sink_id), 0, b"b"),
+    )
+    assert [b"b"] == other.drain()
+
+
+def test_a_closed_client_says_so_in_an_error_of_ours(cassandra: EmbeddedCassandra) -> None:
+    closed = cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE)
+    closed.close()
+    closed.close()
+    with pytest.raises(CassieqError):
+        closed.queues()
+
+
+def test_nobody_at_the_address_ends_in_bounded_time_and_names_it() -> None:
+    with pytest.raises(StoreUnavailable, match=r"no Cassandra answers at 127\.0\.0\.1:1 "):
+        cassieq.connect("127.0.0.1:1", connect_timeout=2)
+
+
+def test_a_data_centre_that_is_not_there_is_named(cassandra: EmbeddedCassandra) -> None:
+    with pytest.raises(UsageError, match=r"no data centre 'dc9'; it has 'datacenter1'"):
+        cassieq.connect(cassandra.contact_points, datacenter="dc9")
+
+
+def test_what_is_not_given_comes_from_the_environment(
+    cassandra: EmbeddedCassandra, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CASSIEQ_KEYSPACE", KEYSPACE)
+    monkeypatch.setenv("CASSIEQ_DATACENTER", "dc9")
+    arguments: dict[str, Any] = {"datacenter": cassandra.datacenter}
+    with cassieq.connect(cassandra.contact_points, **arguments) as client:
+        assert KEYSPACE == client._session.keyspace

@@ -1,0 +1,133 @@
+"""`bootstrap` makes the tables that the protocol needs, once, and touches nobody else's."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cassieq_spark as cassieq
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import SchemaMismatch, SchemaMissing, UsageError
+from cassieq_spark.store import schema, statements
+from cassieq_spark.store.schema import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cassieq_spark.testing import EmbeddedCassandra
+
+DAY_S = 86_400
+WRITTEN_ONCE = {"message", "overlay", "sink_list", "expiry"}
+
+
+@pytest.fixture
+def connect(cassandra: EmbeddedCassandra) -> Iterator[Callable[[], cassieq.Client]]:
+    """Clients of a keyspace of the test's own: not there at first, dropped at the end."""
+    keyspace = f"t_{new_uuid().hex[:16]}"
+    clients: list[cassieq.Client] = []
+
+    def one() -> cassieq.Client:
+        clients.append(cassieq.connect(cassandra.contact_points, keyspace=keyspace))
+        return clients[-1]
+
+    yield one
+    one()._session.define(f"DROP KEYSPACE IF EXISTS {keyspace}")
+    for client in clients:
+        client.close()
+
+
+def rows(client: cassieq.Client, cql: str) -> list[Any]:
+    return list(client._session._session.execute(cql, (client._session.keyspace,)))
+
+
+def test_it_is_idempotent_and_may_be_run_by_several_at_once(connect: Any) -> None:
+    clients = [connect() for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda client: client.bootstrap(), clients))
+    clients[0].bootstrap()
+
+    tables = rows(clients[0], "SELECT table_name FROM system_schema.tables WHERE keyspace_name=%s")
+    assert set(TABLES) == {row.table_name for row in tables}
+    assert schema.SCHEMA_VERSION == schema.read_version(clients[0]._session)
+    queue = clients[1].create_queue("q")
+    clients[2].bootstrap()
+    assert queue.name == clients[2].queue("q").name
+
+
+def test_the_replication_is_the_one_that_was_asked_for_and_stays(connect: Any) -> None:
+    client = connect()
+    client.bootstrap(replication={"class": "SimpleStrategy", "replication_factor": 1})
+    client.bootstrap()
+
+    cql = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = %s"
+    [row] = rows(client, cql)
+    assert row.replication["class"].endswith("SimpleStrategy")
+
+
+@pytest.mark.parametrize(
+    "replication", [{}, {"replication_factor": 1}, {"class": 3.5}, {"class": "NoSuchStrategy"}]
+)
+def test_a_replication_that_is_none_is_refused(connect: Any, replication: Any) -> None:
+    with pytest.raises(UsageError):
+        connect().bootstrap(replication=replication or {"dc1": 1})
+
+
+def test_tables_of_another_keyspace_user_stay(connect: Any) -> None:
+    client = connect()
+    client.bootstrap()
+    session = client._session
+    session.define(f"CREATE TABLE {session.keyspace}.theirs (a int PRIMARY KEY)")
+    session._session.execute(f"INSERT INTO {session.keyspace}.theirs (a) VALUES (1)")  # noqa: S608
+
+    client.bootstrap()
+
+    assert 1 == len(list(session._session.execute(f"SELECT a FROM {session.keyspace}.theirs")))  # noqa: S608
+
+
+@pytest.mark.parametrize("verb", ["create_queue", "queue", "queues"])
+def test_a_keyspace_that_is_not_there_says_what_to_call(connect: Any, verb: str) -> None:
+    arguments = () if verb == "queues" else ("q",)
+    with pytest.raises(SchemaMissing, match=r"bootstrap\(replication"):
+        getattr(connect(), verb)(*arguments)
+
+
+def test_a_keyspace_of_another_release_is_refused_before_anything_is_made(connect: Any) -> None:
+    client = connect()
+    client.bootstrap()
+    session = client._session
+    session.run(statements.WRITE_META, ("schema_version", str(schema.SCHEMA_VERSION + 1)))
+    session.define(f"DROP TABLE {session.keyspace}.overlay")
+
+    for refused in (client.bootstrap, client.queues, lambda: client.create_queue("q")):
+        with pytest.raises(SchemaMismatch, match=f"version {schema.SCHEMA_VERSION + 1}"):
+            refused()
+
+    tables = rows(client, "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s")
+    assert "overlay" not in {row.table_name for row in tables}
+
+
+def test_p27_every_table_has_the_settings_of_its_load(connect: Any) -> None:
+    """Read back: a misspelt one would be the default in silence."""
+    client = connect()
+    client.bootstrap()
+    found = rows(client, "SELECT * FROM system_schema.tables WHERE keyspace_name = %s")
+    assert len(TABLES) == len(found)
+    for row in found:
+        assert DAY_S == row.gc_grace_seconds, row.table_name
+        assert 0 == row.default_time_to_live, row.table_name
+        compaction = dict(row.compaction)
+        expected = "T4" if row.table_name in WRITTEN_ONCE else "L10"
+        assert expected == compaction["scaling_parameters"], row.table_name
+        assert compaction["class"].endswith("UnifiedCompactionStrategy"), row.table_name
+        is_compressed = "false" != dict(row.compression).get("enabled")
+        assert is_compressed == (row.table_name != "message"), row.table_name
+        assert "BLOCKING" == row.read_repair, row.table_name
+
+
+def test_every_statement_fits_the_tables(connect: Any) -> None:
+    client = connect()
+    client.bootstrap()
+    for statement in statements.every_statement():
+        assert client._session.prepare(statement).query_string
