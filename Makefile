@@ -41,6 +41,10 @@ test: setup  ## All tests; TESTS='tests/unit -k receipt' for some
 fault: setup  ## Only the tests that kill and stop processes, on one and three nodes
 	@$(WITH_JAVA) $(PYTHON) -m pytest --durations=10 -m fault $(TESTS)
 
+.PHONY: ablations
+ablations: setup  ## Take one rule of the protocol away after the other: does a test miss it?
+	@$(WITH_JAVA) $(PYTHON) -m tests.ablations
+
 .PHONY: coverage
 coverage: setup  ## All tests, with the branches they miss
 	@$(WITH_JAVA) $(PYTHON) -m pytest --cov --cov-report=term-missing $(TESTS)

@@ -221,7 +221,8 @@ def test_r24_a_long_list_is_kept_beside_the_row_and_read_back_whole(door: Door) 
     assert listed == sink_row(door).listed
     row = door.session.one(statements.READ_SINK, (who.sink_id,))
     assert row is not None
-    assert (None, 2) == (row.list, row.list_parts)
+    assert row.list is None
+    assert row.list_parts > 1
 
 
 def test_r3_a_writer_is_known_to_be_at_work_from_its_first_moment(door: Door) -> None:
