@@ -101,7 +101,7 @@ ABLATIONS: Final = (
         old="        low = self._lane.pointers().repair\n",
         new="        low = survey.pointers.repair\n",
         tests=(
-            "tests/node/test_reader.py::test_r10_silent_buckets_cost_one_read_of_the_repair_pointer_together",
+            "tests/node/test_reader.py::test_p2_a_bucket_that_is_dropped_while_a_reader_looks_is_not_closed",
         ),
     ),
     Ablation(
@@ -594,6 +594,16 @@ ABLATIONS: Final = (
         old="[*survey.half_sealed, *ripe][:SEALS_PER_CALL]",
         new="[*survey.half_sealed, *ripe]",
         tests=("tests/node/test_reader.py::test_r10_one_call_seals_at_most_so_many_young_buckets",),
+    ),
+    Ablation(
+        mark="R10",
+        rule="All buckets without a row cost one read of the repair pointer together.",
+        path="cassieq_spark/queue/survey.py",
+        old="            if bucket >= low and not any(",
+        new="            if bucket >= self._lane.pointers().repair and not any(",
+        tests=(
+            "tests/node/test_reader.py::test_r10_silent_buckets_cost_one_read_of_the_repair_pointer_together",
+        ),
     ),
     Ablation(
         mark="R11",

@@ -9,6 +9,7 @@ import pytest
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import SinkRef, Status
 from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.reader import SEALS_PER_CALL
 from cassieq_spark.queue.reserve import reserve
@@ -203,6 +204,19 @@ def test_p2_a_half_done_seal_is_carried_on_by_the_next_reader(door: Door) -> Non
         seal.close(door.lane, BucketNo(bucket))
     assert Status.SEALING is door.value(bucket).status
     assert [b"a"] == door.drain()
+
+
+@pytest.mark.invariant("I1")
+def test_p2_a_bucket_that_is_dropped_while_a_reader_looks_is_not_closed(door: Door) -> None:
+    """Its row was absent, and repair passed it before the reader asked for the repair pointer."""
+    bucket = door.put(b"long delivered")
+    door.faults.before(
+        "read_pointers",
+        lambda: door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, bucket + 1),
+        after=1,
+    )
+    assert [] == door.reader().get(1)
+    assert door.row(bucket) is None
 
 
 def _is_one(claimed: list[object]) -> None:

@@ -33,21 +33,21 @@ def tset(t, i, v):
 
 def mk(cfg):
     D = cfg.get('drivers', 1); B = cfg.get('batches', 1); T = cfg.get('tasks', 1); CR = cfg.get('crashes', 1)
-    RUNS = cfg.get('runs', 2); PER = cfg.get('per', RUNS)        # in all; per life
+    RUNS = cfg.get('runs', 2); PER = cfg.get('per', RUNS)  # in all; per life
     AB = cfg.get('aborts', 0)            # aborts while a driver lives
     SPEC = cfg.get('spec', 0)            # second attempts while the first goes on
-    AMB = cfg.get('amb', 1)              # CASes without an answer, of which kinds: iw/iv/is INSERT writing/void/sealing,
-    AMBS = cfg.get('ambs', ('iw', 'iv', 'cv', 'co'))             # cv/cp CAS writing -> void/prepared, co commit
+    AMB = cfg.get('amb', 1)              # CASes without an answer, of these kinds: iw/iv/is INSERT writing/void/
+    AMBS = cfg.get('ambs', ('iw', 'iv', 'cv', 'co'))  # sealing, cv/cp CAS writing -> void/prepared, co commit
     OPEN = cfg.get('open', (0,))         # 1: the second bucket may be opened ahead and left empty
-    EARLY = cfg.get('early', None)       # a bucket is given back early and used after all: 'cas' | 'blind' (no condition)
+    EARLY = cfg.get('early', None)       # a bucket is given back early, yet used: 'cas' | 'blind' = without a condition
     NAMED = cfg.get('named', False)      # the owner voids what its result names, too
     LCHK = cfg.get('lchk', True)         # the writer reads L after INSERT writing
-    LROLL = cfg.get('lroll', 'odd')      # roll forward reads L: 'never' | 'odd' = before it calls a listed bucket corrupt
-    #                                      that is void or writing | 'all' = before it seals a prepared one, too
+    LROLL = cfg.get('lroll', 'odd')      # roll forward reads L: 'never' | 'odd' = before it calls a listed bucket
+    #                                      corrupt that is void or writing | 'all' = before it seals one, too
     LONG = cfg.get('long', False)        # the list stands beside the row
     KEY = cfg.get('key', 'id')           # under an 'id' of its own | the 'epoch'
-    CLEAN = cfg.get('clean', None)       # repair deletes a list that the row, read after it, does not name: 'naive' |
-    #                                      'based' = and only if the CAS it was written for is dead (other version)
+    CLEAN = cfg.get('clean', None)       # repair deletes a list that the row, read after it, does not name:
+    #                                      'naive' | 'based' = only if the CAS it is for is dead (other version)
     FG = cfg.get('forgets', 0)
     FORGET = cfg.get('forget', 'keep')   # 'keep' the row | 'delete' it
     ABSENT = cfg.get('absent', None)     # forget of a sink without a row: None = not looked at | 'skip' | 'insert' a row
@@ -57,7 +57,7 @@ def mk(cfg):
     #                                      'late' (the batch being written goes on, no task begins) | 'alive'
     SAMEQ = cfg.get('sameq', False)      # the next life has the same query id (an older backup of the checkpoint)
     REG = cfg.get('reg', False)          # run 0 has committed batch 0 before, the row names it
-    STALE = cfg.get('stale', FORGET == 'delete' or LONG)         # Q acts later than it reads the sink row
+    STALE = cfg.get('stale', FORGET == 'delete' or LONG)  # Q acts later than it reads the sink row
 
     def query(life):
         return 0 if SAMEQ else life
@@ -122,6 +122,9 @@ def mk(cfg):
 
         def past(r):
             return sink[7] if sink[6] in (None, r) else tuple(sorted(set(sink[7]) | {sink[6]}))
+
+        def aborted():
+            return (sink[0] + 1, sink[1] + 1, sink[2], None, ()) + sink[5:]
 
         def load(who, ref, version):
             """The rows of a list, read after the sink row; None = read that again."""
@@ -343,7 +346,11 @@ def mk(cfg):
         idle = not f and not att and all(x[0] == 'end' for _, x in runs)
         if p is None:
             if sink and (ab or idle) and any(s in (WR, PR) and own[b // 2][0] >= sink[1] for b, s in enumerate(rows)):
-                add(f"P: no sign of life in epoch {sink[1]}", p=('l', sink[0], sink[3:5]), ab=ab if idle else ab - 1)
+                left = ab if idle else ab - 1
+                if LONG:
+                    add(f"P: no sign of life in epoch {sink[1]}", p=('l', sink[0], sink[3:5]), ab=left)
+                elif not roll('P', sink[4]):
+                    add(f"P: no sign of life: aborts epoch {sink[1]}", sink=aborted(), ab=left)
             for i, version, _ in sorted(lists, key=str) if CLEAN else ():
                 if sink and sink[3] != i and (CLEAN == 'naive' or sink[0] != version):
                     add(f"P: list {i} is not the row's", p=('d', i))
@@ -354,7 +361,7 @@ def mk(cfg):
             if listed is None or sink is None or sink[0] != p[1]:
                 add("P: the row has moved on", p=None)
             elif not roll('P', listed, p=None):
-                add(f"P: aborts epoch {sink[1]}", sink=(sink[0] + 1, sink[1] + 1, sink[2], None, ()) + sink[5:], p=None)
+                add(f"P: aborts epoch {sink[1]}", sink=aborted(), p=None)
 
         # ---- forget
         if fg < FG and not f and (sink or ABSENT):
@@ -425,7 +432,8 @@ RUNS = [
      dict(forgets=1, gone='alive', reg=True, batches=2, crashes=0, ambs=('co',))),
     ('h6 the writer does not read L after its INSERT', dict(QUIET, lchk=False)),
     ('h7 forget does not roll forward first', dict(QUIET, froll=False, forgets=1)),
-    ('h8 forget does not remember the run', dict(QUIET, fpast=False, forgets=1, gone='alive', reg=True, per=1, batches=2)),
+    ('h8 forget does not remember the run',
+     dict(QUIET, fpast=False, forgets=1, gone='alive', reg=True, per=1, batches=2)),
     ('h9 two copies land late: a prepared ghost', dict(runs=1, amb=2, ambs=('iw', 'cp'), crashes=0)),
     ('h10 forget without a row does nothing', dict(QUIET, forgets=1, absent='skip')),
     ('H0 one driver', dict(ambs=('iw', 'iv', 'is', 'co'), aborts=1)),
