@@ -11,7 +11,7 @@ from cassieq_spark.errors import SinkDiverged, SinkFenced, SinkIdReused
 from cassieq_spark.model import bucket as buckets
 from cassieq_spark.model import sink_txn as rules
 from cassieq_spark.model.bucket import SinkRef, Status
-from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.model.sink_txn import BucketList, SinkRow
 from cassieq_spark.queue import transaction
@@ -104,8 +104,11 @@ def test_p10_what_a_dead_driver_committed_is_rolled_forward_before_its_list_goes
     assert [b"first", b"second"] == door.drain()
 
 
-def test_a_ghost_of_a_dropped_bucket_is_not_taken_for_corruption(door: Door) -> None:
-    """An insert that lands after the drop makes a row that means nothing (G5)."""
+@pytest.mark.parametrize("is_filled", [False, True])
+def test_a_ghost_of_a_dropped_bucket_is_neither_corruption_nor_shown_again(
+    door: Door, is_filled: bool
+) -> None:
+    """What was sent twice, and lands a second time after the drop, means nothing (G5)."""
     result = door.put_batch(0, b"a")
     ((bucket, _),) = result.buckets
     assert [b"a"] == door.drain()
@@ -116,11 +119,20 @@ def test_a_ghost_of_a_dropped_bucket_is_not_taken_for_corruption(door: Door) -> 
         (door.lane.lane_id, bucket),
     )
     sink = SinkRef(sink_id=door.queue.name, epoch=1, block_end=BucketNo(bucket + 1))
-    ghost = buckets.writing(sink, now_us=door.lane.clock.now_us())
-    assert isinstance(door.store.buckets.insert(door.lane.lane_id, bucket, ghost), Applied)
+    now_us = door.lane.clock.now_us()
+    landed = door.store.buckets.insert(
+        door.lane.lane_id, bucket, buckets.writing(sink, now_us=now_us)
+    )
+    assert isinstance(landed, Applied)
+    if is_filled:
+        filled = buckets.prepared(
+            landed.now.value, manifest=Runs.span(0, 0), due_us={}, size_bytes=1, now_us=now_us
+        )
+        door.store.buckets.fill(door.lane.lane_id, bucket, landed.now, filled)
 
     door.put_batch(1, b"b")
     assert [b"b"] == door.drain()
+    assert door.value(bucket).status in (Status.WRITING, Status.PREPARED)
 
 
 def test_p10_a_reader_rolls_forward_what_is_decided(door: Door) -> None:
