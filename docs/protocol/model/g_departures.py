@@ -50,7 +50,7 @@ def mk(cfg):
     #                                      'naive' | 'based' = only if the CAS it is for is dead (other version)
     FG = cfg.get('forgets', 0)
     FORGET = cfg.get('forget', 'keep')   # 'keep' the row | 'delete' it
-    ABSENT = cfg.get('absent', None)     # forget of a sink without a row: None = not looked at | 'skip' | 'insert' a row
+    ABSENT = cfg.get('absent', None)     # forget without a row: None = not looked at | 'skip' | 'insert' a row
     FROLL = cfg.get('froll', True)       # forget rolls the list forward first
     FPAST = cfg.get('fpast', True)       # forget remembers the former run
     GONE = cfg.get('gone', 'dead')       # the former life's drivers are 'dead' (its tasks go on, some begin only now) |
@@ -420,7 +420,7 @@ def mk(cfg):
 
 QUIET = dict(crashes=0, amb=0)
 RUNS = [
-    ('h0 forget deletes the row, a late task makes it anew', dict(QUIET, forget='delete', forgets=1, tasks=2, per=1)),
+    ('h0 forget deletes the row, a late task makes it anew', dict(QUIET, forget='delete', forgets=1, spec=1, per=1)),
     ('h0b the same, same query id, its former driver has not ended',
      dict(QUIET, forget='delete', forgets=1, sameq=True, gone='late')),
     ('h1 list under (sink, epoch), two drivers', dict(QUIET, key='epoch', long=True, drivers=2)),
@@ -436,13 +436,14 @@ RUNS = [
      dict(QUIET, fpast=False, forgets=1, gone='alive', reg=True, per=1, batches=2)),
     ('h9 two copies land late: a prepared ghost', dict(runs=1, amb=2, ambs=('iw', 'cp'), crashes=0)),
     ('h10 forget without a row does nothing', dict(QUIET, forgets=1, absent='skip')),
-    ('H0 one driver', dict(ambs=('iw', 'iv', 'is', 'co'), aborts=1)),
-    ('H0b one driver, second bucket opened ahead or not', dict(open=(0, 1), ambs=('iw', 'iv', 'cv', 'cp'), aborts=1)),
-    ('H0c one driver, two crashes', dict(crashes=2, amb=0, runs=3, aborts=1)),
-    ('H1 two drivers', dict(drivers=2, amb=0, aborts=1)),
-    ('H1b two drivers, in flight', dict(drivers=2, crashes=0)),
-    ('H1c two drivers, both', dict(drivers=2, aborts=1)),
-    ('H2 two tasks', dict(QUIET, tasks=2, aborts=1)),
+    ('H0 one driver', dict(ambs=('iw', 'iv', 'is', 'co'))),
+    ('H0b one driver, abort, second bucket opened ahead or not',
+     dict(open=(0, 1), ambs=('iw', 'iv', 'cv', 'cp'), crashes=0, aborts=1)),
+    ('H0c one driver, two crashes', dict(crashes=2, amb=0)),
+    ('H1 two drivers, crash', dict(drivers=2, amb=0)),
+    ('H1b two drivers, in flight, abort', dict(drivers=2, crashes=0, aborts=1)),
+    ('H1c two drivers, crash and in flight', dict(drivers=2)),
+    ('H2 two tasks, in flight, abort', dict(tasks=2, runs=1, crashes=0, aborts=1)),
     ('H2b two tasks, crash', dict(tasks=2, runs=1, amb=0)),
     ('H2c two attempts', dict(spec=1, crashes=0)),
     ('H3 two batches', dict(batches=2, amb=0)),
@@ -456,7 +457,7 @@ RUNS = [
     ('H4f forget with or without a row, which it inserts', dict(forgets=1, absent='insert', crashes=0)),
     ('H4g two forgets', dict(QUIET, forgets=2, runs=3, per=1)),
     ('H5 long list, cleaned, two drivers', dict(QUIET, long=True, clean='based', drivers=2, aborts=1)),
-    ('H5b long list, cleaned, crash, in flight', dict(long=True, clean='based', ambs=('co',))),
+    ('H5b long list, cleaned, crash', dict(long=True, clean='based', amb=0)),
     ('H5c long list, cleaned, forget', dict(long=True, clean='based', forgets=1, crashes=0, ambs=('co',))),
     ('H5d long list, cleaned, two batches', dict(QUIET, long=True, clean='based', batches=2, aborts=1)),
     ('H6 void with its condition, unanswered; the bucket is used after all', dict(early='cas', amb=0)),
