@@ -101,13 +101,16 @@ def test_delays_of_a_batch_are_groups_with_hints(door: Door) -> None:
     door.task(who, 0)
     with door.bulk_writer(who, 1) as writer:
         now_us = door.lane.clock.now_us()
-        writer.add(payload(b"now", b"later"), 2, [0, now_us + 60_000_000])
+        writer.add(payload(b"now", b"later"), 2, [0, now_us + 3_600_000_000])
         buckets = writer.finish()
     from cassieq_spark.model.sink_txn import TaskResult  # noqa: PLC0415
 
     door.commit(who, 0, TaskResult(who=who, epoch=1, buckets=buckets))
     assert [b"now"] == door.drain()
-    door.clock.advance(62)
+    # Past the minutes that the first claim's own hint is in.
+    door.clock.advance(1_800)
+    assert [] == door.drain()
+    door.clock.advance(1_802)
     assert [b"later"] == door.drain()
 
 
