@@ -27,13 +27,13 @@ STARTER = """
     import os
 
     from cassieq_spark.testing import EmbeddedCassandra
-    from tests.fixtures.processes import reached
+    from tests.fixtures.processes import reached, say
 
     cassandra = EmbeddedCassandra(heap="512m")
     cassandra.start()
     if {fork} and os.fork() == 0:  # it holds a copy of every pipe of ours
         reached("forked")
-    print(json.dumps({{"pid": cassandra.nodes[0].pid, "directory": str(cassandra.data_dir)}}))
+    say(json.dumps({{"pid": cassandra.nodes[0].pid, "directory": str(cassandra.data_dir)}}))
     reached("running")
     cassandra.stop()
 """
