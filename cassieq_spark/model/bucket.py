@@ -74,7 +74,8 @@ class Lease:
     """One delivery: an exclusive, time-bounded right to messages (I2).
 
     Attributes:
-        lease_id: Fresh for every delivery.
+        lease_id: Fresh for every delivery. Where a part of a delivery was extended, several entries
+            carry it, each with its own end: id and offset together name one delivery.
         owner: Who holds it, for people.
         run: The Spark run that holds it; None outside Spark [P25].
         delivery_count: Of every message in it: 1 at the first delivery.
@@ -100,18 +101,26 @@ class Returned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delayed:
-    """Messages that nobody gets before ``due_us``."""
+    """Messages that nobody gets before ``due_us``: put, or released, with a delay."""
 
     due_us: int
     runs: Runs
+    deliveries: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadSet:
-    """Out of deliveries by one CAS. Never extended or merged: a mover may have it [R14]."""
+    """Out of deliveries by one CAS. Never extended or merged: a mover may have it [R14].
+
+    Attributes:
+        deliveries: Of each message in it.
+        died_us: Cluster time of that CAS.
+    """
 
     set_id: UUID
     runs: Runs
+    deliveries: int = 0
+    died_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +137,8 @@ class Bucket:
         size_bytes: Stored bytes of the messages, 0 where nobody counted.
         sink: Set on bulk buckets only.
         fresh: Never delivered.
+        revisions: (offset, revision) of each message that has an updated body, ascending. Here and
+            not in a lease: a reclaim would forget it [P26].
     """
 
     status: Status
@@ -140,6 +151,7 @@ class Bucket:
     delayed: tuple[Delayed, ...] = ()
     leases: tuple[Lease, ...] = ()
     dead: tuple[DeadSet, ...] = field(default=())
+    revisions: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -155,8 +167,32 @@ class Bucket:
         return self.status in FINISHED or (self.status is Status.SEALED and not self.fresh)
 
     def lease(self, lease_id: UUID) -> Lease | None:
-        """The lease of that id, None if it ended."""
-        return next((lease for lease in self.leases if lease.lease_id == lease_id), None)
+        """The lease of that id, its entries as one that ends with the first; None: it ended."""
+        entries = [lease for lease in self.leases if lease.lease_id == lease_id]
+        if not entries:
+            return None
+        return replace(
+            entries[0],
+            runs=union(lease.runs for lease in entries),
+            until_us=min(lease.until_us for lease in entries),
+        )
+
+    @property
+    def unacked(self) -> Runs:
+        """All that is still to be delivered, waited for or moved; the rest of it is acked (I4)."""
+        return union(
+            [
+                self.fresh,
+                *(part.runs for part in self.returned),
+                *(group.runs for group in self.delayed),
+                *(lease.runs for lease in self.leases),
+                *(part.runs for part in self.dead),
+            ]
+        )
+
+    def revisions_of(self, runs: Runs) -> tuple[tuple[int, int], ...]:
+        """Those of these messages."""
+        return tuple(entry for entry in self.revisions if entry[0] in runs)
 
     def earliest_return_us(self) -> int | None:
         """When the next message comes back by time; 0 if one is there now; None if none ever."""
@@ -188,7 +224,7 @@ def sealed(
             changed_us=now_us,
             manifest=manifest,
             size_bytes=size_bytes,
-            fresh=manifest - _all_of(groups),
+            fresh=manifest - union(group.runs for group in groups),
             delayed=groups,
         )
     )
@@ -211,7 +247,7 @@ def prepared(
         changed_us=now_us,
         manifest=manifest,
         size_bytes=size_bytes,
-        fresh=manifest - _all_of(groups),
+        fresh=manifest - union(group.runs for group in groups),
         delayed=groups,
     )
 
@@ -237,27 +273,77 @@ def unused(sink: SinkRef, *, now_us: int) -> Bucket:
     return Bucket(status=Status.VOID, changed_us=now_us, sink=sink)
 
 
+def purged(row: Bucket, *, now_us: int) -> Bucket:
+    """Drop all of a sealed bucket at once, whoever holds it; its manifest stays (I5) [R18]."""
+    _require(row, Status.SEALED)
+    return Bucket(
+        status=Status.DRAINED,
+        changed_us=now_us,
+        manifest=row.manifest,
+        size_bytes=row.size_bytes,
+        sink=row.sink,
+    )
+
+
+def without_dead(row: Bucket, set_id: UUID, *, now_us: int) -> Bucket:
+    """Take out one dead set that was moved to the dead-letter queue; no other is touched [R14]."""
+    _require(row, Status.SEALED)
+    moved = union(part.runs for part in row.dead if part.set_id == set_id)
+    return drained_if_empty(
+        replace(
+            row,
+            changed_us=now_us,
+            dead=tuple(part for part in row.dead if part.set_id != set_id),
+            revisions=without_revisions(row.revisions, moved),
+        )
+    )
+
+
 def drained_if_empty(row: Bucket) -> Bucket:
     """The CAS that leaves nothing is the one that drains (design 3). The manifest stays (I5)."""
     return replace(row, status=Status.DRAINED) if row.is_empty else row
 
 
+def without_revisions(
+    revisions: tuple[tuple[int, int], ...], ended: Runs
+) -> tuple[tuple[int, int], ...]:
+    """What is left when these messages are over: a row does not grow with its past (I9)."""
+    return tuple(entry for entry in revisions if entry[0] not in ended)
+
+
+def union(parts: Iterable[Runs]) -> Runs:
+    """All of them together."""
+    return Runs.of(*(pair for part in parts for pair in part.pairs))
+
+
 def group_delays(due_us: Mapping[int, int], *, now_us: int) -> tuple[Delayed, ...]:
-    """Group offsets by due time, rounded up to a step; what is due already is in no group.
+    """Group offsets by due time; what is due already is in no group."""
+    by_time: dict[int, list[int]] = {}
+    for offset, due in due_us.items():
+        if due > now_us:
+            by_time.setdefault(due, []).append(offset)
+    return merge_delayed(
+        Delayed(due_us=due, runs=Runs.from_offsets(offsets)) for due, offsets in by_time.items()
+    )
+
+
+def merge_delayed(parts: Iterable[Delayed]) -> tuple[Delayed, ...]:
+    """One group per due time, rounded up to a step, and delivery count; soonest first.
 
     The step is widened until the groups fit a row, so no number of distinct delays can stop a
     seal [R7].
     """
-    waiting = {offset: due for offset, due in due_us.items() if due > now_us}
+    groups = list(parts)
     step = DELAY_STEP_US
     while True:
-        groups: dict[int, list[int]] = {}
-        for offset, due in waiting.items():
-            groups.setdefault(-(-due // step) * step, []).append(offset)
-        if len(groups) <= DELAYED_GROUPS_LIMIT:
+        merged: dict[tuple[int, int], list[Runs]] = {}
+        for group in groups:
+            key = (-(-group.due_us // step) * step, group.deliveries)
+            merged.setdefault(key, []).append(group.runs)
+        if len(merged) <= DELAYED_GROUPS_LIMIT:
             return tuple(
-                Delayed(due_us=due, runs=Runs.from_offsets(offsets))
-                for due, offsets in sorted(groups.items())
+                Delayed(due_us=due, runs=union(runs), deliveries=deliveries)
+                for (due, deliveries), runs in sorted(merged.items())
             )
         step *= 2
 
@@ -270,13 +356,6 @@ def merge_returned(parts: Iterable[Returned]) -> tuple[Returned, ...]:
     return tuple(
         Returned(deliveries=count, runs=runs) for count, runs in sorted(by_count.items()) if runs
     )
-
-
-def _all_of(groups: Iterable[Delayed]) -> Runs:
-    together = EMPTY
-    for group in groups:
-        together |= group.runs
-    return together
 
 
 def _require(row: Bucket, *allowed: Status) -> None:

@@ -1,4 +1,4 @@
-"""Claim, ack, extend, release, take over: the moves of a sealed bucket (design 5), all pure.
+"""Claim, ack, extend, release, revise: the moves of a sealed bucket (design 5), all pure.
 
 Each is what one CAS writes, for any number of messages. Holds I2, I3, I4.
 """
@@ -6,23 +6,30 @@ Each is what one CAS writes, for any number of messages. Holds I2, I3, I4.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cassieq_spark.model.bucket import (
     LEASES_LIMIT,
+    LEASES_PREFERRED,
     Bucket,
     DeadSet,
+    Delayed,
     Lease,
     Returned,
     Status,
     drained_if_empty,
+    merge_delayed,
     merge_returned,
+    union,
+    without_revisions,
 )
 from cassieq_spark.model.ids import EMPTY, Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from uuid import UUID
+
+P = TypeVar("P", Delayed, Lease)
 
 EXPIRY_MARGIN_US = 250_000
 """A lease is re-claimed only this long after it ran out: two measured clocks differ less (G6)."""
@@ -67,13 +74,11 @@ def claimable(
     # Expired ones do not count: the claim that takes from them merges them first [R6].
     if sum(not is_expired(lease, now_us) for lease in row.leases) >= LEASES_LIMIT:
         return 0
-    parts = [row.fresh, *(group.runs for group in row.delayed if group.due_us <= now_us)]
-    parts += [
-        part.runs
-        for part in _held_by_nobody(row, now_us)
+    return _below(row.fresh, below).count + sum(
+        _below(part.runs, below).count
+        for part in held_by_nobody(row, now_us)
         if max_deliveries is None or part.deliveries < max_deliveries
-    ]
-    return sum(_below(runs, below).count for runs in parts)
+    )
 
 
 def is_dying(row: Bucket, *, now_us: int, max_deliveries: int | None) -> bool:
@@ -81,8 +86,23 @@ def is_dying(row: Bucket, *, now_us: int, max_deliveries: int | None) -> bool:
     return (
         max_deliveries is not None
         and row.status is Status.SEALED
-        and any(part.deliveries >= max_deliveries for part in _held_by_nobody(row, now_us))
+        and any(part.deliveries >= max_deliveries for part in held_by_nobody(row, now_us))
     )
+
+
+def held_by_nobody(row: Bucket, now_us: int) -> list[Returned]:
+    """What came back, in the order in which a claim takes it: by the time at which it did."""
+    back = [
+        (group.due_us, Returned(deliveries=group.deliveries, runs=group.runs))
+        for group in row.delayed
+        if group.due_us <= now_us
+    ]
+    back += [
+        (lease.until_us, Returned(deliveries=lease.delivery_count, runs=lease.runs))
+        for lease in row.leases
+        if is_expired(lease, now_us)
+    ]
+    return [*row.returned, *(part for _, part in sorted(back, key=lambda entry: entry[0]))]
 
 
 def claim(
@@ -90,41 +110,42 @@ def claim(
 ) -> tuple[Bucket, tuple[Lease, ...]]:
     """Lease up to ``terms.at_most`` messages; the row as it was, and no lease, if there are none.
 
-    Expired leases are merged into one set per delivery count and due groups are freed by the same
-    move [R6]; what came back goes out before what is fresh, fewest deliveries first. A lease holds
-    messages of one delivery count only. What is out of deliveries becomes one fresh dead set [R14].
+    What came back goes out before what is fresh, and in the order in which it did. A lease holds
+    messages of one delivery count only. What is out of deliveries becomes fresh dead sets [R14].
+    Expired leases that are not taken stay, so that their holders may still ack [R20], unless the
+    row has so many leases that they are merged, into one set per delivery count [R6].
     """
     if row.status is not Status.SEALED:
         return row, ()
-    row = _take_back(row, terms, new_id)
-    leases: list[Lease] = []
-    left = terms.at_most
-    returned: list[Returned] = []
-    for part in row.returned:
-        taken, rest = _take(part.runs, left, terms.below)
-        if taken and len(row.leases) + len(leases) < LEASES_LIMIT:
-            leases.append(_lease(taken, part.deliveries + 1, terms, new_id))
-            left -= taken.count
-            returned.append(replace(part, runs=rest))
-        else:
-            returned.append(part)
-    fresh, rest = _take(row.fresh, left, terms.below)
-    if fresh and len(row.leases) + len(leases) < LEASES_LIMIT:
-        leases.append(_lease(fresh, 1, terms, new_id))
-    else:
-        rest = row.fresh
-    return (
-        drained_if_empty(
-            replace(
-                row,
-                changed_us=terms.now_us,
-                fresh=rest,
-                returned=merge_returned(returned),
-                leases=(*row.leases, *leases),
-            )
-        ),
-        tuple(leases),
+    row = _bury(row, terms, new_id)
+    live = sum(not is_expired(lease, terms.now_us) for lease in row.leases)
+    taken = _Taken(terms, LEASES_LIMIT - live)
+    for part in held_by_nobody(row, terms.now_us):
+        taken.take(part.runs, part.deliveries)
+    taken.take(row.fresh, 0)
+    leases = tuple(
+        Lease(
+            lease_id=new_id(),
+            owner=terms.owner,
+            run=terms.run,
+            delivery_count=deliveries + 1,
+            runs=runs,
+            until_us=terms.until_us,
+        )
+        for deliveries, runs in taken.by_deliveries.items()
     )
+    gone = union(lease.runs for lease in leases)
+    row = replace(
+        row,
+        changed_us=terms.now_us,
+        fresh=row.fresh - gone,
+        returned=merge_returned(replace(part, runs=part.runs - gone) for part in row.returned),
+        delayed=_without(row.delayed, gone),
+        leases=_without(row.leases, gone),
+    )
+    if len(row.leases) + len(leases) > LEASES_PREFERRED:
+        row = _merged(row, terms.now_us)
+    return drained_if_empty(replace(row, leases=(*row.leases, *leases))), leases
 
 
 def ack(row: Bucket, acked: Mapping[UUID, Runs | None], *, now_us: int) -> Bucket:
@@ -134,28 +155,48 @@ def ack(row: Bucket, acked: Mapping[UUID, Runs | None], *, now_us: int) -> Bucke
     delivery and are not touched (I3). A lease that ran out but was not re-claimed still acks [R20].
     """
     leases = []
+    done = []
     for lease in row.leases:
         if lease.lease_id not in acked:
             leases.append(lease)
             continue
         runs = acked[lease.lease_id]
         left = EMPTY if runs is None else lease.runs - runs
+        done.append(lease.runs - left)
         if left:
             leases.append(replace(lease, runs=left))
-    return drained_if_empty(replace(row, changed_us=now_us, leases=tuple(leases)))
-
-
-def extend(row: Bucket, lease_ids: Iterable[UUID], *, until_us: int, now_us: int) -> Bucket:
-    """Let these leases run out at ``until_us`` instead; a lease that ended is passed over."""
-    wanted = frozenset(lease_ids)
-    return replace(
-        row,
-        changed_us=now_us,
-        leases=tuple(
-            replace(lease, until_us=until_us) if lease.lease_id in wanted else lease
-            for lease in row.leases
-        ),
+    return drained_if_empty(
+        replace(
+            row,
+            changed_us=now_us,
+            leases=tuple(leases),
+            revisions=without_revisions(row.revisions, union(done)) if row.revisions else (),
+        )
     )
+
+
+def extend(
+    row: Bucket, extended: Mapping[UUID, Runs | None], *, until_us: int, now_us: int
+) -> Bucket:
+    """Let messages of these leases come back at ``until_us`` instead; None = all of the lease.
+
+    What is not extended of a lease keeps its end, in an entry of its own. A row that is full gets
+    no more entries: then the whole lease is extended, and none of it sooner than it was.
+    """
+    leases: list[Lease] = []
+    for lease in row.leases:
+        runs = extended.get(lease.lease_id, EMPTY)
+        moved = lease.runs if runs is None else lease.runs & runs
+        rest = lease.runs - moved
+        if not moved:
+            leases.append(lease)
+        elif not rest:
+            leases.append(replace(lease, until_us=until_us))
+        elif len(row.leases) >= LEASES_LIMIT:
+            leases.append(replace(lease, until_us=max(lease.until_us, until_us)))
+        else:
+            leases += [replace(lease, runs=rest), replace(lease, runs=moved, until_us=until_us)]
+    return replace(row, changed_us=now_us, leases=_joined(leases))
 
 
 def take_over(
@@ -163,7 +204,7 @@ def take_over(
 ) -> Bucket:
     """As `extend`, and the leases belong to ``run`` now: a restart resumes its batch [R17]."""
     wanted = frozenset(lease_ids)
-    row = extend(row, wanted, until_us=until_us, now_us=now_us)
+    row = extend(row, dict.fromkeys(wanted), until_us=until_us, now_us=now_us)
     return replace(
         row,
         leases=tuple(
@@ -173,81 +214,162 @@ def take_over(
 
 
 def release(
-    row: Bucket, lease_ids: Iterable[UUID], *, now_us: int, is_counted: bool = True
+    row: Bucket,
+    released: Mapping[UUID, Runs | None],
+    *,
+    now_us: int,
+    due_us: int | None = None,
+    is_counted: bool = True,
 ) -> Bucket:
-    """Give messages back at once.
+    """Give messages back; None = all that the lease still holds.
 
     Args:
-        is_counted: False for a claim that was answered after its own end: nobody held the
-            messages, so it uses up no delivery [P18].
+        due_us: Not before this time; None: at once.
+        is_counted: False for a claim that was answered after its own end, or that nobody was handed
+            a message of: it uses up no delivery [P18].
     """
-    wanted = frozenset(lease_ids)
-    ended = [lease for lease in row.leases if lease.lease_id in wanted]
     uncounted = 0 if is_counted else 1
-    back = [
-        Returned(deliveries=lease.delivery_count - uncounted, runs=lease.runs) for lease in ended
-    ]
+    leases: list[Lease] = []
+    back: list[Returned] = []
+    for lease in row.leases:
+        runs = released.get(lease.lease_id, EMPTY)
+        moved = lease.runs if runs is None else lease.runs & runs
+        if moved:
+            back.append(Returned(deliveries=lease.delivery_count - uncounted, runs=moved))
+        if rest := lease.runs - moved:
+            leases.append(replace(lease, runs=rest))
+    row = replace(row, changed_us=now_us, leases=tuple(leases))
+    if due_us is None or due_us <= now_us:
+        return replace(row, returned=merge_returned([*row.returned, *back]))
     return replace(
         row,
-        changed_us=now_us,
-        leases=tuple(lease for lease in row.leases if lease.lease_id not in wanted),
-        returned=merge_returned([*row.returned, *back]),
+        delayed=merge_delayed(
+            [
+                *row.delayed,
+                *(
+                    Delayed(due_us=due_us, runs=part.runs, deliveries=part.deliveries)
+                    for part in back
+                ),
+            ]
+        ),
     )
 
 
-def _take_back(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) -> Bucket:
-    now_us = terms.now_us
-    due = [
-        Returned(deliveries=0, runs=group.runs) for group in row.delayed if group.due_us <= now_us
-    ]
-    returned = merge_returned([*_held_by_nobody(row, now_us), *due])
-    dead = EMPTY
-    if terms.max_deliveries is not None:
-        limit = terms.max_deliveries
-        for part in returned:
-            if part.deliveries >= limit:
-                dead |= part.runs
-        returned = tuple(part for part in returned if part.deliveries < limit)
+def revise(
+    row: Bucket,
+    lease_id: UUID,
+    offset: int,
+    *,
+    revision: int | None,
+    new_lease_id: UUID,
+    until_us: int | None,
+    now_us: int,
+) -> Bucket:
+    """Give one message of a lease another body, end and lease id: the old receipt is stale then.
+
+    The same delivery goes on: its count stays.
+
+    Args:
+        revision: Of its overlay; None: the body stays.
+        until_us: None: the end stays.
+    """
+    leases: list[Lease] = []
+    for lease in row.leases:
+        if lease.lease_id != lease_id or offset not in lease.runs:
+            leases.append(lease)
+            continue
+        one = Runs.span(offset, offset)
+        if rest := lease.runs - one:
+            leases.append(replace(lease, runs=rest))
+        leases.append(
+            replace(
+                lease,
+                lease_id=new_lease_id,
+                runs=one,
+                until_us=lease.until_us if until_us is None else until_us,
+            )
+        )
+    revisions = row.revisions
+    if revision is not None:
+        revisions = tuple(sorted({**dict(revisions), offset: revision}.items()))
+    return replace(row, changed_us=now_us, leases=tuple(leases), revisions=revisions)
+
+
+class _Taken:
+    """What one claim takes, by the deliveries it had: one lease each."""
+
+    def __init__(self, terms: Terms, leases: int) -> None:
+        self._below = terms.below
+        self._left = terms.at_most
+        self._leases = leases
+        self.by_deliveries: dict[int, Runs] = {}
+
+    def take(self, runs: Runs, deliveries: int) -> None:
+        """Lowest first, as many as are still wanted, and as many runs as a lease may have."""
+        so_far = self.by_deliveries.get(deliveries, EMPTY)
+        if deliveries not in self.by_deliveries and len(self.by_deliveries) >= self._leases:
+            return
+        allowed = Runs(_below(runs, self._below).pairs[: RUNS_PER_LEASE - len(so_far.pairs)])
+        taken, _ = allowed.take(self._left)
+        if taken:
+            self._left -= taken.count
+            self.by_deliveries[deliveries] = so_far | taken
+
+
+def _bury(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) -> Bucket:
+    """What is out of deliveries becomes fresh dead sets, one per count; without a limit nothing.
+
+    A set is never extended: its mover may have read it [R14] [R22].
+    """
+    limit = terms.max_deliveries
+    if limit is None:
+        return row
+    ended = [part for part in held_by_nobody(row, terms.now_us) if part.deliveries >= limit]
+    if not ended:
+        return row
+    dead = union(part.runs for part in ended)
+    sets = tuple(
+        DeadSet(set_id=new_id(), runs=part.runs, deliveries=part.deliveries, died_us=terms.now_us)
+        for part in merge_returned(ended)
+    )
     return replace(
         row,
-        returned=returned,
+        changed_us=terms.now_us,
+        returned=merge_returned(replace(part, runs=part.runs - dead) for part in row.returned),
+        delayed=_without(row.delayed, dead),
+        leases=_without(row.leases, dead),
+        dead=(*row.dead, *sets),
+    )
+
+
+def _merged(row: Bucket, now_us: int) -> Bucket:
+    """Expired leases and due groups as returned messages: one entry per delivery count [R6]."""
+    return replace(
+        row,
+        returned=merge_returned(held_by_nobody(row, now_us)),
         delayed=tuple(group for group in row.delayed if group.due_us > now_us),
         leases=tuple(lease for lease in row.leases if not is_expired(lease, now_us)),
-        dead=(*row.dead, DeadSet(set_id=new_id(), runs=dead)) if dead else row.dead,
     )
 
 
-def _held_by_nobody(row: Bucket, now_us: int) -> list[Returned]:
-    """What was delivered before and is no live lease's now."""
-    return [
-        *row.returned,
-        *(
-            Returned(deliveries=lease.delivery_count, runs=lease.runs)
-            for lease in row.leases
-            if is_expired(lease, now_us)
-        ),
-    ]
+def _joined(leases: Iterable[Lease]) -> tuple[Lease, ...]:
+    """Entries of one lease that end together, as one."""
+    joined: dict[tuple[UUID, int], Lease] = {}
+    for lease in leases:
+        key = (lease.lease_id, lease.until_us)
+        before = joined.get(key)
+        joined[key] = lease if before is None else replace(before, runs=before.runs | lease.runs)
+    return tuple(joined.values())
 
 
-def _lease(runs: Runs, delivery_count: int, terms: Terms, new_id: Callable[[], UUID]) -> Lease:
-    return Lease(
-        lease_id=new_id(),
-        owner=terms.owner,
-        run=terms.run,
-        delivery_count=delivery_count,
-        runs=runs,
-        until_us=terms.until_us,
+def _without(parts: tuple[P, ...], gone: Runs) -> tuple[P, ...]:
+    """Parts without these messages; what is left empty goes."""
+    return tuple(
+        replace(part, runs=rest) if rest != part.runs else part
+        for part in parts
+        if (rest := part.runs - gone)
     )
 
 
 def _below(runs: Runs, below: int | None) -> Runs:
     return runs if below is None else runs.below(below)
-
-
-def _take(runs: Runs, at_most: int, below: int | None) -> tuple[Runs, Runs]:
-    """Lowest first, at most ``at_most`` offsets in at most `RUNS_PER_LEASE` runs."""
-    allowed = _below(runs, below)
-    if len(allowed.pairs) > RUNS_PER_LEASE:
-        allowed = Runs.of(*allowed.pairs[:RUNS_PER_LEASE])
-    taken, _ = allowed.take(at_most)
-    return taken, runs - taken

@@ -19,3 +19,9 @@ segment, and large ones overload it first [R15]."""
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 """The largest message body."""
+
+BUCKET_BYTES: Final = 32 * 1024**2
+"""A bucket, which is one Cassandra partition, is closed early at this size [R15]."""
+
+BYTES_IN_FLIGHT: Final = 8 * 1024**2
+"""Of one writer: more unanswered bytes make a node refuse connections as overloaded."""

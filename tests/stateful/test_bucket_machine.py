@@ -36,7 +36,8 @@ class OneBucket(RuleBasedStateMachine):
         self.deliveries: dict[int, int] = {}
         self.due_us: dict[int, int] = {}
         self.lease_of: dict[int, UUID] = {}
-        self.until_us: dict[UUID, int] = {}
+        self.until_us: dict[int, int] = {}
+        self.revision: dict[int, int] = {}
         self.issued: list[Lease] = []
 
     @initialize(
@@ -77,8 +78,7 @@ class OneBucket(RuleBasedStateMachine):
         if before.status is not Status.SEALED:
             assert (before, ()) == (self.row, leases)
             return
-        for at in visible:
-            self._free(at)
+        came_back = {at: self.until_us[at] for at in visible if self.place[at] == HELD}
         for at in dying:
             self.place[at] = DEAD
         visible -= dying
@@ -86,13 +86,19 @@ class OneBucket(RuleBasedStateMachine):
         taken = [at for lease in leases for at in lease.runs.offsets()]
         assert min(at_most, len(visible)) == len(taken)
         assert visible.issuperset(taken)
+        # Of what ran out nothing waits behind what ran out later.
+        assert all(
+            came_back[first] <= came_back[later]
+            for first in came_back.keys() & set(taken)
+            for later in came_back.keys() - set(taken)
+        )
         for lease in leases:
             for at in lease.runs.offsets():
                 self.deliveries[at] += 1
                 assert self.deliveries[at] == lease.delivery_count
                 self.place[at] = HELD
                 self.lease_of[at] = lease.lease_id
-            self.until_us[lease.lease_id] = lease.until_us
+                self.until_us[at] = lease.until_us
         self.issued += leases
 
     @precondition(lambda self: self.issued)
@@ -110,26 +116,71 @@ class OneBucket(RuleBasedStateMachine):
         for at in acked:
             if self._is_under(at, lease):
                 self.place[at] = ACKED
+                self.revision.pop(at, None)
 
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), visibility_s=st.integers(0, 60))
     def extend(self, data: st.DataObject, visibility_s: int) -> None:
-        lease = data.draw(st.sampled_from(self.issued))
+        lease, runs = self._some_of_a_lease(data)
         until_us = self.now_us + visibility_s * SECOND_US
-        self.row = rules.extend(self.row, [lease.lease_id], until_us=until_us, now_us=self.now_us)
-        self.until_us[lease.lease_id] = until_us
+        self.row = rules.extend(
+            self.row, {lease.lease_id: runs}, until_us=until_us, now_us=self.now_us
+        )
+        for at in (lease.runs if runs is None else runs).offsets():
+            if self._is_under(at, lease):
+                self.until_us[at] = until_us
 
     @precondition(lambda self: self.issued and self.row.status is Status.SEALED)
-    @rule(data=st.data(), is_counted=st.booleans())
-    def release(self, data: st.DataObject, is_counted: bool) -> None:
-        lease = data.draw(st.sampled_from(self.issued))
+    @rule(data=st.data(), is_counted=st.booleans(), delay_s=st.integers(0, 60))
+    def release(self, data: st.DataObject, is_counted: bool, delay_s: int) -> None:
+        lease, runs = self._some_of_a_lease(data)
+        due_us = self.now_us + delay_s * SECOND_US
         self.row = rules.release(
-            self.row, [lease.lease_id], now_us=self.now_us, is_counted=is_counted
+            self.row,
+            {lease.lease_id: runs},
+            now_us=self.now_us,
+            due_us=due_us,
+            is_counted=is_counted,
         )
-        for at in lease.runs.offsets():
+        for at in (lease.runs if runs is None else runs).offsets():
             if self._is_under(at, lease):
                 self._free(at)
+                self.due_us[at] = due_us
                 self.deliveries[at] -= 0 if is_counted else 1
+
+    @precondition(lambda self: self.issued)
+    @rule(data=st.data(), has_body=st.booleans(), has_time=st.booleans())
+    def revise(self, data: st.DataObject, has_body: bool, has_time: bool) -> None:
+        lease = data.draw(st.sampled_from(self.issued))
+        at = data.draw(st.sampled_from(sorted(lease.runs.offsets())))
+        new_id = self.new_id()
+        self.row = rules.revise(
+            self.row,
+            lease.lease_id,
+            at,
+            revision=new_id.int if has_body and self._is_under(at, lease) else None,
+            new_lease_id=new_id,
+            until_us=self.now_us + SECOND_US if has_time else None,
+            now_us=self.now_us,
+        )
+        if self._is_under(at, lease):
+            self.lease_of[at] = new_id
+            one = next(one for one in self.row.leases if one.lease_id == new_id)
+            assert (self.deliveries[at], Runs.span(at, at)) == (one.delivery_count, one.runs)
+            self.issued.append(one)
+            if has_body:
+                self.revision[at] = new_id.int
+            if has_time:
+                self.until_us[at] = self.now_us + SECOND_US
+
+    @precondition(lambda self: self.row.dead)
+    @rule(data=st.data())
+    def move_the_dead(self, data: st.DataObject) -> None:
+        dead = data.draw(st.sampled_from(self.row.dead))
+        self.row = moves.without_dead(self.row, dead.set_id, now_us=self.now_us)
+        for at in dead.runs.offsets():
+            self.place[at] = ACKED
+            self.revision.pop(at, None)
 
     @rule(seconds=st.integers(1, 120))
     def time_passes(self, seconds: int) -> None:
@@ -143,6 +194,10 @@ class OneBucket(RuleBasedStateMachine):
         for place in (FREE, HELD, DEAD):
             expected = {at for at, where in self.place.items() if where == place}
             assert expected == {at for run in parts[place] for at in run.offsets()}
+
+    @invariant()
+    def revisions_are_those_of_what_is_not_over(self) -> None:
+        assert self.revision == dict(self.row.revisions)
 
     @invariant()
     def no_message_has_two_leases_and_acked_ones_have_none(self) -> None:
@@ -159,9 +214,16 @@ class OneBucket(RuleBasedStateMachine):
 
     def _is_visible(self, at: int) -> bool:
         if self.place[at] == HELD:
-            return self.now_us > self.until_us[self.lease_of[at]] + EXPIRY_MARGIN_US
+            return self.now_us > self.until_us[at] + EXPIRY_MARGIN_US
         due_us = -(-self.due_us.get(at, 0) // SECOND_US) * SECOND_US
         return self.place[at] == FREE and due_us <= self.now_us
+
+    def _some_of_a_lease(self, data: st.DataObject) -> tuple[Lease, Runs | None]:
+        lease = data.draw(st.sampled_from(self.issued))
+        some = data.draw(
+            st.none() | st.sets(st.sampled_from(sorted(lease.runs.offsets())), min_size=1)
+        )
+        return lease, None if some is None else Runs.from_offsets(some)
 
     def _is_under(self, at: int, lease: Lease) -> bool:
         return self.place[at] == HELD and self.lease_of[at] == lease.lease_id

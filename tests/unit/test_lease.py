@@ -1,4 +1,4 @@
-"""Claim, ack, extend, release, take over: what one CAS on a sealed bucket writes (design 5)."""
+"""Claim, ack, extend, release, revise: what one CAS on a sealed bucket writes (design 5)."""
 
 from __future__ import annotations
 
@@ -106,14 +106,39 @@ def test_what_came_back_goes_out_first_and_counts_are_not_mixed() -> None:
     assert 9 == rules.claimable(row, now_us=NOW)
     after, leases = rules.claim(row, terms(6), ids())
     assert [(one.delivery_count, one.runs) for one in leases] == [
-        (1, Runs.span(4, 4)),  # delayed: never delivered
         (2, Runs.span(0, 1)),
         (5, Runs.span(2, 3)),
-        (1, Runs.span(6, 6)),
+        (1, Runs.of((4, 4), (6, 6))),  # delayed or fresh: never delivered
     ]
     assert Runs.span(7, 9) == after.fresh
     assert (Delayed(due_us=NOW + 1, runs=Runs.span(5, 5)),) == after.delayed
     assert () == after.returned
+
+
+def test_what_ran_out_first_is_claimed_first() -> None:
+    ended = {3: EXPIRED - 20, 1: EXPIRED - 10, 2: EXPIRED}
+    row = sealed(
+        leases=tuple(lease(at, Runs.span(at, at), until_us=ended[at]) for at in (1, 2, 3)),
+        delayed=(Delayed(due_us=EXPIRED - 15, runs=Runs.span(4, 4), deliveries=1),),
+    )
+    order = []
+    for _ in range(4):
+        row, (one,) = rules.claim(row, terms(1), ids())
+        order.append(one.runs.first)
+    assert [3, 4, 1, 2] == order
+
+
+@pytest.mark.invariant("I3")
+def test_r20_a_claim_leaves_expired_leases_that_it_does_not_take_to_their_holders() -> None:
+    row = sealed(
+        leases=(
+            lease(1, Runs.span(0, 4), until_us=EXPIRED - 1),
+            lease(2, Runs.span(5, 9), until_us=EXPIRED),
+        )
+    )
+    after, _ = rules.claim(row, terms(3), ids())
+    acked = rules.ack(after, {UUID(int=1): None, UUID(int=2): None}, now_us=NOW)
+    assert Runs.span(0, 2) == acked.unacked
 
 
 def test_a_claim_stays_below_the_triggers_target() -> None:
@@ -182,8 +207,31 @@ def test_r20_a_lease_that_ran_out_and_was_not_claimed_again_still_acks() -> None
 
 def test_extend_moves_the_end_of_the_named_leases_only() -> None:
     row = sealed(leases=(lease(1, Runs.span(0, 4)), lease(2, Runs.span(5, 9))))
-    after = rules.extend(row, [UUID(int=2), UUID(int=9)], until_us=LATER + 5, now_us=NOW)
+    after = rules.extend(
+        row, {UUID(int=2): None, UUID(int=9): None}, until_us=LATER + 5, now_us=NOW
+    )
     assert [LATER, LATER + 5] == [one.until_us for one in after.leases]
+
+
+def test_extending_a_part_of_a_lease_leaves_the_rest_its_end() -> None:
+    one, some = UUID(int=1), Runs.span(2, 3)
+    row = rules.extend(sealed(leases=(lease(1, TEN),)), {one: some}, until_us=NOW + 1, now_us=NOW)
+    assert [(TEN - some, LATER), (some, NOW + 1)] == [(e.runs, e.until_us) for e in row.leases]
+    whole = row.lease(one)
+    assert whole is not None
+    assert (TEN, NOW + 1) == (whole.runs, whole.until_us)
+    assert Status.DRAINED is rules.ack(row, {one: None}, now_us=NOW).status
+    again = rules.extend(row, {one: some}, until_us=LATER, now_us=NOW)
+    assert (lease(1, TEN),) == again.leases
+
+
+def test_a_full_row_extends_the_whole_lease_and_shortens_none() -> None:
+    many = tuple(lease(at + 1, Runs.span(2 * at, 2 * at + 1)) for at in range(LEASES_LIMIT))
+    row = sealed(manifest=Runs.span(0, 2 * LEASES_LIMIT - 1), leases=many)
+    part = {UUID(int=1): Runs.span(0, 0)}
+    longer = rules.extend(row, part, until_us=LATER + 9, now_us=NOW)
+    assert (replace(many[0], until_us=LATER + 9), *many[1:]) == longer.leases
+    assert many == rules.extend(row, part, until_us=NOW, now_us=NOW).leases
 
 
 def test_r17_take_over_changes_the_run_and_the_end_and_nothing_else() -> None:
@@ -196,14 +244,71 @@ def test_r17_take_over_changes_the_run_and_the_end_and_nothing_else() -> None:
 
 def test_release_gives_back_at_once_and_uses_up_a_delivery() -> None:
     row = sealed(leases=(lease(1, Runs.span(0, 4), count=3), lease(2, Runs.span(5, 9))))
-    after = rules.release(row, [UUID(int=1)], now_us=NOW)
+    after = rules.release(row, {UUID(int=1): None}, now_us=NOW)
     assert (Returned(deliveries=3, runs=Runs.span(0, 4)),) == after.returned
     assert (row.leases[1],) == after.leases
 
 
+def test_release_of_a_part_with_a_delay_keeps_the_count_and_the_rest() -> None:
+    row = sealed(leases=(lease(1, Runs.span(0, 4), count=3),))
+    some = Runs.span(1, 2)
+    after = rules.release(row, {UUID(int=1): some}, now_us=NOW, due_us=NOW + 500_000)
+    (group,) = after.delayed
+    assert (some, 3) == (group.runs, group.deliveries)
+    assert NOW + 500_000 <= group.due_us < NOW + 1_500_000
+    assert Runs.of((0, 0), (3, 4)) == after.leases[0].runs
+    assert rules.is_dying(after, now_us=group.due_us, max_deliveries=3)
+    _, (again,) = rules.claim(after, terms(now_us=group.due_us), ids())
+    assert (4, some) == (again.delivery_count, again.runs)
+
+
+def test_a_release_that_is_due_already_is_no_delay() -> None:
+    row = sealed(leases=(lease(1, TEN),))
+    after = rules.release(row, {UUID(int=1): None}, now_us=NOW, due_us=NOW)
+    assert ((Returned(deliveries=1, runs=TEN),), ()) == (after.returned, after.delayed)
+
+
+@pytest.mark.invariant("I3")
+def test_p26_a_revised_message_has_a_lease_of_its_own_and_keeps_its_revision() -> None:
+    row = sealed(leases=(lease(1, TEN, count=2),), revisions=((3, 11), (7, 12)))
+    after = rules.revise(
+        row,
+        UUID(int=1),
+        3,
+        revision=99,
+        new_lease_id=UUID(int=8),
+        until_us=NOW + 7,
+        now_us=NOW,
+    )
+    three = Runs.span(3, 3)
+    assert (lease(1, TEN - three, count=2), lease(8, three, count=2, until_us=NOW + 7)) == (
+        after.leases
+    )
+    assert ((3, 99), (7, 12)) == after.revisions
+    expired, _ = rules.claim(after, terms(now_us=LATER + EXPIRY_MARGIN_US + 1), ids())
+    assert ((3, 99),) == expired.revisions_of(three)
+    acked = rules.ack(after, {UUID(int=8): None}, now_us=NOW)
+    assert ((7, 12),) == acked.revisions
+
+
+def test_a_revision_without_a_body_or_a_time_keeps_that_part() -> None:
+    row = sealed(leases=(lease(1, TEN),), revisions=((0, 5),))
+    after = rules.revise(
+        row,
+        UUID(int=1),
+        0,
+        revision=None,
+        new_lease_id=UUID(int=2),
+        until_us=None,
+        now_us=NOW,
+    )
+    assert [LATER, LATER] == [one.until_us for one in after.leases]
+    assert ((0, 5),) == after.revisions
+
+
 def test_p18_a_claim_that_nobody_held_uses_up_no_delivery() -> None:
     row = sealed(leases=(lease(1, TEN, count=1),))
-    after = rules.release(row, [UUID(int=1)], now_us=NOW, is_counted=False)
+    after = rules.release(row, {UUID(int=1): None}, now_us=NOW, is_counted=False)
     assert (Returned(deliveries=0, runs=TEN),) == after.returned
     _, (again,) = rules.claim(after, terms(max_deliveries=1), ids())
     assert 1 == again.delivery_count
@@ -224,7 +329,11 @@ def test_r14_what_dies_is_a_fresh_set_beside_the_old_ones() -> None:
     assert rules.is_dying(row, now_us=NOW, max_deliveries=2)
     assert 3 == rules.claimable(row, now_us=NOW, max_deliveries=2)
     after, leases = rules.claim(row, terms(max_deliveries=2), ids())
-    assert (old, DeadSet(set_id=UUID(int=1_000), runs=Runs.of((0, 3), (6, 7)))) == after.dead
+    assert old == after.dead[0]
+    assert [(2, Runs.of((0, 1), (6, 7))), (3, Runs.span(2, 3))] == [
+        (dead.deliveries, dead.runs) for dead in after.dead[1:]
+    ]
+    assert {UUID(int=1_000), UUID(int=1_001)} == {dead.set_id for dead in after.dead[1:]}
     assert [(2, Runs.span(4, 5)), (1, Runs.span(8, 8))] == [
         (one.delivery_count, one.runs) for one in leases
     ]
