@@ -12,6 +12,7 @@ from cassieq_spark.model.bucket import Bucket, Lease
 from cassieq_spark.model.lease import Terms, claim
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.queue import settle
+from cassieq_spark.queue.fetch import Planned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,6 +36,17 @@ class Claimed:
     bucket: BucketNo
     lease: Lease
     row: Stored[Bucket]
+
+    @property
+    def planned(self) -> Planned:
+        """What is to be read for it."""
+        return Planned(
+            bucket=self.bucket,
+            runs=self.lease.runs,
+            delivery_count=self.lease.delivery_count,
+            lease_id=self.lease.lease_id,
+            revisions=self.row.value.revisions_of(self.lease.runs),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +101,10 @@ class Claimer:
         return held(bucket, outcome.now, leases), outcome.now
 
     def confirm(self, claimed: list[Claimed]) -> list[Claimed]:
-        """After the claims of one call: keep those that came in time, and their hints in sight.
+        """After the claims of one call: keep those that are real and came in time.
 
+        A row below the repair pointer is a ghost: a statement that was sent twice has landed again
+        after the drop, and what was claimed from it was acked long since (G5, ADR 11).
         A claim answered after its own end is given back without counting [P18]. If the time pointer
         has passed the minute of a hint while its CAS was on the way, the hint is written again at
         the present minute [P17].
@@ -98,6 +112,8 @@ class Claimer:
         if not claimed:
             return []
         lane = self.lane
+        pointers = lane.pointers()
+        claimed = [one for one in claimed if one.bucket >= pointers.repair]
         now_us = lane.clock.now_us()
         in_time = [one for one in claimed if one.lease.until_us > now_us]
         for late in claimed:
@@ -110,7 +126,7 @@ class Claimer:
                     bucket=late.bucket,
                     messages=late.lease.runs.count,
                 )
-        passed = lane.pointers().time
+        passed = pointers.time
         lane.store.hints.write(
             lane.lane_id,
             [(one.bucket, now_us) for one in in_time if minute_of(one.lease.until_us) < passed],

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import DataLoss
 from cassieq_spark.model.ids import EMPTY, Runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from uuid import UUID
 
     from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
@@ -27,6 +27,7 @@ class Planned:
 
     Attributes:
         lease_id: The delivery they belong to; None for a look without a lease.
+        revisions: (offset, revision) of those that have an updated body.
         visible_at_us: None: a message that is not there is an error. Else this is a look: it passes
             over what is not there, and what is delayed beyond this time.
     """
@@ -35,6 +36,7 @@ class Planned:
     runs: Runs
     delivery_count: int
     lease_id: UUID | None
+    revisions: tuple[tuple[int, int], ...] = ()
     visible_at_us: int | None = None
 
 
@@ -44,11 +46,20 @@ class Found:
 
     Attributes:
         keep: Which of its offsets are planned; None: all.
+        bodies: Updated bodies, by offset.
     """
 
     planned: Planned
     chunk: ChunkRow
     keep: Runs | None
+    bodies: Mapping[int, bytes] = field(default_factory=dict)
+
+    @property
+    def positions(self) -> list[int] | None:
+        """Of the planned messages in the chunk; None: all."""
+        if self.keep is None:
+            return None
+        return [offset - self.chunk.first for offset in self.keep.offsets()]
 
 
 def fetch(
@@ -63,6 +74,11 @@ def fetch(
     wanted = [(part.bucket, part.runs) for part in parts]
     for position, chunks in store.messages.read(lane_id, wanted):
         planned = parts[position]
+        bodies = (
+            store.overlays.read(lane_id, planned.bucket, planned.revisions)
+            if planned.revisions
+            else {}
+        )
         seen = EMPTY
         for chunk in chunks:
             span = Runs.span(chunk.first, chunk.first + chunk.count - 1)
@@ -70,7 +86,9 @@ def fetch(
             if not keep or _is_delayed(chunk, planned.visible_at_us):
                 continue
             seen |= keep
-            yield Found(planned=planned, chunk=chunk, keep=None if keep == span else keep)
+            yield Found(
+                planned=planned, chunk=chunk, keep=None if keep == span else keep, bodies=bodies
+            )
         if planned.visible_at_us is None and seen != planned.runs:
             missing = planned.runs - seen
             raise DataLoss(
@@ -88,7 +106,8 @@ def _parts(planned: Planned) -> Iterator[Planned]:
     for low in range(first, planned.runs.last + 1, OFFSETS_PER_READ):
         runs = planned.runs & Runs.span(low, low + OFFSETS_PER_READ - 1)
         if runs:
-            yield replace(planned, runs=runs)
+            revisions = tuple(entry for entry in planned.revisions if entry[0] in runs)
+            yield replace(planned, runs=runs, revisions=revisions)
 
 
 def _is_delayed(chunk: ChunkRow, visible_at_us: int | None) -> bool:

@@ -9,6 +9,7 @@ from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CasContention, QueueDeleted, QueueNotFound, UsageError
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.store.cas import Applied, Evicted, Refused, Stored
+from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,7 +133,7 @@ def open_lane(store: Store, name: QueueName) -> Lane:
             other [P21].
     """
     found = store.queues.read(name)
-    if found is None:
+    if found is None or found.value.status is not QueueStatus.ACTIVE:
         raise QueueNotFound(
             f"there is no queue {name!r} in keyspace {store.session.keyspace!r}. Create it with "
             f"client.create_queue({name!r})"

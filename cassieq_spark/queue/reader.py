@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,9 @@ CLAIMS_PER_HINT = 64
 """So many claims are sent under hints that were written together: their leases begin to run with
 the hints, and must not be old when the last CAS is sent."""
 
+QUIET_FOR_S = 30.0
+"""So long an idle consumer goes without a whole look, which also moves the pointers on."""
+
 ROUNDS = 4
 """How often a call goes for the rest after it lost races."""
 
@@ -42,11 +46,26 @@ class Reader:
     """One consumer of a lane. Not thread-safe."""
 
     def __init__(self, lane: Lane, *, owner: str, run: UUID | None, visibility_us: int) -> None:
+        self.lane = lane
         self._lane = lane
         self._claimer = Claimer(lane=lane, owner=owner, run=run, visibility_us=visibility_us)
         self._surveyor = Surveyor(lane)
         self._first_seen: dict[BucketNo, float] = {}
         self._looked_at: dict[BucketNo, float] = {}
+        self._quiet: tuple[Survey, float] | None = None
+
+    def lease_as(self, owner: str, visibility_us: int) -> None:
+        """Whose leases the next gets take, and for how long."""
+        self._claimer = replace(self._claimer, owner=owner, visibility_us=visibility_us)
+
+    def may_find(self) -> bool:
+        """After a get that found nothing: whether another may find something; two cheap reads."""
+        if self._quiet is None:
+            return True
+        survey, looked_at = self._quiet
+        if self._lane.clock.monotonic() - looked_at > QUIET_FOR_S:
+            return True
+        return self._surveyor.has_news(survey)
 
     def get(self, at_most: int, *, below_id: int | None = None) -> list[Claimed]:
         """Claim up to ``at_most`` messages, ids below ``below_id``; none only if none is visible.
@@ -59,12 +78,13 @@ class Reader:
             CasAmbiguous: See `Claimer.claim`.
         """
         is_sure = False
+        self._quiet = None
         for _ in range(ROUNDS):
             claimed, has_changed = self._go_round(at_most, below_id)
-            if claimed:
-                return self._claimer.confirm(claimed)
+            if confirmed := self._claimer.confirm(claimed):
+                return confirmed
             # "None" is only said after a round in which nothing changed: no race lost, no gap
-            # closed, no dead set made; and nothing was passed over from memory.
+            # closed, no dead set made, no claim in vain; and nothing was passed over from memory.
             if not has_changed and (is_sure or not self._surveyor.forget_jumps()):
                 break
             is_sure = not has_changed
@@ -79,6 +99,8 @@ class Reader:
             missing = at_most - sum(one.lease.runs.count for one in claimed)
             claimed += self._claim_open(survey, missing, below_id, updated, bool(claimed))
         self._surveyor.advance(survey, updated)
+        if not claimed and not updated and self._surveyor.is_quiet_after(survey):
+            self._quiet = (survey, self._lane.clock.monotonic())
         return claimed, bool(updated)
 
     def _claim_sealed(
@@ -86,7 +108,13 @@ class Reader:
     ) -> list[Claimed]:
         """The candidates side by side; the rest is taken from where a race was not lost [P28]."""
         claimed: list[Claimed] = []
-        rows = dict(sorted(survey.candidates.items(), key=lambda item: _is_crowded(item[1])))
+        now_us = self._lane.clock.now_us()
+        rows = dict(
+            sorted(
+                survey.candidates.items(),
+                key=lambda item: (_is_crowded(item[1]), _came_back_us(item[1], now_us)),
+            )
+        )
         missing = at_most
         for _ in range(ROUNDS):
             shares = self._share(rows, missing, below_id)
@@ -257,6 +285,12 @@ class Reader:
         ripe += [bucket for bucket in filled if ages[bucket] >= oldest_allowed]
         waits = [oldest_allowed - ages[bucket] for bucket in filled if bucket not in ripe]
         return ripe, min(waits, default=None)
+
+
+def _came_back_us(row: Stored[Bucket], now_us: int) -> float:
+    """When the first of it came back: what waits longest goes out first; then what is fresh."""
+    due_us = row.value.earliest_return_us()
+    return due_us if due_us is not None and due_us <= now_us else math.inf
 
 
 def _is_crowded(row: Stored[Bucket]) -> bool:

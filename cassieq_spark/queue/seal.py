@@ -15,6 +15,7 @@ from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.lease import Terms, claim
+from cassieq_spark.queue.lane import MAX_LOST_RACES
 from cassieq_spark.store.cas import Applied, Stored
 
 if TYPE_CHECKING:
@@ -58,27 +59,37 @@ def close(lane: Lane, bucket: BucketNo, terms: Terms | None = None) -> Closed | 
 def finish(
     lane: Lane, bucket: BucketNo, row: Stored[Bucket], terms: Terms | None = None
 ) -> Closed | None:
-    """Carry a seal to its end from "read L"; any other row is returned as it is."""
-    if row.value.status is not Status.SEALING:
-        return Closed(row=row)
-    if lane.is_dropped(bucket):
-        return None
-    manifest, due_us, size_bytes = _scan(lane, bucket)
-    sealed = rules.sealed(
-        row.value,
-        manifest=manifest,
-        due_us=due_us,
-        size_bytes=size_bytes,
-        now_us=lane.clock.now_us(),
-    )
-    leases: tuple[Lease, ...] = ()
-    if terms is not None:
-        sealed, leases = claim(sealed, terms, new_uuid)
-    hint_returns(lane, bucket, sealed)
-    outcome = lane.store.buckets.fill(lane.lane_id, bucket, row, sealed)
-    if outcome.now is None:
-        return None
-    return Closed(row=outcome.now, leases=leases if isinstance(outcome, Applied) else ())
+    """Carry a seal to its end from "read L"; any other row is returned as it is.
+
+    What is returned means nothing alone, whatever its status: the bucket may have been sealed,
+    drained and dropped meanwhile, and a copy of its first insert may have landed again. Who acts on
+    it reads L after it (G5, ADR 11).
+    """
+    for attempt in range(MAX_LOST_RACES):
+        if row.value.status is not Status.SEALING:
+            return Closed(row=row)
+        if lane.is_dropped(bucket):
+            return None
+        manifest, due_us, size_bytes = _scan(lane, bucket)
+        sealed = rules.sealed(
+            row.value,
+            manifest=manifest,
+            due_us=due_us,
+            size_bytes=size_bytes,
+            now_us=lane.clock.now_us(),
+        )
+        leases: tuple[Lease, ...] = ()
+        if terms is not None:
+            sealed, leases = claim(sealed, terms, new_uuid)
+        hint_returns(lane, bucket, sealed)
+        outcome = lane.store.buckets.fill(lane.lane_id, bucket, row, sealed)
+        if outcome.now is None:
+            return None
+        if isinstance(outcome, Applied):
+            return Closed(row=outcome.now, leases=leases)
+        row = outcome.now
+        lane.stand_back(attempt)
+    raise lane.contended(f"bucket {bucket}")
 
 
 def hint_returns(lane: Lane, bucket: BucketNo, row: Bucket) -> None:

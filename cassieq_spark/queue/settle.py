@@ -74,7 +74,7 @@ def extend(
         ]
         if not ours:
             return None
-        return rules.extend(row, ours, until_us=until_us, now_us=lane.clock.now_us())
+        return rules.extend(row, dict.fromkeys(ours), until_us=until_us, now_us=lane.clock.now_us())
 
     lane.store.hints.write(lane.lane_id, [(bucket, until_us)], now_us=lane.clock.now_us())
     row = lane.change_bucket(bucket, change)
@@ -117,7 +117,9 @@ def release(
     def change(row: Bucket) -> Bucket | None:
         if not any(row.lease(one) for one in wanted):
             return None
-        return rules.release(row, wanted, now_us=lane.clock.now_us(), is_counted=is_counted)
+        return rules.release(
+            row, dict.fromkeys(wanted), now_us=lane.clock.now_us(), is_counted=is_counted
+        )
 
     now_us = lane.clock.now_us()
     lane.store.hints.write(lane.lane_id, [(bucket, now_us)], now_us=now_us)

@@ -48,6 +48,8 @@ class Survey:
             so this bucket was reserved before that (cluster time) [R11].
         available: Messages in ``candidates``.
         claimable: Buckets in ``candidates`` that hold some of them.
+        is_settled: Whether all that was looked at waits for time alone, or for nothing: what comes
+            next is under a new id, or has a hint.
     """
 
     pointers: Pointers
@@ -58,6 +60,7 @@ class Survey:
     oldest_later_us: dict[BucketNo, int] = field(default_factory=dict)
     available: int = 0
     claimable: int = 0
+    is_settled: bool = True
 
 
 class Surveyor:
@@ -101,6 +104,30 @@ class Surveyor:
             reader = BucketNo(reader + 1)
         if reader > survey.pointers.reader:
             self._lane.store.pointers.advance(self._lane.lane_id, Pointer.READER, reader)
+
+    def is_quiet_after(self, survey: Survey) -> bool:
+        """Whether `has_news` will notice all that may become visible after this look."""
+        return survey.is_settled and not (survey.open or survey.half_sealed or self._jumps)
+
+    def has_news(self, survey: Survey) -> bool:
+        """After a look that left nothing open: may there be something since? Two reads.
+
+        A new message has an id that was not handed out then, and what comes back has a hint; what
+        is hinted in a drained bucket never does.
+        """
+        lane = self._lane
+        now_us = lane.clock.now_us()
+        first = max(survey.pointers.time, minute_of(lane.created_us))
+        monoton = lane.store.monotons.read(lane.lane_id)
+        hints = lane.store.hints.read(lane.lane_id, first, minute_of(now_us))
+        return (
+            monoton is None
+            or monoton.value.next_id != survey.monoton.next_id
+            or any(
+                bucket >= survey.pointers.repair and bucket not in self._finished
+                for _, bucket in hints
+            )
+        )
 
     def forget_jumps(self) -> bool:
         """Look at blocks that were being written again; whether there are any."""
@@ -263,6 +290,7 @@ class Surveyor:
             survey.candidates[bucket] = row
             survey.available += available
             survey.claimable += bool(available)
+        survey.is_settled &= row.value.is_behind_reader and not (available or dies)
 
     def _read(self, buckets: Iterable[BucketNo]) -> dict[BucketNo, Stored[Bucket] | None]:
         return self._lane.store.buckets.read_many(self._lane.lane_id, buckets)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import (
     BinaryType,
@@ -27,7 +28,7 @@ from cassieq_spark.model.ids import BucketNo, LaneId, QueueName, Runs, derived_m
 from cassieq_spark.store import chunk as chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -125,6 +126,7 @@ class Builder:
         lease: UUID | None,
         delivery_count: int,
         enqueued_us: int,
+        bodies: Mapping[int, bytes] | None = None,
     ) -> pa.RecordBatch:
         """One record batch, only the asked columns.
 
@@ -133,6 +135,7 @@ class Builder:
             first: Offset of its first message in the bucket.
             keep: The offsets wanted; None = all.
             lease: None for a look: receipts are null then.
+            bodies: Updated ones, by offset.
         """
         offsets = np.arange(first, first + chunk.num_rows, dtype=np.int64)
         if keep is not None:
@@ -146,7 +149,7 @@ class Builder:
         builders: dict[str, Callable[[], pa.Array]] = {
             "message_id": lambda: self._message_ids(chunk, ids),
             "queue": lambda: _repeated(self._queue, count, pa.string()),
-            "body": lambda: chunk.column(chunks.BODY),
+            "body": lambda: _with_updates(chunk.column(chunks.BODY), offsets, bodies or {}),
             "tag": lambda: _optional(chunk, chunks.TAG),
             "headers": lambda: _optional(chunk, chunks.HEADERS),
             "id": lambda: pa.array(ids),
@@ -205,6 +208,17 @@ def _arrow_type(field: StructField) -> pa.DataType:
 
 def _repeated(value: object, count: int, kind: pa.DataType) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), count)
+
+
+def _with_updates(
+    column: pa.Array, offsets: NDArray[np.int64], bodies: Mapping[int, bytes]
+) -> pa.Array:
+    """Few messages are ever updated: the others are not copied for it."""
+    mask = np.isin(offsets, list(bodies))
+    if not mask.any():
+        return column
+    updates = pa.array([bodies[offset] for offset in offsets[mask]], column.type)
+    return pc.replace_with_mask(column, pa.array(mask), updates)
 
 
 def _optional(chunk: pa.RecordBatch, name: str) -> pa.Array:

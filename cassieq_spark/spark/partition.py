@@ -114,6 +114,7 @@ def read_partition(partition: PlannedPartition) -> Iterator[pa.RecordBatch]:
             bucket=planned.bucket,
             first=row.first,
             keep=found.keep,
+            bodies=found.bodies,
             lease=planned.lease_id,
             delivery_count=planned.delivery_count,
             enqueued_us=row.enqueued_us,

@@ -102,7 +102,7 @@ class Planner:
             ),
         )
         self._pending = (key, end)
-        self._remember(_key(end.to_json()), [_planned(one) for one in claimed])
+        self._remember(_key(end.to_json()), [one.planned for one in claimed])
         self._rows = {one.bucket: one.row for one in claimed}
         self._renewal.hold(
             {one.bucket: _ids_in(claimed, one.bucket) for one in claimed},
@@ -197,14 +197,17 @@ class Planner:
             return bucket, row
 
         rows = dict(self.lane.store.session.map(one, by_bucket))
+        low = self.lane.pointers().repair
+        # A row below the repair pointer is a ghost of a bucket that was dropped (G5, ADR 11).
+        rows = {bucket: row if bucket >= low else None for bucket, row in rows.items()}
         plan: list[Planned] = []
         held: dict[BucketNo, frozenset[UUID]] = {}
         for leased in end.leases:
             row = rows[leased.bucket]
             lease = None if row is None else row.value.lease(leased.lease_id)
             runs = None if lease is None else lease.runs & leased.runs
-            if lease is None or not runs:
-                self._lose(leased, row)
+            if row is None or lease is None or not runs:
+                self._lose(leased, is_gone=leased.bucket < low)
                 continue
             plan.append(
                 Planned(
@@ -212,6 +215,7 @@ class Planner:
                     runs=runs,
                     delivery_count=lease.delivery_count,
                     lease_id=lease.lease_id,
+                    revisions=row.value.revisions_of(runs),
                 )
             )
             held[leased.bucket] = held.get(leased.bucket, frozenset()) | {lease.lease_id}
@@ -225,7 +229,7 @@ class Planner:
         )
         return plan
 
-    def _lose(self, leased: LeasedRuns, row: Stored[Bucket] | None) -> None:
+    def _lose(self, leased: LeasedRuns, *, is_gone: bool) -> None:
         """A lease that a replay names and that is not there any more.
 
         Its messages were acked by somebody, or are somebody's later delivery: they are left out,
@@ -233,7 +237,6 @@ class Planner:
         acked: nothing was lost, and failing would fail every restart [P12].
         """
         metrics.LEASES_LOST.inc()
-        is_gone = row is None and self.lane.is_dropped(leased.bucket)
         event(
             _logger,
             "lease_lost_on_replay",
@@ -275,15 +278,6 @@ class Planner:
 
 def _key(offset: dict[str, Any]) -> str:
     return json.dumps(offset, sort_keys=True)
-
-
-def _planned(claimed: Claimed) -> Planned:
-    return Planned(
-        bucket=claimed.bucket,
-        runs=claimed.lease.runs,
-        delivery_count=claimed.lease.delivery_count,
-        lease_id=claimed.lease.lease_id,
-    )
 
 
 def _ids_in(claimed: list[Claimed], bucket: BucketNo) -> frozenset[UUID]:
