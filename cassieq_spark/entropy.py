@@ -35,3 +35,8 @@ def jitter(base_s: float, attempt: int, rng: random.Random = _shared) -> float:
     A quarter to all of ``base_s``, doubled for each try before.
     """
     return rng.uniform(0.25, 1.0) * base_s * (1 << min(attempt, MAX_DOUBLINGS))
+
+
+def new_revision() -> int:
+    """A number of 63 random bits: no two updates of a message draw the same."""
+    return uuid.uuid4().int >> 65

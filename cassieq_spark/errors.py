@@ -7,6 +7,7 @@
     ├─ PutAmbiguous
     ├─ StoreError                    StoreUnavailable · StoreTimeout · CasAmbiguous · CasContention
     │                                SchemaMissing · SchemaMismatch · RowCorrupt
+    │                                AuthenticationRefused · TlsFailed
     ├─ StreamError                   LeaseLost · DataLoss · OffsetUnreadable · SinkFenced
     │                                SinkIdReused · SinkDiverged · StreamFenced
     ├─ EnvironmentProblem            EmbeddedFailed · JavaNotFound · WorkerEnvironment
@@ -140,15 +141,23 @@ class ReceiptExpired(ReceiptError):
 
 
 class PutAmbiguous(CassieqError):
-    """It may have been stored, or delivered already; ``message_ids`` says which."""
+    """It may have been stored, or delivered already; ``message_ids`` says which.
+
+    Attributes:
+        message_ids: Whose outcome is unknown.
+        stored: Of the same call, those that will be delivered. The rest was not stored.
+    """
 
     code = "put_ambiguous"
     meaning = "The outcome of a put cannot be known."
     remedy = "Look for the message id where it is consumed before you put it again."
 
-    def __init__(self, message: str, *, message_ids: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, message: str, *, message_ids: tuple[str, ...] = (), stored: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(message)
         self.message_ids = message_ids
+        self.stored = stored
 
 
 class StoreError(CassieqError):
@@ -212,6 +221,22 @@ class RowCorrupt(StoreError):
     code = "row_corrupt"
     meaning = "A row or chunk was altered from outside, or a rule of the protocol was broken."
     remedy = "Stop consumers of that queue and run a verify pass; report it."
+
+
+class AuthenticationRefused(StoreError):
+    """Nodes do not let this role in, or want one where none was given."""
+
+    code = "authentication_refused"
+    meaning = "A node wants a login and got none, or refused the one it got."
+    remedy = "Set username and password; look for a role that may not log in or was renamed."
+
+
+class TlsFailed(StoreError):
+    """A node and this client do not come to an encrypted connection."""
+
+    code = "tls_failed"
+    meaning = "One side does not speak TLS, or does not accept the other's certificate."
+    remedy = "Do as the message says; docs/operations/security.md has the set-up of both sides."
 
 
 class StreamError(CassieqError):

@@ -92,6 +92,7 @@ STATEMENTS: Final = _declare(
 CAS_APPLIED: Final = _counter("cas_applied_total", "Conditional writes that took effect.")
 CAS_REFUSED: Final = _counter("cas_refused_total", "Conditional writes that lost to another.")
 CAS_UNKNOWN: Final = _counter("cas_unknown_total", "Conditional writes whose answer was lost.")
+MESSAGES_PUT: Final = _counter("messages_put_total", "Messages put by a client, acknowledged.")
 MESSAGES_CLAIMED: Final = _counter("messages_claimed_total", "Messages leased.")
 REDELIVERED: Final = _counter(
     "redelivered_total", "Messages leased for the second time or a later one."

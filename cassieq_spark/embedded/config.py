@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
 
+from cassieq_spark.embedded.probe import answers_cql, answers_tls
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -96,6 +98,19 @@ class NodeConfig:
         return len(self.addresses) > 1
 
     @property
+    def is_encrypted(self) -> bool:
+        """Whether ``self.settings`` make it refuse clients without TLS."""
+        options = self.settings.get("client_encryption_options")
+        return isinstance(options, dict) and bool(
+            options.get("enabled") and not options.get("optional")
+        )
+
+    def answers(self) -> bool:
+        """Whether CQL answers within a second."""
+        answers = answers_tls if self.is_encrypted else answers_cql
+        return answers(self.address, self.native_port)
+
+    @property
     def system_log(self) -> Path:
         """Cassandra's log."""
         return self.directory / "log" / "system.log"
@@ -174,6 +189,8 @@ class NodeConfig:
             # Start faster: there is nobody else's gossip to wait for.
             "cassandra.skip_wait_for_gossip_to_settle": 0,
             "cassandra.ring_delay_ms": 5_000 if self.in_ring else 0,
+            # By default the first role, cassandra, comes 10 s after CQL, for a ring to settle.
+            "cassandra.superuser_setup_delay_ms": 0,
             # Stop faster: 2 s by default to let peers hear of it.
             "cassandra.shutdown_announce_in_ms": 500 if self.in_ring else 0,
         }

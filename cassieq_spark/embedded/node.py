@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from cassieq_spark.embedded.lock import directory_in_use, is_locked
 from cassieq_spark.embedded.node_log import NodeLog
 from cassieq_spark.embedded.ports import check_ports
-from cassieq_spark.embedded.probe import answers_cql
 from cassieq_spark.embedded.process import NodeProcess, await_cql
 from cassieq_spark.errors import EmbeddedFailed
 
@@ -84,7 +83,7 @@ class Node:
     @property
     def answers(self) -> bool:
         """Whether CQL answers within a second."""
-        return answers_cql(self.address, self.port)
+        return self._config.answers()
 
     def log_tail(self) -> str:
         """The last lines that the node has logged since its last start."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 
 #: Native protocol v4: version, flags, stream, opcode, body length. Only the request without a body.
@@ -11,6 +12,28 @@ _REQUEST_V4 = 0x04
 _RESPONSE_V4 = 0x84
 _OPTIONS = 0x05
 _SUPPORTED = 0x06
+
+
+def answers_tls(host: str, port: int, *, timeout_s: float = 1.0) -> bool:
+    """Whether a node that takes encrypted connections only takes part in a handshake.
+
+    As far as this can go: the node may demand a certificate that only its clients have. The kernel
+    cannot answer in a stopped JVM's place, and a JVM that is booting has not bound the port.
+    """
+    # Nobody is believed and nothing is sent.
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anybody.check_hostname = False
+    anybody.verify_mode = ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((host, port), timeout=timeout_s) as connection,
+            anybody.wrap_socket(connection),
+        ):
+            return True
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")  # TLS 1.2: it asks for the certificate first
+    except OSError:
+        return False
 
 
 def answers_cql(host: str, port: int, *, timeout_s: float = 1.0) -> bool:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from cassieq_spark.embedded import supervisor
 from cassieq_spark.embedded.lock import Holder, directory_in_use, record_holder, take_lock
-from cassieq_spark.embedded.probe import answers_cql
 from cassieq_spark.errors import EmbeddedFailed
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def await_cql(config: NodeConfig, log: NodeLog, process: Waitable, limit_s: floa
         EmbeddedFailed: The JVM ended, or did not answer in time; with the end of its log.
     """
     deadline = time.monotonic() + limit_s
-    while not answers_cql(config.address, config.native_port):
+    while not config.answers():
         try:
             problem = f"ended with code {process.wait(_POLL_S)} before CQL answered"
         except subprocess.TimeoutExpired:

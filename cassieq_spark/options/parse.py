@@ -7,26 +7,52 @@ import json
 import os
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self
 
 from cassieq_spark.errors import OptionInvalid, OptionUnknown, RowCorrupt, SchemaMismatch
 from cassieq_spark.model.ids import QueueName
 from cassieq_spark.options import values
 from cassieq_spark.options.table import OPTIONS, Option, Scope
-from cassieq_spark.options.values import NotAllowed
+from cassieq_spark.options.values import NotAllowed, Secret
 
 _FORMAT_SCOPES: Final = (Scope.SOURCE, Scope.READ, Scope.SINK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """Whom to log in as."""
+
+    username: str
+    password: Secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsOptions:
+    """How to know a node, and how to be known. Paths only: tasks read the files where they run."""
+
+    ca_file: str
+    cert_file: str | None = None
+    key_file: str | None = None
+    key_password: Secret | None = None
+    verifies_hostname: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """How to reach Cassandra. Hashable: a process keeps one session for each."""
+    """How to reach Cassandra. Hashable: a process keeps one session for each.
+
+    Attributes:
+        login: None: none.
+        tls: None: none.
+    """
 
     contact_points: tuple[tuple[str, int], ...]
     keyspace: str
     datacenter: str | None
     connect_timeout_s: float
+    login: Login | None = None
+    tls: TlsOptions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +114,16 @@ class QueueSettings:
         """
         found = _read(settings, Scope.QUEUE)
         return cls(**{_field(option): found[option.name] for option in _of(Scope.QUEUE)})
+
+    def altered(self, changes: Mapping[str, Any]) -> Self:
+        """With some settings changed; None puts one back to its default.
+
+        Raises:
+            OptionUnknown, OptionInvalid: See `parse`.
+        """
+        found = _read(changes, Scope.QUEUE)
+        changed = {_field(one): found[one.name] for one in _of(Scope.QUEUE) if one.name in changes}
+        return replace(self, **changed)
 
     def to_json(self) -> str:
         """As the queue row holds it."""
@@ -205,7 +241,54 @@ def _connection(found: Mapping[str, Any]) -> ConnectionOptions:
         keyspace=found["keyspace"],
         datacenter=found["datacenter"],
         connect_timeout_s=found["connectTimeoutSeconds"],
+        login=_login(found),
+        tls=_tls(found),
     )
+
+
+def _login(found: Mapping[str, Any]) -> Login | None:
+    username, password = found["username"], found["password"]
+    if username is None and password is None:
+        return None
+    if username is None:
+        raise OptionInvalid(
+            "option 'password' is set, but 'username' is not: a password alone logs nobody in. Set "
+            "both, or neither"
+        )
+    if password is None:
+        raise OptionInvalid(
+            f"option 'username' is {username!r}, but 'password' is not set. Set both, or neither; "
+            "variable CASSIEQ_PASSWORD keeps the password out of the program"
+        )
+    return Login(username=username, password=password)
+
+
+def _tls(found: Mapping[str, Any]) -> TlsOptions | None:
+    _needs(found, "sslCertFile", "sslCaFile", "without it there is no TLS")
+    _needs(found, "sslKeyFile", "sslCertFile", "a key alone proves nothing")
+    _needs(found, "sslKeyPassword", "sslCertFile", "there is no key that it could be of")
+    if found["sslCaFile"] is None:
+        if not found["sslVerifyHostname"]:
+            raise OptionInvalid(
+                "option 'sslVerifyHostname' is false, but 'sslCaFile' is not set: without it there "
+                "is no TLS, and nothing to verify. Set 'sslCaFile' too, or neither"
+            )
+        return None
+    return TlsOptions(
+        ca_file=found["sslCaFile"],
+        cert_file=found["sslCertFile"],
+        key_file=found["sslKeyFile"],
+        key_password=found["sslKeyPassword"],
+        verifies_hostname=found["sslVerifyHostname"],
+    )
+
+
+def _needs(found: Mapping[str, Any], name: str, other: str, why: str) -> None:
+    if found[name] is not None and found[other] is None:
+        raise OptionInvalid(
+            f"option {name!r} is {found[name]!r}, but {other!r} is not set: {why}. Set both, or "
+            "neither"
+        )
 
 
 def _of(scope: Scope) -> list[Option]:
@@ -279,9 +362,8 @@ def _parse(option: Option, value: Any, where: str) -> Any:
     try:
         return option.values.parse(value)
     except NotAllowed as error:
-        raise OptionInvalid(
-            f"{where} is {_shown(value)}, allowed: {option.values.allowed}"
-        ) from error
+        shown = values.HIDDEN if option.is_secret else _shown(value)
+        raise OptionInvalid(f"{where} is {shown}, allowed: {option.values.allowed}") from error
 
 
 def _unknown(name: str, scope: Scope, known: Mapping[str, Option]) -> OptionUnknown:

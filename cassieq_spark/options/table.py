@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from cassieq_spark.model.sizes import CHUNK_BYTES, CHUNK_MESSAGES, MAX_CHUNK_MESSAGES, PART_BYTES
+from cassieq_spark.model.sizes import (
+    BUCKET_BYTES,
+    CHUNK_BYTES,
+    CHUNK_MESSAGES,
+    MAX_CHUNK_MESSAGES,
+    PART_BYTES,
+)
 from cassieq_spark.options import values
 from cassieq_spark.options.values import Values
 
@@ -38,6 +44,7 @@ class Option:
         example: As a user writes it; where there is a default that is one.
         has_variable: Whether an environment variable may set it. Not what names one writer's
             transaction: two writers of one environment would share it.
+        is_secret: Whether no error may show its value.
     """
 
     name: str
@@ -49,6 +56,7 @@ class Option:
     example: Any = None
     is_required: bool = False
     has_variable: bool = True
+    is_secret: bool = False
     since: str = "0.1"
 
     @property
@@ -95,6 +103,62 @@ OPTIONS: Final[tuple[Option, ...]] = (
         default=10.0,
         unit="seconds",
         doc="How long to wait for a node to answer at all.",
+    ),
+    Option(
+        name="username",
+        scopes=_EVERYWHERE,
+        values=values.text(200),
+        example="billing",
+        doc="The role to log in as; needs `password`. Unset: no login.",
+    ),
+    # Spark blanks an option whose name has "password" in it (spark.redaction.regex) where it
+    # prints plans; so the names of secrets must have it.
+    Option(
+        name="password",
+        scopes=_EVERYWHERE,
+        values=values.secret(1_000),
+        example="***",
+        is_secret=True,
+        doc="Of `username`. Better given by its variable than in a program.",
+    ),
+    Option(
+        name="sslCaFile",
+        scopes=_EVERYWHERE,
+        values=values.file_path(),
+        example="/etc/cassieq/ca.pem",
+        doc="PEM file with the certificates of the CAs that may sign a node's. Set: TLS, and "
+        "nothing else; unset: no TLS. On every machine that runs tasks, as the two below.",
+    ),
+    Option(
+        name="sslCertFile",
+        scopes=_EVERYWHERE,
+        values=values.file_path(),
+        example="/etc/cassieq/client.pem",
+        doc="PEM file with this client's certificate, and those between it and its CA, where "
+        "nodes ask for one.",
+    ),
+    Option(
+        name="sslKeyFile",
+        scopes=_EVERYWHERE,
+        values=values.file_path(),
+        example="/etc/cassieq/client.key",
+        doc="PEM file with the key of `sslCertFile`. Unset: it is in that file.",
+    ),
+    Option(
+        name="sslKeyPassword",
+        scopes=_EVERYWHERE,
+        values=values.secret(1_000),
+        example="***",
+        is_secret=True,
+        doc="Of an encrypted key.",
+    ),
+    Option(
+        name="sslVerifyHostname",
+        scopes=_EVERYWHERE,
+        values=values.flag(),
+        default=True,
+        doc="Whether a node's certificate must name the address that is connected to. Drivers "
+        "connect to addresses that nodes tell each other: certificates need those.",
     ),
     Option(
         name="queue",
@@ -198,7 +262,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         name="bucketBytes",
         scopes=_SINK,
         values=values.size_bytes(1024**2, 256 * 1024**2),
-        default=32 * 1024**2,
+        default=BUCKET_BYTES,
         unit="bytes",
         doc="A bucket (one Cassandra partition) is closed early at this size.",
     ),

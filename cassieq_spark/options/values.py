@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from cassieq_spark.model.ids import QueueName
 T = TypeVar("T")
 
 DEFAULT_PORT: Final = 9042
+
+HIDDEN: Final = "***"
+"""What is shown in place of a secret, everywhere."""
 
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _UNITS_BYTES: Final = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
@@ -32,6 +36,36 @@ _CONTACT_POINT: Final = re.compile(
 
 class NotAllowed(Exception):
     """A value is not one of those allowed; who catches it names the option and the value."""
+
+
+class Secret:
+    """Text that prints as ``***`` wherever it is shown.
+
+    Equal by its text and hashable, since options are the key of a process's sessions. It pickles
+    with its text: Spark's tasks need it to connect. No dataclass: ``asdict`` would copy the text
+    into a plain dict that somebody then logs.
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The text. Hand it to who needs it; keep it in no variable that outlives the call."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._text))
+
+    def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
+        return Secret, (self._text,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +177,33 @@ def text(longest: int) -> Values[str]:
         return value
 
     return Values(f"1 to {longest} printable characters, no blank first or last", parse)
+
+
+def secret(longest: int) -> Values[Secret]:
+    """Text that is never shown. Blanks count: a password may begin or end with one."""
+
+    def parse(value: object) -> Secret:
+        if isinstance(value, Secret):
+            value = value.reveal()
+        # NUL ends a field of the SASL PLAIN message that carries it.
+        if not isinstance(value, str) or not 1 <= len(value) <= longest or "\0" in value:
+            raise NotAllowed
+        return Secret(value)
+
+    return Values(f"1 to {longest:,} characters, no NUL", parse)
+
+
+def file_path() -> Values[str]:
+    """Paths of files. Whether one is there is asked where it is read: on each machine anew."""
+
+    def parse(value: object) -> str:
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        if not isinstance(value, str) or not value.strip() or not value.isprintable():
+            raise NotAllowed
+        return value
+
+    return Values("the path of a file", parse)
 
 
 def queue_name() -> Values[QueueName]:

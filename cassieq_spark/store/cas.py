@@ -148,7 +148,11 @@ class Applied(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused(Generic[T]):
-    """It did not happen and cannot any more; ``now`` is the row as read since, None if absent."""
+    """It did not happen and cannot any more; ``now`` is the row as read since, None if absent.
+
+    But where ``now`` is absent, or of a bucket below the repair pointer: then it may have happened
+    before the row was dropped. Only the pointer, read after ``now``, tells (G5, ADR 11).
+    """
 
     now: Stored[T] | None
 
@@ -236,6 +240,22 @@ class CasSender:
             if now is not None and now.version.tags.evicted > base:
                 return Evicted(now=now)
             return Refused(now=now)
+
+    def delete(
+        self, statement: Statement, key: tuple[Any, ...], *, before: Version | None = None
+    ) -> bool:
+        """Remove a row by LWT: one of that version, or any (``IF EXISTS``) if none is given.
+
+        Returns:
+            Whether an answer said that it was there and removed; False also where an earlier
+            sending of the same statement has removed it unheard.
+
+        Raises:
+            CasAmbiguous: See `send`.
+        """
+        with self._locks.holding((statement.name.partition("_")[2], *key)):
+            params = key if before is None else (*key, before.writer)
+            return self._until_answered(statement, params)
 
     def _next_version(self, before: Version | None) -> Version:
         writer = new_uuid()

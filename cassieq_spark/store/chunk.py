@@ -6,6 +6,7 @@ fixed_size_binary(16), ``tag`` string, ``headers`` map<string, string>.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from cassieq_spark.errors import BodyInvalid, OptionInvalid, RowCorrupt
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -98,15 +99,68 @@ def decode(payload: bytes) -> pa.RecordBatch:
             batch = reader.read_next_batch()
     except (pa.ArrowInvalid, OSError, StopIteration) as error:
         raise RowCorrupt(f"a chunk cannot be read ({error}); was the row altered?") from error
-    for field in batch.schema:
-        if STORED_TYPES.get(field.name) != field.type:
+    for column in batch.schema:
+        if STORED_TYPES.get(column.name) != column.type:
             raise RowCorrupt(
-                f"a chunk has column {field.name!r} of type {field.type}; was it written by "
+                f"a chunk has column {column.name!r} of type {column.type}; was it written by "
                 "a newer release?"
             )
     if BODY not in batch.schema.names:
         raise RowCorrupt("a chunk has no column 'body'; was the row altered?")
     return batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One message of a chunk, as Python values.
+
+    Attributes:
+        message_id: 16 bytes; None: its writer chose none.
+    """
+
+    body: bytes
+    message_id: bytes | None = None
+    tag: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def from_rows(rows: Sequence[Row]) -> pa.RecordBatch:
+    """Messages as `encode` takes them."""
+    columns: dict[str, list[Any]] = {
+        BODY: [row.body for row in rows],
+        MESSAGE_ID: [row.message_id for row in rows],
+        TAG: [row.tag for row in rows],
+        HEADERS: [list(row.headers.items()) or None for row in rows],
+    }
+    given = {
+        name: values
+        for name, values in columns.items()
+        if name == BODY or any(value is not None for value in values)
+    }
+    return pa.RecordBatch.from_arrays(
+        [pa.array(values, STORED_TYPES[name]) for name, values in given.items()],
+        names=list(given),
+    )
+
+
+def rows(
+    batch: pa.RecordBatch, positions: Sequence[int] | None = None
+) -> Iterator[tuple[int, Row]]:
+    """(position, message) of a decoded chunk.
+
+    Args:
+        positions: Which ones, ascending; None: all.
+    """
+    wanted: Sequence[int] = range(batch.num_rows) if positions is None else positions
+    some = batch if positions is None else batch.take(pa.array(positions, pa.int32()))
+    columns = {
+        name: some.column(name).to_pylist() if name in some.schema.names else [None] * len(wanted)
+        for name in STORED_TYPES
+    }
+    for at, body, message_id, tag, headers in zip(
+        wanted, columns[BODY], columns[MESSAGE_ID], columns[TAG], columns[HEADERS], strict=True
+    ):
+        yield at, Row(body=body, message_id=message_id, tag=tag, headers=dict(headers or ()))
 
 
 def check_schema(columns: Iterable[tuple[str, pa.DataType]]) -> None:

@@ -76,8 +76,8 @@ TABLES: Final[dict[str, str]] = {
         PRIMARY KEY ((lane, bucket), first, part)
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE} AND {_COMPRESSED_ALREADY}""",
     "overlay": f"""(
-        lane uuid, bucket bigint, id int, revision int, payload blob,
-        PRIMARY KEY ((lane, bucket), id, revision)
+        lane uuid, bucket bigint, id int, revision bigint, part int, parts int, payload blob,
+        PRIMARY KEY ((lane, bucket), id, revision, part)
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE}""",
     "sink_list": f"""(
         sink_id text, list_id uuid, part int, data blob,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 import stamina
 from cassandra import ProtocolVersion
+from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
 from cassandra.policies import (
     DCAwareRoundRobinPolicy,
@@ -25,11 +26,19 @@ from cassandra.query import named_tuple_factory
 from cassieq_spark import metrics
 from cassieq_spark.clock import ClusterClock, SystemClock
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import StoreTimeout, StoreUnavailable, UsageError
+from cassieq_spark.errors import (
+    AuthenticationRefused,
+    StoreError,
+    StoreTimeout,
+    StoreUnavailable,
+    UsageError,
+)
+from cassieq_spark.store import tls
 from cassieq_spark.store.statements import Kind, Statement
-from cassieq_spark.store.translate import DRIVER_ERRORS, translate
+from cassieq_spark.store.translate import DRIVER_ERRORS, login_failure, translate
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterable, Sequence
     from uuid import UUID
 
@@ -83,7 +92,10 @@ class CqlSession:
         """Connect.
 
         Raises:
+            OptionInvalid: A certificate or key file cannot be used; says which.
             StoreUnavailable: Nothing answers at the contact points; says which.
+            AuthenticationRefused: Nodes want a login, or another one.
+            TlsFailed: A node's certificate is not accepted, or it does not accept ours.
             UsageError: The cluster has no data centre of that name; says which it has.
         """
         self.options = options
@@ -94,14 +106,15 @@ class CqlSession:
         self._prepared: dict[str, PreparedStatement] = {}
         self._lock = threading.Lock()
         self._local = DCAwareRoundRobinPolicy(options.datacenter or "")
-        self._cluster = _cluster(options, self._local)
+        context = None if options.tls is None else tls.context(options.tls)
+        self._cluster = _cluster(options, self._local, context)
         try:
             self._session: Session = self._cluster.connect()
         except DRIVER_ERRORS as error:
             self._cluster.shutdown()
             # With a wrong data centre the driver finds nodes, and none that it may talk to.
             self._check_datacenter()
-            raise self._nobody_answers() from error
+            raise self._refused(error, context) from error
         # The server's clock orders plain writes: a client's could be minutes off [R9]. Pointers
         # carry their value as timestamp by hand (G4).
         self._session.use_client_timestamp = False
@@ -270,15 +283,34 @@ class CqlSession:
             )
         return str(wanted)
 
-    def _nobody_answers(self) -> StoreUnavailable:
-        return StoreUnavailable(
+    def _refused(self, error: Exception, context: ssl.SSLContext | None) -> StoreError:
+        """Why there is no connection, as far as nodes tell."""
+        refused = login_failure(error)
+        if refused is not None:
+            return self._not_let_in(str(refused))
+        return tls.disagreement(self.options, context) or StoreUnavailable(
             f"no Cassandra answers at {_addresses(self.options)} within "
             f"{self.options.connect_timeout_s:g} s. Is it running, is the address right, and is "
             "the port that of CQL (native transport)?"
         )
 
+    def _not_let_in(self, words: str) -> AuthenticationRefused:
+        """Names the role; the password is in no words but the user's own."""
+        where = _addresses(self.options)
+        if self.options.login is None:
+            return AuthenticationRefused(
+                f"the cluster at {where} wants a login ({words}). Set options 'username' and "
+                "'password'"
+            )
+        return AuthenticationRefused(
+            f"the cluster at {where} does not let {self.options.login.username!r} in ({words}). "
+            "Is the password right, and may that role log in (LOGIN = true)?"
+        )
 
-def _cluster(options: ConnectionOptions, local: DCAwareRoundRobinPolicy) -> Cluster:
+
+def _cluster(
+    options: ConnectionOptions, local: DCAwareRoundRobinPolicy, context: ssl.SSLContext | None
+) -> Cluster:
     profile = ExecutionProfile(
         load_balancing_policy=TokenAwarePolicy(local),
         # The driver never decides to send again: a CAS must not be, and all else is retried here.
@@ -295,6 +327,8 @@ def _cluster(options: ConnectionOptions, local: DCAwareRoundRobinPolicy) -> Clus
             else list(options.contact_points)
         ),
         port=next(iter(ports)),
+        auth_provider=_auth_provider(options),
+        ssl_context=context,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
         connect_timeout=options.connect_timeout_s,
         control_connection_timeout=options.connect_timeout_s,
@@ -306,6 +340,12 @@ def _cluster(options: ConnectionOptions, local: DCAwareRoundRobinPolicy) -> Clus
         reprepare_on_up=True,
         executor_threads=2,
     )
+
+
+def _auth_provider(options: ConnectionOptions) -> PlainTextAuthProvider | None:
+    """SASL PLAIN: what PasswordAuthenticator takes, and LDAP authenticators do."""
+    login = options.login
+    return login and PlainTextAuthProvider(login.username, login.password.reveal())
 
 
 def _addresses(options: ConnectionOptions) -> str:

@@ -114,6 +114,17 @@ INSERT_QUEUE: Final = _statement(
     Reach.WORLD,
 )  # fmt: skip
 
+UPDATE_QUEUE: Final = _statement(
+    "update_queue", Kind.CAS,
+    """UPDATE {ks}.queue SET status = ?, settings = ?, writer = ?, tags = ?, row_version = ?
+       WHERE name = ? IF writer = ?""",
+    Reach.WORLD,
+)  # fmt: skip
+# Conditional on the row as read: one that was created again meanwhile is another queue's.
+DELETE_QUEUE: Final = _statement(
+    "delete_queue", Kind.CAS, "DELETE FROM {ks}.queue WHERE name = ? IF writer = ?", Reach.WORLD,
+)  # fmt: skip
+
 READ_MONOTON: Final = _statement(
     "read_monoton", Kind.READ,
     "SELECT next_id, reserved_us, writer, tags, row_version FROM {ks}.monoton WHERE lane = ?",
@@ -160,6 +171,11 @@ UPDATE_BUCKET: Final = _statement(
        WHERE lane = ? AND bucket = ? IF writer = ?""",
 )  # fmt: skip
 
+# Only of a bucket below the repair pointer: what lands late there is inert (G5).
+DELETE_BUCKET: Final = _statement(
+    "delete_bucket", Kind.CAS, "DELETE FROM {ks}.bucket WHERE lane = ? AND bucket = ? IF EXISTS",
+)  # fmt: skip
+
 READ_SINK: Final = _statement(
     "read_sink", Kind.READ,
     """SELECT lane, changed_us, epoch, last_batch, list, list_id, list_parts, list_hash,
@@ -182,6 +198,10 @@ UPDATE_SINK: Final = _statement(
               list_id = ?, list_parts = ?, list_hash = ?, query_id = ?, checkpoint = ?,
               run = ?, past = ?, aborts = ?, is_once = ?, writer = ?, tags = ?, row_version = ?
        WHERE sink_id = ? IF writer = ?""",
+)  # fmt: skip
+# Of a sink that is used for one transaction, when that is decided and rolled forward.
+DELETE_SINK: Final = _statement(
+    "delete_sink", Kind.CAS, "DELETE FROM {ks}.sink WHERE sink_id = ? IF writer = ?",
 )  # fmt: skip
 WRITE_SINK_LIST: Final = _statement(
     "write_sink_list", Kind.WRITE,
@@ -216,6 +236,27 @@ READ_MESSAGES: Final = _statement(
 PEEK_BUCKET: Final = _statement(
     "peek_bucket", Kind.READ,
     "SELECT first FROM {ks}.message WHERE lane = ? AND bucket = ? LIMIT 1",
+)  # fmt: skip
+
+# A day ahead: late and hinted writes of a message that is gone stay shadowed [P14] [P27].
+DROP_MESSAGES: Final = _statement(
+    "drop_messages", Kind.WRITE,
+    "DELETE FROM {ks}.message USING TIMESTAMP ? WHERE lane = ? AND bucket = ?",
+)  # fmt: skip
+WRITE_OVERLAY: Final = _statement(
+    "write_overlay", Kind.WRITE,
+    """INSERT INTO {ks}.overlay (lane, bucket, id, revision, part, parts, payload)
+       VALUES (?, ?, ?, ?, ?, ?, ?)""",
+)  # fmt: skip
+READ_OVERLAY: Final = _statement(
+    "read_overlay", Kind.READ,
+    """SELECT part, parts, payload FROM {ks}.overlay
+       WHERE lane = ? AND bucket = ? AND id = ? AND revision = ?""",
+    rows_per_page=ROWS_PER_PAGE,
+)  # fmt: skip
+DROP_OVERLAYS: Final = _statement(
+    "drop_overlays", Kind.WRITE,
+    "DELETE FROM {ks}.overlay USING TIMESTAMP ? WHERE lane = ? AND bucket = ?",
 )  # fmt: skip
 
 READ_POINTERS: Final = _statement(

@@ -16,6 +16,7 @@ from cassieq_spark.store.tables.heartbeats import Heartbeats
 from cassieq_spark.store.tables.hints import Hints
 from cassieq_spark.store.tables.messages import Messages
 from cassieq_spark.store.tables.monotons import Monotons
+from cassieq_spark.store.tables.overlays import Overlays
 from cassieq_spark.store.tables.pointers import PointerTable
 from cassieq_spark.store.tables.queues import Queues
 from cassieq_spark.store.tables.sinks import Sinks
@@ -34,6 +35,7 @@ class Store:
         self.buckets = Buckets(session, sender)
         self.sinks = Sinks(session, sender)
         self.messages = Messages(session)
+        self.overlays = Overlays(session)
         self.pointers = PointerTable(session)
         self.hints = Hints(session)
         self.heartbeats = Heartbeats(session)

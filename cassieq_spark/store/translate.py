@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from cassandra import (
@@ -22,6 +23,7 @@ from cassandra.protocol import ErrorMessage
 from cassandra.protocol import RequestValidationException as RequestInvalid
 
 from cassieq_spark.errors import (
+    AuthenticationRefused,
     CassieqError,
     SchemaMissing,
     StoreTimeout,
@@ -38,6 +40,11 @@ DRIVER_ERRORS: Final = (
     OSError,
 )
 """All that a statement can raise; our own errors are none of these."""
+
+_LACKS: Final = re.compile(
+    r"User (?P<role>\S+) has no (?P<permission>[A-Z]+) permission on <(?P<resource>[^>]+)>"
+)
+"""How Cassandra 4.0 to 5.0 words a missing grant; other words are quoted as they are."""
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -60,8 +67,8 @@ def translate(error: BaseException, statement: str, keyspace: str) -> CassieqErr
             f"keyspace {keyspace!r} or its tables are not there ({words}). Create them with "
             "client.bootstrap(replication=...)"
         )
-    if is_refusal(error):
-        return UsageError(f"Cassandra refused statement {statement!r} ({words})")
+    if login_failure(error) is not None or is_refusal(error):
+        return _refused(error, statement, words)
     if isinstance(error, Timeout | OperationTimedOut):
         return StoreTimeout(
             f"statement {statement!r} was not answered in time ({words}). Try again; if it stays, "
@@ -81,6 +88,45 @@ def translate(error: BaseException, statement: str, keyspace: str) -> CassieqErr
             "a quorum?"
         )
     return StoreUnavailable(f"statement {statement!r} failed ({words})")
+
+
+def login_failure(error: BaseException) -> AuthenticationFailed | None:
+    """The refused login in an error of the driver, which keeps it by node."""
+    if isinstance(error, AuthenticationFailed):
+        return error
+    by_node = error.errors if isinstance(error, NoHostAvailable) else None
+    if isinstance(by_node, dict):
+        for one in by_node.values():
+            if isinstance(one, AuthenticationFailed):
+                return one
+    return None
+
+
+def _refused(error: BaseException, statement: str, words: str) -> CassieqError:
+    if login_failure(error) is not None:
+        return AuthenticationRefused(
+            f"nodes do not let this client in any more ({words}). Was the role's password changed, "
+            "or the role dropped?"
+        )
+    if isinstance(error, Unauthorized):
+        return _not_permitted(statement, words)
+    return UsageError(f"Cassandra refused statement {statement!r} ({words})")
+
+
+def _not_permitted(statement: str, words: str) -> UsageError:
+    found = _LACKS.search(words)
+    if found is None:
+        return UsageError(
+            f"this client's role may not run statement {statement!r} ({words}). Grant it what "
+            "docs/operations/security.md lists for its part"
+        )
+    permission, resource, role = found["permission"], found["resource"], found["role"]
+    return UsageError(
+        f"role {role!r} may not run statement {statement!r}: it lacks {permission} on {resource} "
+        f"({words}). If that is its part (docs/operations/security.md), run: GRANT {permission} ON "
+        f"{resource.upper() if resource.startswith('all ') else resource.removeprefix('table ')} "
+        f'TO "{role}"'
+    )
 
 
 def _is_missing(words: str) -> bool:

@@ -54,6 +54,13 @@ WRONG: dict[str, list[Any]] = {
     "keyspace": ["", "Orders", "1a", "a-b", "a" * 49, "_a", 5, "a\n"],
     "datacenter": ["", " dc", "dc ", "d\nc", "x" * 201, 5],
     "connectTimeoutSeconds": [0.99, 61, "61s", True],
+    "username": ["", " u", "u\n", "u" * 201, 5],
+    "password": ["", "p\0", "p" * 1_001, 5, b"p"],
+    "sslCaFile": ["", " ", "a\n", 5, b"ca.pem"],
+    "sslCertFile": ["", 5],
+    "sslKeyFile": ["", 5],
+    "sslKeyPassword": ["", "p\0", 5],
+    "sslVerifyHostname": ["ture", "yes", "", 1, 0],
     "queue": ["", "a b", "a/b", "q" * 201, "é", "a\n", 5],
     "maxMessagesPerTrigger": [0, -1, "0", "1.0", "1e3", "1_000", "", "\u0661", 1.0, True, 10**5000],
     "minPartitions": [0, 100_001],
@@ -77,6 +84,15 @@ WRONG: dict[str, list[Any]] = {
     "linger": [-0.001, 60.5, "1"],
     "gap_timeout": [0.09, 86_401, "1"],
 }  # fmt: skip
+
+NEEDS: dict[str, dict[str, str]] = {
+    "batchId": {"sinkId": "s"},
+    "username": {"password": "p"},
+    "password": {"username": "u"},
+    "sslCertFile": {"sslCaFile": "ca.pem"},
+    "sslKeyFile": {"sslCaFile": "ca.pem", "sslCertFile": "client.pem"},
+    "sslKeyPassword": {"sslCaFile": "ca.pem", "sslCertFile": "client.pem"},
+}
 
 PARSERS: dict[Scope, Callable[[dict[str, Any]], object]] = {
     Scope.CONNECTION: lambda given_: parse_connection({"contactPoints": "a", **given_}),
@@ -117,7 +133,7 @@ def test_every_default_and_example_is_allowed(option: Option) -> None:
     if option.default is not None:
         assert option.default == option.values.parse(option.default) or option.unit == "bytes"
     for scope in option.scopes:
-        PARSERS[scope]({option.name: shown} | ({"sinkId": "s"} if option.name == "batchId" else {}))
+        PARSERS[scope]({option.name: shown} | NEEDS.get(option.name, {}))
 
 
 def test_names_are_unique_and_in_the_case_of_their_scope() -> None:

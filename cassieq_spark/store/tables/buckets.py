@@ -138,6 +138,10 @@ class Buckets:
             read=lambda: self.read(lane, bucket),
         )
 
+    def delete(self, lane: LaneId, bucket: BucketNo) -> None:
+        """Remove the row of a bucket below the repair pointer, a ghost's too."""
+        self._sender.delete(statements.DELETE_BUCKET, (lane, bucket))
+
 
 def size_of(row: Bucket) -> int:
     """About how many bytes a CAS on this row carries."""
@@ -181,9 +185,15 @@ def _decode(row: Any) -> Bucket:
                 for lease_id, owner, run, count, runs, until_us in claims.get("leases", ())
             ),
             dead=tuple(
-                DeadSet(set_id=UUID(bytes=set_id), runs=Runs.decode(runs))
-                for set_id, runs in claims.get("dead", ())
+                DeadSet(
+                    set_id=UUID(bytes=set_id),
+                    runs=Runs.decode(runs),
+                    deliveries=deliveries,
+                    died_us=died_us,
+                )
+                for set_id, runs, deliveries, died_us in claims.get("dead", ())
             ),
+            revisions=tuple((offset, revision) for offset, revision in claims.get("revisions", ())),
         )
     except (ValueError, TypeError, KeyError) as error:
         raise RowCorrupt(
@@ -213,7 +223,12 @@ def _encode_claims(row: Bucket) -> bytes:
             for lease in row.leases
         ]
     if row.dead:
-        claims["dead"] = [[part.set_id.bytes, part.runs.encode()] for part in row.dead]
+        claims["dead"] = [
+            [part.set_id.bytes, part.runs.encode(), part.deliveries, part.died_us]
+            for part in row.dead
+        ]
+    if row.revisions:
+        claims["revisions"] = row.revisions
     return bytes(msgpack.packb(claims))
 
 
@@ -222,7 +237,9 @@ def _encode_delayed(groups: tuple[Delayed, ...]) -> list[Any]:
     encoded: list[Any] = []
     before = 0
     for group in groups:
-        encoded.append([group.due_us - before, group.runs.encode()])
+        entry = [group.due_us - before, group.runs.encode()]
+        # Put with a delay, as nearly all are: left out.
+        encoded.append([*entry, group.deliveries] if group.deliveries else entry)
         before = group.due_us
     return encoded
 
@@ -230,7 +247,13 @@ def _encode_delayed(groups: tuple[Delayed, ...]) -> list[Any]:
 def _decode_delayed(encoded: Any) -> tuple[Delayed, ...]:
     groups = []
     due_us = 0
-    for step, runs in encoded:
+    for step, runs, *deliveries in encoded:
         due_us += step
-        groups.append(Delayed(due_us=due_us, runs=Runs.decode(runs)))
+        groups.append(
+            Delayed(
+                due_us=due_us,
+                runs=Runs.decode(runs),
+                deliveries=deliveries[0] if deliveries else 0,
+            )
+        )
     return tuple(groups)

@@ -12,6 +12,7 @@ from cassieq_spark import metrics
 from cassieq_spark.model.packing import split_parts
 from cassieq_spark.model.sizes import MAX_CHUNK_MESSAGES
 from cassieq_spark.store import statements
+from cassieq_spark.store.tables.overlays import DROP_AHEAD_US
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -132,6 +133,11 @@ class Messages:
     def has_any(self, lane: LaneId, bucket: BucketNo) -> bool:
         """Whether anything was written into a bucket; decides nothing."""
         return self._session.one(statements.PEEK_BUCKET, (lane, bucket)) is not None
+
+    def drop(self, lane: LaneId, bucket: BucketNo) -> None:
+        """All of one bucket, by partition; a day ahead, so that late writes stay shadowed [P14]."""
+        stamp = self._session.clock.now_us() + DROP_AHEAD_US
+        self._session.run(statements.DROP_MESSAGES, (stamp, lane, bucket))
 
     def read(
         self, lane: LaneId, wanted: Iterable[tuple[BucketNo, Runs]], *, in_flight: int = 4

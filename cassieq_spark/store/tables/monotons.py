@@ -68,3 +68,7 @@ class Monotons:
             bind=bind,
             read=lambda: self.read(lane),
         )
+
+    def delete(self, lane: LaneId) -> None:
+        """Remove the row for ever: no id of that lane is handed out again [P13]."""
+        self._sender.delete(statements.DELETE_MONOTON, (lane,))

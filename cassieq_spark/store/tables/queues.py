@@ -20,6 +20,7 @@ class QueueStatus(StrEnum):
     """Where a queue is in its life."""
 
     ACTIVE = "active"
+    DELETING = "deleting"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,31 @@ class Queues:
             bind=bind,
             read=lambda: self.read(row.name),
         )
+
+    def update(self, old: Stored[QueueRow], row: QueueRow) -> Outcome[QueueRow]:
+        """Other settings, or the first step of a deletion."""
+
+        def bind(version: Version) -> tuple[Any, ...]:
+            return (
+                row.status.value,
+                row.settings.to_json(),
+                *version.columns,
+                row.name,
+                old.version.writer,
+            )
+
+        return self._sender.send(
+            statements.UPDATE_QUEUE,
+            (row.name,),
+            row,
+            before=old.version,
+            bind=bind,
+            read=lambda: self.read(row.name),
+        )
+
+    def delete(self, old: Stored[QueueRow]) -> None:
+        """Remove this row; not one that was created under the name since."""
+        self._sender.delete(statements.DELETE_QUEUE, (old.value.name,), before=old.version)
 
 
 def _stored(row: Any) -> Stored[QueueRow]:

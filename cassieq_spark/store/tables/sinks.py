@@ -10,7 +10,7 @@ from uuid import UUID
 import msgpack
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import RowCorrupt
+from cassieq_spark.errors import RowCorrupt, UsageError
 from cassieq_spark.model.ids import BucketNo, LaneId
 from cassieq_spark.model.sink_txn import BucketList, Listed, SinkRow
 from cassieq_spark.store import statements
@@ -79,6 +79,10 @@ class Sinks:
             read=lambda: self.read(sink_id),
         )
 
+    def delete(self, sink_id: str, old: Stored[SinkRow]) -> None:
+        """Remove the row of a sink for one transaction, as it was read."""
+        self._sender.delete(statements.DELETE_SINK, (sink_id,), before=old.version)
+
     def _read(self, statement: Statement, sink_id: str) -> Stored[SinkRow] | None:
         row = self._session.one(statement, (sink_id,))
         if row is None or row.writer is None:
@@ -137,6 +141,8 @@ class Sinks:
                 aborts=row.aborts,
                 is_once=row.is_once,
             )
+        except UsageError:  # a refused read of its list is no corrupt row; it is a ValueError too
+            raise
         except (ValueError, TypeError) as error:
             raise RowCorrupt(f"the row of sink {sink_id!r} cannot be read ({error})") from error
 

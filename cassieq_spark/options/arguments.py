@@ -1,0 +1,154 @@
+"""The arguments of a queue's methods: checked before anything is read or written."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+from cassieq_spark.errors import BodyInvalid, OptionInvalid
+from cassieq_spark.model.sizes import MAX_BODY_BYTES
+from cassieq_spark.options import values
+from cassieq_spark.options.table import THIRTY_DAYS_S
+from cassieq_spark.options.values import NotAllowed
+
+if TYPE_CHECKING:
+    from cassieq_spark.options.values import Values
+
+T = TypeVar("T")
+
+MOST_MESSAGES = 1_000_000
+"""Of one call."""
+
+MOST_EXTRA_BYTES = 1024 * 1024
+"""Of tag and headers together."""
+
+_VISIBILITY = values.seconds(0.1, THIRTY_DAYS_S, from_text=False)
+_EXTENSION = values.seconds(0, THIRTY_DAYS_S, from_text=False)
+_WAIT = values.seconds(0, 86_400, from_text=False)
+_COUNT = values.whole(1, MOST_MESSAGES, from_text=False)
+_NAME = values.text(200)
+
+
+def visibility_us(value: object) -> int:
+    """Of ``get(visibility_timeout=)``: µs."""
+    return _microseconds("visibility_timeout", value, _VISIBILITY)
+
+
+def extension_us(value: object) -> int:
+    """Of ``extend`` and ``update``, where 0 gives the message back: µs."""
+    return _microseconds("visibility_timeout", value, _EXTENSION)
+
+
+def delay_us(value: object) -> int:
+    """Of ``put`` and ``release``: µs."""
+    return _microseconds("delay", value, _EXTENSION)
+
+
+def wait_s(value: object, name: str = "wait") -> float:
+    """Of ``get(wait=)``: seconds."""
+    return _checked(name, value, _WAIT)
+
+
+def count(name: str, value: object) -> int:
+    """Of messages."""
+    return _checked(name, value, _COUNT)
+
+
+def consumer(value: object) -> str:
+    """Of ``get(consumer=)``."""
+    return _checked("consumer", value, _NAME)
+
+
+def body(value: object) -> bytes:
+    """What a message holds.
+
+    Raises:
+        BodyInvalid: It is no bytes, or too many.
+    """
+    if isinstance(value, str):
+        raise BodyInvalid("a body is bytes, this one is text: encode it, e.g. body.encode('utf-8')")
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise BodyInvalid(
+            f"a body is bytes, this one is {type(value).__name__}: serialise it first, e.g. "
+            "json.dumps(value).encode('utf-8')"
+        )
+    size = value.nbytes if isinstance(value, memoryview) else len(value)
+    if size > MAX_BODY_BYTES:
+        raise BodyInvalid(
+            f"a body has {size:,} bytes, allowed are {MAX_BODY_BYTES:,}. Store it elsewhere and "
+            "put where it is"
+        )
+    return bytes(value)
+
+
+def tag(value: object) -> str | None:
+    """One word about a message."""
+    return None if value is None else _text("tag", value)
+
+
+def headers(value: object) -> dict[str, str]:
+    """Text by text."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise OptionInvalid(f"headers are a dict of text to text, not {type(value).__name__}")
+    return {_text("a header's name", key): _text(f"header {key!r}", value[key]) for key in value}
+
+
+def message_id(value: object) -> UUID | None:
+    """A UUID or its text."""
+    if value is None or isinstance(value, UUID):
+        return value
+    if isinstance(value, str):
+        try:
+            found = UUID(value)
+        except ValueError:
+            pass
+        else:
+            # UUID() takes braces, urn: and any dashes; what is stored must be found as given.
+            if str(found) == value.lower():
+                return found
+    raise OptionInvalid(
+        f"message_id is {reprlib.repr(value)}, allowed is a UUID or its text of 36 characters"
+    )
+
+
+def check_extras(tag_: str | None, headers_: dict[str, str]) -> None:
+    """Refuse tag and headers that are a body in disguise."""
+    size = len((tag_ or "").encode()) + sum(
+        len(key.encode()) + len(value.encode()) for key, value in headers_.items()
+    )
+    if size > MOST_EXTRA_BYTES:
+        raise OptionInvalid(
+            f"tag and headers have {size:,} bytes, allowed are {MOST_EXTRA_BYTES:,}. Put the rest "
+            "into the body"
+        )
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise OptionInvalid(f"{name} is {reprlib.repr(value)}, allowed is text")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise OptionInvalid(
+            f"{name} is {reprlib.repr(value)}, which has half of a character: it cannot be stored "
+            "as UTF-8"
+        ) from error
+    return value
+
+
+def _microseconds(name: str, value: object, allowed: Values[float]) -> int:
+    return round(_checked(name, value, allowed) * 1e6)
+
+
+def _checked(name: str, value: object, allowed: Values[T]) -> T:
+    try:
+        return allowed.parse(value)
+    except NotAllowed as error:
+        try:
+            shown = reprlib.repr(value)
+        except ValueError:
+            shown = f"a very large {type(value).__name__}"
+        raise OptionInvalid(f"{name} is {shown}, allowed: {allowed.allowed}") from error

@@ -1,0 +1,69 @@
+"""Table ``overlay``: bodies that were updated, immutable rows beside the messages. Never LWT."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cassieq_spark.errors import RowCorrupt
+from cassieq_spark.model.packing import split_parts
+from cassieq_spark.store import statements
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cassieq_spark.model.ids import BucketNo, LaneId
+    from cassieq_spark.store.session import CqlSession
+
+DROP_AHEAD_US = 86_400_000_000
+"""A drop is written a day ahead, so that what was sent before it and lands after stays shadowed
+[P14]."""
+
+
+class Overlays:
+    """The updated bodies of all lanes.
+
+    A revision is a number that nobody else draws: two updates of one message never share a row, so
+    one that lands late cannot change what the other has stored (I5).
+    """
+
+    def __init__(self, session: CqlSession) -> None:
+        self._session = session
+
+    def write(
+        self, lane: LaneId, bucket: BucketNo, offset: int, revision: int, body: bytes
+    ) -> None:
+        """Store one body, before the CAS that names its revision."""
+        cuts = split_parts(len(body))
+        for number, (start, end) in enumerate(cuts):
+            self._session.run(
+                statements.WRITE_OVERLAY,
+                (lane, bucket, offset, revision, number, len(cuts), body[start:end]),
+            )
+
+    def read(
+        self, lane: LaneId, bucket: BucketNo, revisions: Iterable[tuple[int, int]]
+    ) -> dict[int, bytes]:
+        """Bodies by offset, for (offset, revision) of a bucket row.
+
+        Raises:
+            RowCorrupt: One is not there, or not whole: it was stored before the row named it.
+        """
+        sent: list[tuple[int, Any, tuple[Any, ...]]] = []
+        for offset, revision in revisions:
+            params = (lane, bucket, offset, revision)
+            sent.append((offset, self._session.start(statements.READ_OVERLAY, params), params))
+        found: dict[int, bytes] = {}
+        for offset, future, params in sent:
+            rows = self._session.finish(future, statements.READ_OVERLAY, params)
+            if not rows or len(rows) != rows[0].parts:
+                raise RowCorrupt(
+                    f"the updated body of message {offset} of bucket {bucket} is not there whole "
+                    f"({len(rows)} parts). Was table overlay altered, or the bucket dropped?"
+                )
+            found[offset] = b"".join(row.payload or b"" for row in rows)
+        return found
+
+    def drop(self, lane: LaneId, bucket: BucketNo) -> None:
+        """All of one bucket, by partition."""
+        stamp = self._session.clock.now_us() + DROP_AHEAD_US
+        self._session.run(statements.DROP_OVERLAYS, (stamp, lane, bucket))

@@ -1,0 +1,212 @@
+"""TLS to Cassandra: the context made of its files, and why a node and this client do not agree."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.errors import OptionInvalid, TlsFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cassieq_spark.options import ConnectionOptions
+    from cassieq_spark.options.parse import TlsOptions
+
+_LOOK_S: Final = 3.0
+"""For each look at one node after a connection has failed."""
+
+_OPTIONS_FRAME: Final = bytes((0x04, 0, 0, 0, 0x05, 0, 0, 0, 0))
+"""Native protocol v4, OPTIONS: the one request a node answers before a login; it tells nothing."""
+
+_RESPONSE_BIT: Final = 0x80
+
+_ISSUER_UNKNOWN: Final = frozenset({2, 18, 19, 20, 21})
+"""OpenSSL's X509_V_ERR_*: no issuer's certificate, self-signed, or a chain without a known end."""
+
+_NAME_MISMATCH: Final = frozenset({62, 64})
+"""X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
+
+
+def context(tls: TlsOptions) -> ssl.SSLContext:
+    """Verifies a node against the CA file alone, not against what the machine trusts.
+
+    Raises:
+        OptionInvalid: A file is not there, cannot be read, or is not what it should be; names it.
+    """
+    # Python's own defaults for a client: TLS 1.2 or later, a certificate, and one for this host.
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.check_hostname = tls.verifies_hostname
+    _check_readable("sslCaFile", tls.ca_file)
+    _load_certificates(made, "sslCaFile", tls.ca_file)
+    if tls.cert_file is not None:
+        _check_readable("sslCertFile", tls.cert_file)
+        if tls.key_file is not None:
+            _check_readable("sslKeyFile", tls.key_file)
+        # On a context of its own: a client's certificate is no CA.
+        _load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "sslCertFile", tls.cert_file)
+        _load_key(made, tls, tls.cert_file)
+    return made
+
+
+def disagreement(options: ConnectionOptions, own: ssl.SSLContext | None) -> TlsFailed | None:
+    """Why no node could be connected to, if it is for TLS; None if it is not, or does not show.
+
+    To be asked after a failure: the driver wraps what OpenSSL says in a text of its own, and says
+    "closed" where one side speaks TLS and the other does not. Sends no login.
+    """
+    for host, port in options.contact_points:
+        try:
+            found = _look_plain(host, port) if own is None else _look(host, port, own, options.tls)
+        except OSError:  # nothing there, or it keeps silent: not for TLS
+            continue
+        if found is not None:
+            return TlsFailed(f"the node at {host}:{port} {found}")
+    return None
+
+
+def _load_certificates(made: ssl.SSLContext, option: str, path: str) -> None:
+    try:
+        made.load_verify_locations(path)
+    except (ssl.SSLError, OSError) as error:
+        raise OptionInvalid(
+            f"option {option!r}: there is no certificate in {path!r} ({error}). It must be a PEM "
+            "file, with BEGIN CERTIFICATE"
+        ) from error
+
+
+def _load_key(made: ssl.SSLContext, tls: TlsOptions, cert_file: str) -> None:
+    option = "sslCertFile" if tls.key_file is None else "sslKeyFile"
+    path = tls.key_file or cert_file
+    try:
+        made.load_cert_chain(cert_file, tls.key_file, _password(tls, option, path))
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise OptionInvalid(
+                f"option {option!r}: the key in {path!r} is not that of the certificate in "
+                f"{cert_file!r}. Name the two that belong together"
+            ) from error
+        if tls.key_password is not None:
+            raise OptionInvalid(
+                f"option {option!r}: no key in {path!r} can be read with this 'sslKeyPassword' "
+                f"({error}). It must be a PEM file, with BEGIN ... PRIVATE KEY"
+            ) from error
+        raise OptionInvalid(
+            f"option {option!r}: there is no key in {path!r} ({error}). It must be a PEM file, "
+            "with BEGIN ... PRIVATE KEY"
+        ) from error
+
+
+def _password(tls: TlsOptions, option: str, path: str) -> Callable[[], str]:
+    """Asked by OpenSSL if the key is encrypted; without it a terminal would be, and hang a task."""
+
+    def answer() -> str:
+        if tls.key_password is None:
+            raise OptionInvalid(
+                f"option {option!r}: the key in {path!r} is encrypted, and 'sslKeyPassword' is not "
+                "set. Set it, or its variable CASSIEQ_SSL_KEY_PASSWORD"
+            )
+        return tls.key_password.reveal()
+
+    return answer
+
+
+def _check_readable(option: str, path: str) -> None:
+    """By hand: OpenSSL's errors name no file."""
+    try:
+        with Path(path).open("rb"):
+            return
+    except OSError as error:
+        raise OptionInvalid(
+            f"option {option!r}: the file {path!r} cannot be read on this machine "
+            f"({error.strerror}). Put it there, readable for the user that runs this process"
+        ) from error
+
+
+def _look(host: str, port: int, own: ssl.SSLContext, tls: TlsOptions | None) -> str | None:
+    """What is wrong between this client's TLS and a node."""
+    said = "it closed the connection"
+    with socket.create_connection((host, port), _LOOK_S) as plain:
+        try:
+            # The driver resolves contact points, and knows nodes by their addresses only.
+            address = plain.getpeername()[0]
+            with own.wrap_socket(plain, server_hostname=address) as encrypted:
+                # With TLS 1.3 a node refuses a client's certificate after the handshake.
+                if _answers(encrypted):
+                    return None
+        except ssl.SSLCertVerificationError as error:
+            words = error.verify_message
+            return f"shows a certificate that does not hold ({words}). {_advice(error)}"
+        except ssl.SSLError as error:
+            said = (error.reason or said).replace("_", " ").lower()
+        except ConnectionError:
+            pass  # what it said may be lost with the connection
+    if _answers_plain(host, port):
+        return (
+            "does not speak TLS, and 'sslCaFile' demands it. Encrypt its native transport "
+            "(client_encryption_options in cassandra.yaml), or leave out the ssl options"
+        )
+    if tls is not None and tls.cert_file is None:
+        return (
+            f"breaks TLS off ({said}), and this client shows no certificate. If nodes demand one "
+            "(require_client_auth), set 'sslCertFile' and 'sslKeyFile'"
+        )
+    return (
+        f"breaks TLS off ({said}). Does its truststore hold the CA that signed this client's "
+        "certificate ('sslCertFile'), has that certificate run out, and do both sides allow the "
+        "same TLS version?"
+    )
+
+
+def _advice(error: ssl.SSLCertVerificationError) -> str:
+    if error.verify_code in _NAME_MISMATCH:
+        return (
+            "Give nodes certificates that name their addresses, or set 'sslVerifyHostname' to "
+            "false where any certificate of your own CA will do"
+        )
+    if error.verify_code in _ISSUER_UNKNOWN:
+        return "Is 'sslCaFile' the CA that signed it?"
+    return "Renew it, or look at this machine's clock"
+
+
+def _look_plain(host: str, port: int) -> str | None:
+    """Whether a node wants TLS from a client that has none."""
+    if _answers_plain(host, port):
+        return None
+    # Nobody is believed and nothing is sent: only whether it speaks TLS is asked.
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anybody.check_hostname = False
+    anybody.verify_mode = ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((host, port), _LOOK_S) as plain,
+            anybody.wrap_socket(plain) as encrypted,
+        ):
+            encrypted.version()
+    except ssl.SSLEOFError:
+        return None
+    except ssl.SSLError as error:
+        if "ALERT" not in (error.reason or ""):
+            return None
+    return (
+        "speaks TLS only, and this client has none. Set 'sslCaFile', and 'sslCertFile' with "
+        "'sslKeyFile' if nodes demand a client's certificate"
+    )
+
+
+def _answers_plain(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), _LOOK_S) as connection:
+            return _answers(connection)
+    except OSError:
+        return False
+
+
+def _answers(connection: socket.socket) -> bool:
+    """Whether what comes back looks like CQL's native protocol."""
+    connection.settimeout(_LOOK_S)
+    connection.sendall(_OPTIONS_FRAME)
+    answer = connection.recv(len(_OPTIONS_FRAME))
+    return bool(answer) and bool(answer[0] & _RESPONSE_BIT)

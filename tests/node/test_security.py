@@ -1,0 +1,349 @@
+"""A node with logins, grants and TLS: who gets in, what each part may do, what is told of it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import ssl
+import threading
+import traceback
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cassandra import Unauthorized
+
+import cassieq_spark as cassieq
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import AuthenticationRefused, TlsFailed, UsageError
+from cassieq_spark.model import bucket as rules
+from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.queue import transaction
+from cassieq_spark.store import statements
+from cassieq_spark.store.statements import Kind
+from cassieq_spark.store.tables import sinks
+from tests.fixtures.certificates import RUN_OUT, Authority, Signed
+from tests.fixtures.queues import Door, Put, door_of
+from tests.fixtures.security import (
+    KEY_PASSWORD,
+    KEYSPACE,
+    PARTS,
+    Secured,
+    documented_cql,
+    password_of,
+    secured,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from cassieq_spark.store.session import CqlSession
+    from cassieq_spark.testing import EmbeddedCassandra
+
+__all__ = ["secured"]
+
+GRANT = re.compile(r"GRANT (?P<permission>[A-Z]+) ON (?P<resource>.+) TO cassieq_(?P<part>\w+)")
+
+GRANTS = [
+    found
+    for statements_of_part in documented_cql().values()
+    for cql in statements_of_part
+    if (found := GRANT.fullmatch(cql)) is not None and found["part"] != "repair"
+]
+
+SECRETS = (KEY_PASSWORD, *(password_of(login) for login in PARTS))
+
+
+@pytest.fixture(autouse=True)
+def _lists_beside_their_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of large batches are, which need grants of their own."""
+    monkeypatch.setattr(sinks, "LIST_IN_ROW_BYTES", 1)
+
+
+@pytest.fixture
+def named(secured: Secured, queue_name: str) -> str:
+    """A queue that the operator made."""
+    with secured.connect("ops") as client:
+        client.create_queue(queue_name, bucket_size=10)
+    return queue_name
+
+
+# --- what each part does
+
+
+def produce(door: Door) -> None:
+    """Two transactions, and a put that finds its bucket being sealed."""
+    door.store.heartbeats.beat(door.queue.name, ttl_s=60)
+    door.put_batch(0, b"a")
+    door.put_batch(1, b"b")
+    bucket = door.reserve()
+    door.write(bucket, 0, b"late", delay_s=3_600)
+    door.store.buckets.insert(
+        door.lane.lane_id, bucket, rules.sealing(now_us=door.lane.clock.now_us())
+    )
+    assert Put.OK is door.prove(bucket, Runs.span(0, 0))
+
+
+def consume(door: Door) -> list[bytes]:
+    """All there is, and an updated body."""
+    door.store.overlays.write(door.lane.lane_id, BucketNo(0), 0, 1, b"new")
+    door.store.overlays.read(door.lane.lane_id, BucketNo(0), [(0, 1)])
+    return door.drain()
+
+
+def test_each_part_does_its_work_with_the_documented_grants_alone(
+    secured: Secured, named: str
+) -> None:
+    with secured.connect("shop") as client:
+        produce(door_of(client, named))
+    with secured.connect("billing") as client:
+        door = door_of(client, named)
+        assert [b"a", b"b"] == consume(door)
+        stats = door.queue.stats()
+    assert (0, 0, 1) == (stats.visible, stats.invisible, stats.delayed)
+
+
+def _operate(secured: Secured, _: str) -> None:
+    with secured.connect("ops", keyspace=f"k{new_uuid().hex}") as client:
+        client.bootstrap()
+
+
+def _produce(secured: Secured, name: str) -> None:
+    with secured.connect("shop") as client:
+        produce(door_of(client, name))
+
+
+def _consume(secured: Secured, name: str) -> None:
+    """Of a batch that is committed and not rolled forward: the consumer reads the sink's rows."""
+    with secured.connect("shop") as client, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transaction, "_roll_forward_if_possible", lambda *_: None)
+        door_of(client, name).put_batch(0, b"a")
+    with secured.connect("billing") as client:
+        assert [b"a"] == consume(door_of(client, name))
+
+
+WORK: dict[str, Callable[[Secured, str], None]] = {
+    "operator": _operate,
+    "producer": _produce,
+    "consumer": _consume,
+}
+
+
+def _case(grant: re.Match[str]) -> Any:
+    """As pytest takes it."""
+    name = f"{grant['part']}-{grant['permission']}-{grant['resource'].removeprefix('TABLE ')}"
+    return pytest.param(grant, id=name)
+
+
+@pytest.mark.parametrize("grant", [_case(grant) for grant in GRANTS])
+def test_each_documented_grant_is_needed_and_named_when_it_is_missing(
+    secured: Secured, named: str, grant: re.Match[str]
+) -> None:
+    resource = grant["resource"].removeprefix("TABLE ").lower()
+    secured.run(grant[0].replace("GRANT", "REVOKE", 1).replace(" TO ", " FROM "))
+    try:
+        with pytest.raises(
+            UsageError, match=rf"lacks {grant['permission']} on (table )?{resource} "
+        ) as refused:
+            WORK[grant["part"]](secured, named)
+    finally:
+        secured.run(grant[0])
+
+    assert grant[0].partition(" ON ")[0] in str(refused.value)
+
+
+def test_repair_may_run_every_statement_but_those_that_write_the_schemas_version(
+    secured: Secured,
+) -> None:
+    with secured.connect("fixer") as client:
+        refused = {
+            statement.name
+            for statement in statements.every_statement()
+            if not _may_run(client._session, statement)
+        }
+
+    assert {"write_meta", "probe_timestamp"} == refused
+
+
+def _may_run(session: CqlSession, statement: statements.Statement) -> bool:
+    """On a lane that nobody has."""
+    values: dict[str, object] = {
+        "uuid": new_uuid(),
+        "text": "nobody",
+        "varchar": "nobody",
+        "blob": b"",
+        "boolean": False,
+        "list<uuid>": [],
+    }
+    columns = session.prepare(statement).column_metadata
+    params = [values.get(one.type.cql_parameterized_type(), 1) for one in columns]
+    try:
+        if statement.kind is Kind.CAS:
+            session.run_once(statement, params)
+        else:
+            session.run(statement, params)
+    except (UsageError, Unauthorized):  # of a CAS the driver's own error comes out
+        return False
+    return True
+
+
+# --- logins
+
+
+def test_a_wrong_password_is_refused_by_the_users_name_and_shown_nowhere(
+    secured: Secured, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    wrong = "guess-9b1f"
+
+    with pytest.raises(AuthenticationRefused, match="does not let 'billing' in") as refused:
+        secured.connect("billing", password=wrong)
+
+    assert "and/or password are incorrect" in str(refused.value)
+    told = "".join(traceback.format_exception(refused.value)) + _told(caplog)
+    assert "cassandra.connection" in {record.name for record in caplog.records}
+    assert [] == [secret for secret in (wrong, *SECRETS) if secret in told]
+
+
+def test_a_node_that_wants_a_login_is_told_from_one_that_refuses_it(secured: Secured) -> None:
+    with pytest.raises(AuthenticationRefused, match="wants a login") as refused:
+        cassieq.connect(secured.node.contact_points, **secured.files)  # type: ignore[arg-type]  # text all
+    assert "Set options 'username' and 'password'" in str(refused.value)
+
+
+def test_a_role_that_may_not_log_in_is_refused(secured: Secured) -> None:
+    secured.run("CREATE ROLE sleeper WITH PASSWORD = 'x' AND LOGIN = false")
+    with pytest.raises(AuthenticationRefused, match="does not let 'sleeper' in"):
+        secured.connect("sleeper", password="x")  # noqa: S106 - of a test
+
+
+def test_work_with_a_login_and_a_key_leaves_no_secret_in_logs_or_reprs(
+    secured: Secured, named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    with secured.connect("shop") as client:
+        door = door_of(client, named)
+        produce(door)
+        session = client._session
+        shown = [repr(one) for one in (client, session, session.options, door.queue, door.lane)]
+        shown += [repr(vars(session)), repr(vars(session._cluster))]
+
+    told = _told(caplog) + "".join(shown)
+    assert "cassandra.cluster" in {record.name for record in caplog.records}
+    assert [] == [secret for secret in SECRETS if secret in told]
+
+
+def _told(caplog: pytest.LogCaptureFixture) -> str:
+    """Text, arguments and attributes of every record, of the driver's too."""
+    return caplog.text + "".join(repr(vars(record)) for record in caplog.records)
+
+
+# --- TLS
+
+
+def test_a_client_without_tls_is_told_that_the_node_has_it(secured: Secured) -> None:
+    with pytest.raises(TlsFailed, match="speaks TLS only, and this client has none"):
+        cassieq.connect(secured.node.contact_points, username="shop", password=password_of("shop"))
+
+
+def test_a_client_with_tls_is_told_that_the_node_has_none(
+    secured: Secured, cassandra: EmbeddedCassandra
+) -> None:
+    with pytest.raises(TlsFailed, match="does not speak TLS, and 'sslCaFile' demands it"):
+        cassieq.connect(cassandra.contact_points, **secured.files)  # type: ignore[arg-type]  # text all
+
+
+def test_a_client_without_a_certificate_is_told_to_show_one(secured: Secured) -> None:
+    with pytest.raises(TlsFailed, match="this client shows no certificate"):
+        secured.connect("shop", ssl_cert_file=None, ssl_key_file=None, ssl_key_password=None)
+
+
+@pytest.mark.parametrize("authority", ["another", "the node's own, long ago"])
+def test_a_client_whose_certificate_does_not_hold_is_told_to_look_at_it(
+    secured: Secured, tmp_path: Path, authority: str
+) -> None:
+    signed = (
+        Authority("another").sign("client")
+        if authority == "another"
+        else secured.authority.sign("client", until=RUN_OUT)
+    )
+    certificate, key = signed.write(tmp_path, "client")
+
+    with pytest.raises(TlsFailed, match=r"breaks TLS off .* has that certificate run out"):
+        secured.connect("shop", ssl_cert_file=certificate, ssl_key_file=key, ssl_key_password=None)
+
+
+def test_a_node_of_an_unknown_ca_gets_no_password(secured: Secured, tmp_path: Path) -> None:
+    other = Authority("another").write(tmp_path / "ca.pem")
+
+    with pytest.raises(TlsFailed, match="Is 'sslCaFile' the CA that signed it"):
+        secured.connect("shop", ssl_ca_file=other)
+
+
+def test_a_name_instead_of_an_address_is_resolved_before_certificates_are_compared(
+    secured: Secured,
+) -> None:
+    port = secured.node.nodes[0].port
+
+    with cassieq.connect(
+        f"localhost:{port}", username="ops", password=password_of("ops"), **secured.files
+    ) as client:
+        assert KEYSPACE == client._session.keyspace
+
+
+def test_a_nodes_certificate_that_ran_out_is_refused(tmp_path: Path) -> None:
+    authority = Authority("own")
+    expired = authority.sign("node", address="127.0.0.1", until=RUN_OUT)
+
+    with (
+        _showing(expired, tmp_path) as port,
+        pytest.raises(TlsFailed, match=r"certificate has expired\). Renew it"),
+    ):
+        cassieq.connect(f"127.0.0.1:{port}", ssl_ca_file=authority.write(tmp_path / "ca.pem"))
+
+
+def test_a_nodes_certificate_for_another_address_is_refused(tmp_path: Path) -> None:
+    authority = Authority("own")
+    other = authority.sign("node", address="127.0.0.9")
+    arguments: dict[str, Any] = {
+        "ssl_ca_file": authority.write(tmp_path / "ca.pem"),
+        "connect_timeout": 1,
+    }
+
+    with _showing(other, tmp_path) as port:
+        with pytest.raises(TlsFailed, match="certificates that name their addresses"):
+            cassieq.connect(f"127.0.0.1:{port}", **arguments)
+        with pytest.raises(
+            TlsFailed, match="breaks TLS off"
+        ):  # believed now: it has no more to say
+            cassieq.connect(f"127.0.0.1:{port}", ssl_verify_hostname=False, **arguments)
+
+
+@contextmanager
+def _showing(signed: Signed, directory: Path) -> Iterator[int]:
+    """A port that shows this certificate and hangs up: TLS ends before the first byte of CQL."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*signed.write(directory, "node"))
+    is_over = threading.Event()
+
+    def serve(server: socket.socket) -> None:
+        while not is_over.is_set():
+            try:
+                plain, _ = server.accept()
+                with plain, context.wrap_socket(plain, server_side=True):
+                    pass
+            except OSError:
+                continue  # nobody came yet, or whoever came did not like the certificate
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.05)
+        thread = threading.Thread(target=serve, args=(server,), name="shows-a-certificate")
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            is_over.set()
+            thread.join()

@@ -1,0 +1,130 @@
+"""Arguments of a queue's methods: each wrong one a named error that says what is allowed."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from cassieq_spark.errors import BodyInvalid, OptionInvalid
+from cassieq_spark.model.sizes import MAX_BODY_BYTES
+from cassieq_spark.options import arguments
+from cassieq_spark.queue import outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WRONG_TIMES = (-1, -0.001, math.nan, math.inf, -math.inf, 10**400, "30", "30s", None, True, b"1")
+TIMES: tuple[Callable[[Any], Any], ...] = (
+    arguments.visibility_us,
+    arguments.extension_us,
+    arguments.delay_us,
+    arguments.wait_s,
+)
+
+
+@pytest.mark.parametrize("value", WRONG_TIMES, ids=lambda value: repr(value)[:12])
+@pytest.mark.parametrize("parse", TIMES, ids=lambda parse: parse.__name__)
+def test_a_time_that_is_none_is_refused(parse: Callable[[Any], Any], value: object) -> None:
+    with pytest.raises(OptionInvalid, match="allowed: a time from"):
+        parse(value)
+
+
+def test_times_are_seconds_or_timedelta() -> None:
+    assert 1_500_000 == arguments.visibility_us(1.5)
+    assert 60_000_000 == arguments.visibility_us(timedelta(minutes=1))
+    assert 0 == arguments.delay_us(0)
+    assert 30 * 86_400_000_000 == arguments.extension_us(timedelta(days=30))
+
+
+@pytest.mark.parametrize("value", [0, 0.09, timedelta(days=31), 10**10])
+def test_a_visibility_out_of_its_range_is_refused(value: object) -> None:
+    with pytest.raises(OptionInvalid, match=r"visibility_timeout is .*0.1 s to 30 d"):
+        arguments.visibility_us(value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True, arguments.MOST_MESSAGES + 1])
+def test_a_count_is_a_whole_number_from_one(value: object) -> None:
+    with pytest.raises(OptionInvalid, match="max_messages is"):
+        arguments.count("max_messages", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("text", r"encode it, e\.g\. body\.encode"),
+        (None, "NoneType"),
+        (7, "int"),
+        ({"a": 1}, "serialise"),
+        (bytes(MAX_BODY_BYTES + 1), "16,777,217"),
+    ],
+)
+def test_a_body_that_is_no_bytes_says_what_to_do(value: object, says: str) -> None:
+    with pytest.raises(BodyInvalid, match=says):
+        arguments.body(value)
+
+
+def test_bodies_are_anything_that_is_bytes() -> None:
+    for value in (b"a", bytearray(b"a"), memoryview(b"a")):
+        assert b"a" == arguments.body(value)
+
+
+@pytest.mark.parametrize("value", [b"abc", "abc", bytearray(b"abc")])
+def test_put_many_of_one_body_is_refused(value: object) -> None:
+    with pytest.raises(BodyInvalid, match="list of bodies"):
+        outgoing.messages(value)  # type: ignore[arg-type]
+
+
+def test_put_many_says_which_body_is_wrong() -> None:
+    with pytest.raises(BodyInvalid, match="number 1 of 3"):
+        outgoing.messages([b"a", "b", b"c"])
+    with pytest.raises(BodyInvalid, match="not int"):
+        outgoing.messages(7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"a": 1}, {1: "a"}, {"a": None}, {"a": b"b"}, [("a", "b")], "a=b", {"a": "\ud800"}],
+    ids=repr,
+)
+def test_headers_that_are_not_text_by_text_are_refused(value: object) -> None:
+    with pytest.raises(OptionInvalid, match="header"):
+        arguments.headers(value)
+
+
+@pytest.mark.parametrize("value", [7, b"t", "\udfff", ["t"]], ids=repr)
+def test_a_tag_that_is_no_text_is_refused(value: object) -> None:
+    with pytest.raises(OptionInvalid, match="tag is"):
+        arguments.tag(value)
+
+
+def test_tag_and_headers_together_have_a_limit() -> None:
+    with pytest.raises(OptionInvalid, match="into the body"):
+        outgoing.messages([b""], tag="t" * 600_000, headers={"h": "v" * 500_000})
+
+
+@pytest.mark.parametrize(
+    "value", ["", "x", "1" * 36, "{00000000-0000-0000-0000-000000000001}", 7, b"x" * 16, "0" * 32]
+)
+def test_a_message_id_that_is_no_uuid_is_refused(value: object) -> None:
+    with pytest.raises(OptionInvalid, match="allowed is a UUID"):
+        arguments.message_id(value)
+
+
+def test_a_message_id_is_a_uuid_or_its_text() -> None:
+    one = UUID(int=1)
+    assert one == arguments.message_id(one) == arguments.message_id(str(one).upper())
+
+
+def test_message_ids_are_as_many_as_bodies() -> None:
+    with pytest.raises(OptionInvalid, match="1 entries for 2 bodies"):
+        outgoing.messages([b"a", b"b"], message_ids=[None])
+
+
+@pytest.mark.parametrize("value", ["", "c" * 201, 7, None])
+def test_a_consumer_has_a_name(value: object) -> None:
+    with pytest.raises(OptionInvalid, match="consumer is"):
+        arguments.consumer(value)
