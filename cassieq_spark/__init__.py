@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.client import Client, QueueInfo, connect
 from cassieq_spark.errors import (
+    AuthenticationRefused,
     BodyInvalid,
     CasAmbiguous,
     CasContention,
@@ -40,12 +41,16 @@ from cassieq_spark.errors import (
     StoreUnavailable,
     StreamError,
     StreamFenced,
+    TlsFailed,
     UsageError,
     WorkerEnvironment,
 )
 from cassieq_spark.options import QueueSettings
+from cassieq_spark.queue.consumer import Consumer
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.look import QueueStats
+from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.verdict import Verdict
 
 if TYPE_CHECKING:
     from cassieq_spark.spark.data_source import register
@@ -53,17 +58,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AuthenticationRefused",
     "BodyInvalid",
     "CasAmbiguous",
     "CasContention",
     "CassieqError",
     "Client",
+    "Consumer",
     "DataLoss",
     "EmbeddedFailed",
     "EnvironmentProblem",
     "JavaNotFound",
     "LeaderLost",
     "LeaseLost",
+    "Message",
     "OffsetUnreadable",
     "OptionInvalid",
     "OptionUnknown",
@@ -91,7 +99,9 @@ __all__ = [
     "StoreUnavailable",
     "StreamError",
     "StreamFenced",
+    "TlsFailed",
     "UsageError",
+    "Verdict",
     "WorkerEnvironment",
     "connect",
     "register",

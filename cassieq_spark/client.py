@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import QueueExists, QueueNotFound
-from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.ids import LaneId, QueueName
 from cassieq_spark.options import ConnectionOptions, QueueSettings, parse_connection, queue_name
-from cassieq_spark.queue import transaction
-from cassieq_spark.queue.handle import Queue
+from cassieq_spark.queue import life, transaction
+from cassieq_spark.queue.handle import Queue, Work
 from cassieq_spark.queue.lane import lane_of, open_lane
+from cassieq_spark.repair.heal import heal
 from cassieq_spark.store import schema
-from cassieq_spark.store.cas import Applied
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.store import Store
-from cassieq_spark.store.tables.monotons import Monoton
-from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
+from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from os import PathLike
 
-    from cassieq_spark.store.cas import Stored
-
-_logger = get_logger("client")
+    from cassieq_spark.model.ids import LaneId
+    from cassieq_spark.options.values import Secret
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.repair.report import RepairReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +43,13 @@ def connect(
     keyspace: str | None = None,
     datacenter: str | None = None,
     connect_timeout: float | None = None,
+    username: str | None = None,
+    password: str | Secret | None = None,
+    ssl_ca_file: str | PathLike[str] | None = None,
+    ssl_cert_file: str | PathLike[str] | None = None,
+    ssl_key_file: str | PathLike[str] | None = None,
+    ssl_key_password: str | Secret | None = None,
+    ssl_verify_hostname: bool | None = None,
 ) -> Client:
     """A client on one keyspace. Close it, or use it as a context manager.
 
@@ -53,9 +59,16 @@ def connect(
         keyspace: Default ``cassieq``.
         datacenter: The local data centre; default: that of the contact points.
         connect_timeout: Seconds to wait for a node to answer, default 10.
+        username: The role to log in as, with its ``password``; default: no login.
+        ssl_ca_file: PEM file of the CA that signed the nodes' certificates; with it, TLS.
+        ssl_cert_file: PEM file of this client's own certificate; its key is in ``ssl_key_file``,
+            or in the same file, encrypted by ``ssl_key_password`` or not at all.
+        ssl_verify_hostname: Whether a node's certificate must name its address; default true.
 
     Raises:
-        UsageError: An argument has a wrong form.
+        UsageError: An argument has a wrong form, or a file is not what it should be.
+        AuthenticationRefused: Nodes want a login, or another one.
+        TlsFailed: Nodes and this client do not accept each other's certificates.
         StoreUnavailable: Nobody answers there; says host and port.
     """
     given: dict[str, Any] = {
@@ -63,6 +76,13 @@ def connect(
         "keyspace": keyspace,
         "datacenter": datacenter,
         "connectTimeoutSeconds": connect_timeout,
+        "username": username,
+        "password": password,
+        "sslCaFile": ssl_ca_file,
+        "sslCertFile": ssl_cert_file,
+        "sslKeyFile": ssl_key_file,
+        "sslKeyPassword": ssl_key_password,
+        "sslVerifyHostname": ssl_verify_hostname,
     }
     options = parse_connection({key: value for key, value in given.items() if value is not None})
     return Client(options)
@@ -75,6 +95,8 @@ class Client:
         """Connect; see `connect`."""
         self._session = CqlSession(options)
         self._store = Store(self._session)
+        self._lock = threading.Lock()
+        self._work: dict[LaneId, Work] = {}
 
     def bootstrap(self, replication: Mapping[str, object] | None = None) -> None:
         """Create the keyspace and its tables, where they are missing, and prove the cluster fit.
@@ -107,22 +129,22 @@ class Client:
         checked = queue_name(name)
         wanted = QueueSettings.parse(**settings)
         schema.check(self._session)
-        self._check_dead_letter_queue(checked, wanted)
-        found = self._store.queues.read(checked)
-        if found is None:
-            found = self._insert_queue(checked, wanted)
-        different = wanted.differences(found.value.settings)
-        if different:
-            raise QueueExists(
-                f"queue {name!r} exists with "
-                + ", ".join(f"{key}={there!r}" for key, _, there in different)
-                + ", asked for "
-                + ", ".join(f"{key}={asked!r}" for key, asked, _ in different)
-                + f". Open it with client.queue({name!r}), or choose another name",
-                queue=name,
-                differences=tuple(key for key, _, _ in different),
-            )
-        return Queue(lane_of(self._store, found.value))
+        return self._open(lane_of(self._store, life.create(self._store, checked, wanted)))
+
+    def alter_queue(self, name: str, **settings: Any) -> Queue:
+        """Change settings of a queue; who has it open sees them within ten seconds.
+
+        Args:
+            settings: As of `create_queue`, but ``bucket_size``; None puts one back to its default.
+
+        Raises:
+            QueueNotFound: There is none of that name, or no such dead-letter queue.
+            UsageError: A setting of a wrong form.
+            QueueExists: A setting that cannot change, or a cycle of dead-letter queues.
+        """
+        checked = queue_name(name)
+        schema.check(self._session)
+        return self._open(lane_of(self._store, life.alter(self._store, checked, settings)))
 
     def queue(self, name: str) -> Queue:
         """Open a queue.
@@ -131,7 +153,16 @@ class Client:
             QueueNotFound: There is none of that name.
         """
         schema.check(self._session)
-        return Queue(open_lane(self._store, queue_name(name)))
+        return self._open(open_lane(self._store, queue_name(name)))
+
+    def delete_queue(self, name: str) -> None:
+        """End a queue with all it holds; also one whose deletion was interrupted.
+
+        Raises:
+            QueueNotFound: There is none of that name.
+        """
+        schema.check(self._session)
+        life.delete(self._store, queue_name(name))
 
     def queues(self) -> list[QueueInfo]:
         """Every queue of the keyspace, by name."""
@@ -144,7 +175,21 @@ class Client:
                 created_us=row.created_us,
             )
             for row in self._store.queues.read_all()
+            if row.status is QueueStatus.ACTIVE
         ]
+
+    def repair(self, queue: str | None = None) -> RepairReport:
+        """One repair pass in this process, over one queue or all of this data centre.
+
+        Finishes what others left half-way, moves the dead to their dead-letter queues, drops what
+        is done. Any number may run at once.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+            StoreError: Nothing could be read at all; what fails for one queue is in the report.
+        """
+        schema.check(self._session)
+        return heal(self._store, None if queue is None else [queue_name(queue)])
 
     def forget_sink(self, queue: str, sink_id: str) -> None:
         """Let a new checkpoint write under a sink id that an old one has used.
@@ -169,45 +214,8 @@ class Client:
         """Disconnect."""
         self.close()
 
-    def _insert_queue(self, name: QueueName, settings: QueueSettings) -> Stored[QueueRow]:
-        """The lane's monoton row first: a queue without one counts as deleted [P13]."""
-        lane = LaneId(new_uuid())
-        now_us = self._session.clock.now_us()
-        self._store.monotons.insert(lane, Monoton(next_id=0, reserved_us=now_us))
-        row = QueueRow(
-            name=name,
-            queue_id=new_uuid(),
-            status=QueueStatus.ACTIVE,
-            settings=settings,
-            lanes=(lane,),
-            home_datacenter=self._session.datacenter,
-            created_us=now_us,
-        )
-        outcome = self._store.queues.insert(row)
-        if isinstance(outcome, Applied):
-            event(_logger, "queue_created", queue=name)
-        if outcome.now is None:
-            raise QueueNotFound(
-                f"queue {name!r} was created and deleted by others just now. Try again"
-            )
-        return outcome.now
-
-    def _check_dead_letter_queue(self, name: QueueName, settings: QueueSettings) -> None:
-        """It must be there, and no chain of dead-letter queues may lead back here."""
-        seen = [name]
-        target = settings.dead_letter_queue
-        while target is not None:
-            if target in seen:
-                raise QueueExists(
-                    f"the dead-letter queues {' -> '.join([*seen, target])} form a cycle: a dead "
-                    "message would never rest. Choose another dead_letter_queue",
-                    queue=name,
-                    differences=("dead_letter_queue",),
-                )
-            found = self._store.queues.read(queue_name(target))
-            if found is None:
-                raise QueueNotFound(
-                    f"the dead-letter queue {target!r} of {name!r} is not there. Create it first"
-                )
-            seen.append(QueueName(target))
-            target = found.value.settings.dead_letter_queue
+    def _open(self, lane: Lane) -> Queue:
+        """All handles of one lane share its producer: each has a bucket of its own [P15]."""
+        with self._lock:
+            work = self._work.setdefault(lane.lane_id, Work())
+        return Queue(lane, work)

@@ -20,12 +20,30 @@ class Event:
 
 
 EVENTS: Final[dict[str, Event]] = {
+    "acks_stale": Event(
+        level=logging.WARNING,
+        meaning="A consumer acked messages whose leases had ended: they are delivered again.",
+    ),
     "batch_committed": Event(level=logging.INFO, meaning="A sink's micro-batch became visible."),
     "batch_replayed": Event(level=logging.INFO, meaning="A restart resumed a logged batch."),
     "bucket_sealed": Event(level=logging.DEBUG, meaning="An open bucket's content was fixed."),
+    "buckets_dropped": Event(
+        level=logging.INFO, meaning="Buckets in which all is done were dropped with their rows."
+    ),
     "claim_answered_late": Event(
         level=logging.WARNING,
         meaning="A claim took longer than its visibility timeout and was given back uncounted.",
+    ),
+    "consumer_failed": Event(
+        level=logging.WARNING,
+        meaning="A consumer's thread could not reach the store; it tries again.",
+    ),
+    "dead_moved": Event(
+        level=logging.WARNING, meaning="Messages out of deliveries went to their dead-letter queue."
+    ),
+    "get_given_back": Event(
+        level=logging.WARNING,
+        meaning="Messages were claimed and could not be read: they were given back uncounted.",
     ),
     "give_back_failed": Event(
         level=logging.INFO, meaning="Unused reserved buckets are left for readers to close."
@@ -48,12 +66,25 @@ EVENTS: Final[dict[str, Event]] = {
         level=logging.WARNING,
         meaning="The cluster runs Paxos v1, which is not safe across range movements; set v2.",
     ),
+    "put_unanswered": Event(
+        level=logging.INFO,
+        meaning="A put's write was not answered: its bucket is sealed, to know what is in it.",
+    ),
+    "put_unproven": Event(
+        level=logging.WARNING, meaning="A put could be neither proven nor settled: PutAmbiguous."
+    ),
+    "queue_altered": Event(level=logging.INFO, meaning="Settings of a queue were changed."),
     "queue_created": Event(level=logging.INFO, meaning="A queue was created."),
+    "queue_deleted": Event(level=logging.INFO, meaning="A queue was deleted with all it held."),
+    "queue_purged": Event(level=logging.WARNING, meaning="All messages of a queue were dropped."),
     "queue_recreated": Event(
         level=logging.WARNING, meaning="A checkpoint goes on with a queue that was created anew."
     ),
     "renewal_failed": Event(
         level=logging.WARNING, meaning="Leases could not be renewed; tried again next period."
+    ),
+    "repair_failed": Event(
+        level=logging.WARNING, meaning="A repair step could not be done; the next pass tries again."
     ),
     "replay_skipped": Event(
         level=logging.INFO, meaning="A batch was in the queue already; nothing was written."

@@ -19,6 +19,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, SinkRef, Status
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Runs
+from cassieq_spark.model.sizes import BYTES_IN_FLIGHT
 from cassieq_spark.queue.reserve import Block, reserve
 from cassieq_spark.store.cas import Applied, Stored
 from cassieq_spark.store.tables.messages import ChunkRow
@@ -40,9 +41,6 @@ partition, few unused buckets for a small one."""
 
 HALF = 0.5
 LEAST_S = 1e-3
-
-BYTES_IN_FLIGHT = 8 * 1024 * 1024
-"""More unanswered bytes make a node refuse connections as overloaded."""
 
 _logger = get_logger("queue")
 

@@ -6,19 +6,22 @@ Everything is counted from bucket rows: no counter that could drift.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.ids import BucketNo, Runs
-from cassieq_spark.model.lease import is_expired
+from cassieq_spark.model.lease import held_by_nobody, is_expired
 from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.message import Message, read_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
+    from cassieq_spark.store.tables.messages import ChunkRow
 
 _WINDOW = 64
 
@@ -32,7 +35,9 @@ class QueueStats:
         invisible: Under a lease.
         delayed: Not due yet.
         dead: Out of deliveries, waiting for repair to move them.
+        oldest_age: Seconds since the oldest message that is not acked was put; None: there is none.
         buckets: Bucket rows by status, from the repair pointer on; ``open`` = without a row.
+        consumers: Messages under a lease, by who holds it.
         applied_lwts: LWTs that made these rows, by their own count: each row carries it (G3).
     """
 
@@ -40,47 +45,103 @@ class QueueStats:
     invisible: int = 0
     delayed: int = 0
     dead: int = 0
+    oldest_age: float | None = None
     buckets: dict[str, int] = field(default_factory=dict)
+    consumers: dict[str, int] = field(default_factory=dict)
     applied_lwts: int = 0
 
 
 def stats(lane: Lane) -> QueueStats:
     """Count a queue: one read per bucket from the repair pointer on, a scan per open one."""
     now_us = lane.clock.now_us()
-    visible = invisible = delayed = dead = lwts = 0
-    buckets: Counter[str] = Counter()
+    total = _Count(now_us)
     monoton = lane.store.monotons.read(lane.lane_id)
-    lwts += 0 if monoton is None else monoton.version.row_version
+    total.lwts += 0 if monoton is None else monoton.version.row_version
+    oldest_us: int | None = None
     for bucket, row in _rows(lane):
         if row is None or row.value.status is Status.SEALING:
             waiting = lane.store.messages.scan(lane.lane_id, bucket)
-            is_due = [chunk.due_us is None or chunk.due_us <= now_us for chunk in waiting]
-            visible += sum(chunk.count for chunk, due in zip(waiting, is_due, strict=True) if due)
-            delayed += sum(
-                chunk.count for chunk, due in zip(waiting, is_due, strict=True) if not due
-            )
-        if row is None:
-            buckets["open"] += 1
-            continue
-        value = row.value
-        buckets[value.status.value] += 1
-        lwts += row.version.row_version
-        if value.status is not Status.SEALED:
-            continue
-        visible += sum(runs.count for _, runs in _visible(value, now_us))
-        invisible += sum(
-            lease.runs.count for lease in value.leases if not is_expired(lease, now_us)
-        )
-        delayed += sum(group.runs.count for group in value.delayed if group.due_us > now_us)
-        dead += sum(part.runs.count for part in value.dead)
+            total.add_open(waiting)
+            put_us = min((chunk.enqueued_us for chunk in waiting), default=None)
+        else:
+            put_us = None
+            if oldest_us is None and row.value.status is Status.SEALED and row.value.unacked:
+                put_us = _put_us(lane, bucket, row.value.unacked)
+        # One producer's ids ascend, so the first bucket that holds any is about the oldest.
+        oldest_us = put_us if oldest_us is None else oldest_us
+        total.add(row)
     return QueueStats(
-        visible=visible,
-        invisible=invisible,
-        delayed=delayed,
-        dead=dead,
-        buckets=dict(buckets),
-        applied_lwts=lwts,
+        visible=total.visible,
+        invisible=sum(total.consumers.values()),
+        delayed=total.delayed,
+        dead=total.dead,
+        oldest_age=None if oldest_us is None else max(0, now_us - oldest_us) / 1e6,
+        buckets=dict(total.buckets),
+        consumers=dict(total.consumers),
+        applied_lwts=total.lwts,
     )
+
+
+class _Count:
+    """What `stats` has counted so far."""
+
+    def __init__(self, now_us: int) -> None:
+        self._now_us = now_us
+        self.visible = self.delayed = self.dead = self.lwts = 0
+        self.buckets: Counter[str] = Counter()
+        self.consumers: Counter[str] = Counter()
+
+    def add_open(self, waiting: list[ChunkRow]) -> None:
+        """Of a bucket that is not sealed."""
+        for chunk in waiting:
+            if chunk.due_us is None or chunk.due_us <= self._now_us:
+                self.visible += chunk.count
+            else:
+                self.delayed += chunk.count
+
+    def add(self, row: Stored[Bucket] | None) -> None:
+        """One bucket's row."""
+        if row is None:
+            self.buckets["open"] += 1
+            return
+        value = row.value
+        self.buckets[value.status.value] += 1
+        self.lwts += row.version.row_version
+        if value.status is not Status.SEALED:
+            return
+        self.visible += sum(runs.count for _, runs in _visible(value, self._now_us))
+        for lease in value.leases:
+            if not is_expired(lease, self._now_us):
+                self.consumers[lease.owner] += lease.runs.count
+        self.delayed += sum(
+            group.runs.count for group in value.delayed if group.due_us > self._now_us
+        )
+        self.dead += sum(part.runs.count for part in value.dead)
+
+
+def _put_us(lane: Lane, bucket: BucketNo, runs: Runs) -> int | None:
+    """When the first of these was put."""
+    first = Runs.span(runs.first, runs.first)
+    for _, chunks in lane.store.messages.read(lane.lane_id, [(bucket, first)]):
+        for chunk in chunks:
+            if chunk.first <= runs.first < chunk.first + chunk.count:
+                return chunk.enqueued_us
+    return None
+
+
+def peek(lane: Lane, at_most: int) -> list[Message]:
+    """Up to so many visible messages, by bucket and id."""
+    plan: list[Planned] = []
+    left = at_most
+    for planned in plan_visible(lane):
+        # How many an open bucket holds is not known before it is read.
+        taken, _ = planned.runs.take(left)
+        is_open = planned.runs.count == lane.bucket_size
+        plan.append(planned if is_open else replace(planned, runs=taken))
+        left -= 0 if is_open else taken.count
+        if left <= 0:
+            break
+    return list(islice(read_messages(lane, [(planned, None) for planned in plan]), at_most))
 
 
 def plan_visible(lane: Lane) -> list[Planned]:
@@ -100,6 +161,7 @@ def plan_visible(lane: Lane) -> list[Planned]:
                 runs=runs,
                 delivery_count=deliveries,
                 lease_id=None,
+                revisions=() if row is None else row.value.revisions_of(runs),
                 visible_at_us=now_us,
             )
             for deliveries, runs in parts
@@ -110,12 +172,8 @@ def plan_visible(lane: Lane) -> list[Planned]:
 
 def _visible(row: Bucket, now_us: int) -> list[tuple[int, Runs]]:
     """(deliveries so far, offsets) of what a claim could take."""
-    return [
-        (0, row.fresh),
-        *((part.deliveries, part.runs) for part in row.returned),
-        *((0, group.runs) for group in row.delayed if group.due_us <= now_us),
-        *((lease.delivery_count, lease.runs) for lease in row.leases if is_expired(lease, now_us)),
-    ]
+    back = [(part.deliveries, part.runs) for part in held_by_nobody(row, now_us)]
+    return [(0, row.fresh), *back]
 
 
 def _rows(lane: Lane) -> Iterator[tuple[BucketNo, Stored[Bucket] | None]]:

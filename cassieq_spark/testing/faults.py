@@ -67,7 +67,7 @@ class FaultyStore:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._plan: dict[tuple[str, int], Fault | Callable[[], None]] = {}
+        self._plan: dict[tuple[str, int], Fault | Callable[[], object]] = {}
         self._gates: dict[str, Gate] = {}
         self._seen: Counter[str] = Counter()
         self._on_their_way: deque[tuple[str, Callable[[], Any]]] = deque()
@@ -104,7 +104,7 @@ class FaultyStore:
             for at in range(first, first + times):
                 self._plan[name, at] = fault
 
-    def before(self, name: str, action: Callable[[], None], *, after: int = 0) -> None:
+    def before(self, name: str, action: Callable[[], object], *, after: int = 0) -> None:
         """Run ``action`` once, in the caller's thread, just before a statement of that name."""
         with self._lock:
             self._plan[name, self._seen[name] + after + 1] = action

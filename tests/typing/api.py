@@ -25,6 +25,21 @@ def client_api() -> None:
         assert_type(queue.stats(), cassieq.QueueStats)
         assert_type(queue.stats().visible, int)
         client.forget_sink("orders", "sink")
+        message_id = queue.put(b"m", delay=timedelta(1), headers={"k": "v"})
+        assert_type(message_id, str)
+        assert_type(queue.put_many([b"1"], message_ids=[message_id]), list[str])
+        messages = queue.get(10, wait=1)
+        assert_type(messages, list[cassieq.Message])
+        queue.ack(messages)
+        queue.ack(messages[0])
+        queue.release(message_id)
+        assert_type(queue.ack_each(messages), list[cassieq.Verdict])
+        assert_type(queue.update(messages[0], body=b"new"), cassieq.Message)
+        with queue.consumer(prefetch=10) as consumer:
+            for message in consumer:
+                assert_type(message, cassieq.Message)
+                consumer.ack(message)
+        client.repair("orders")
 
 
 def spark_api(spark: SparkSession) -> None:

@@ -1,0 +1,337 @@
+"""`Consumer`: messages one at a time for the price of hundreds: prefetch, grouped acks (design 5).
+
+One thread beside the program claims ahead, keeps what waits here leased, and acks what is done.
+Holds I2: it hands out nothing whose lease has run out. Holds I4: what is acked was handed out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, replace
+from math import inf
+from typing import TYPE_CHECKING, Final, Self
+
+from cassieq_spark.entropy import jitter
+from cassieq_spark.errors import CassieqError, StoreError, UsageError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.options import arguments
+from cassieq_spark.queue import hold
+from cassieq_spark.queue.get import PAUSES_S, Getter, Wanted
+from cassieq_spark.queue.message import Message, time_of, us_of
+from cassieq_spark.queue.verdict import AckGroup, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from datetime import timedelta
+
+    from cassieq_spark.model.receipt import Receipt
+    from cassieq_spark.queue.lane import Lane
+
+ACK_WITHIN_S: Final = 0.1
+"""An ack waits at most so long for others to share its LWT."""
+
+RETRY_S: Final = 1.0
+"""After an error of the store."""
+
+_logger = get_logger("queue")
+
+
+@dataclass(slots=True)
+class _Held:
+    """A message that waits to be handed out, and when its lease runs out."""
+
+    message: Message
+    receipt: Receipt
+    until_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """How a consumer reaches its queue.
+
+    Attributes:
+        lane: With the settings of now.
+        receipts: Checked receipts of what a user passed.
+        wanted: What it asks for; ``at_most``: so many lie here at a time.
+    """
+
+    lane: Callable[[], Lane]
+    receipts: Callable[[Message | str | Iterable[Message | str]], list[Receipt]]
+    wanted: Wanted
+    getter: Getter
+    acks: AckGroup
+
+
+class Consumer:
+    """Messages of one queue, got ahead and acked behind. Threads may share it.
+
+    Use it in a ``with`` block: at its end acks are stored, and what was got and not handed out is
+    given back, uncounted.
+
+    Attributes:
+        stale: Messages whose ack came too late: they were, or will be, delivered again.
+    """
+
+    def __init__(self, ways: Ways, *, idle_timeout_s: float | None) -> None:
+        self._ways = ways
+        lane = ways.lane()
+        self._name = lane.queue
+        self._clock = lane.clock
+        self._prefetch = ways.wanted.at_most
+        self._visibility_us = ways.wanted.visibility_us
+        self._idle_timeout_s = idle_timeout_s
+        self._changed = threading.Condition()
+        self._settling = threading.Lock()
+        self._waiting: deque[_Held] = deque()
+        self._done: list[Receipt] = []
+        self._looks_begun = self._looks_ended = self._empty_looks = 0
+        self._failure: Exception | None = None
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._work, name="cassieq-consumer", daemon=True)
+        # When the thread is to do what, by the monotonic clock.
+        self._ack_at = self._renew_at = inf
+        self._look_at = -inf
+        self.stale = 0
+
+    def get(self, wait: float | timedelta | None = None) -> Message | None:
+        """The next message.
+
+        Args:
+            wait: Seconds to wait for one; None: as long as it takes.
+
+        Returns:
+            None if none came, or the consumer was closed.
+
+        Raises:
+            QueueDeleted: The queue is gone.
+            StoreError: Nothing could be got; the next call tries again.
+            UsageError: The consumer is not in its ``with`` block.
+        """
+        wait_s = None if wait is None else arguments.wait_s(wait)
+        if self._thread.ident is None:
+            raise UsageError(
+                "a consumer works in its block: with queue.consumer() as consumer: ..."
+            )
+        deadline = inf if wait_s is None else self._clock.monotonic() + wait_s
+        last_look = None
+        with self._changed:
+            while (message := self._next()) is None:
+                self._raise_failure()
+                left_s = deadline - self._clock.monotonic()
+                if left_s <= 0:
+                    # None is the answer only of a look that was begun now: those before may have
+                    # been long ago, they become rare on a quiet queue.
+                    if last_look is None:
+                        last_look = self._looks_begun + 1
+                        self._look_at = -inf
+                        self._changed.notify_all()
+                    left_s = inf
+                is_over = last_look is not None and self._looks_ended >= last_look
+                if self._is_closing or is_over:
+                    return None
+                self._wait(left_s)
+            return message
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages, until none came for ``idle_timeout``, or the consumer was closed."""
+        while (message := self.get(self._idle_timeout_s)) is not None:
+            yield message
+
+    def ack(self, messages: Message | str | Iterable[Message | str]) -> None:
+        """Say that messages are done. Returns at once; stored within a tenth of a second.
+
+        If this process dies before that, they come again; so they do if their lease had ended.
+
+        Raises:
+            ReceiptInvalid: One is no receipt of this queue; nothing was acked.
+            UsageError: The consumer is closed.
+        """
+        receipts = self._ways.receipts(messages)
+        with self._changed:
+            if self._is_closing:
+                raise UsageError("this consumer is closed: ack by the queue itself")
+            if self._ack_at == inf:
+                within_s = min(ACK_WITHIN_S, self._visibility_us / 4e6)
+                self._ack_at = self._clock.monotonic() + within_s
+            self._done += receipts
+            if len(self._done) >= self._prefetch:
+                self._ack_at = min(self._ack_at, self._clock.monotonic())
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Return when every ack so far is stored.
+
+        Raises:
+            QueueDeleted: The queue is gone.
+            StoreError: It is unknown of some; they are tried again.
+        """
+        self._settle()
+
+    def close(self) -> None:
+        """Store the acks, give back what was not handed out. Idempotent.
+
+        Raises:
+            StoreError: That failed: the messages come back when their leases run out.
+        """
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+        with self._changed:
+            left = [held.receipt for held in self._waiting]
+            self._waiting.clear()
+        try:
+            self._settle()
+        finally:
+            if left:
+                # Nobody has seen them: their delivery does not count.
+                hold.release(self._ways.lane(), left, is_counted=False)
+
+    def __enter__(self) -> Self:
+        """Begin to get."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """See `close`."""
+        self.close()
+
+    def _next(self) -> Message | None:
+        """Caller holds the lock. What ran out while it waited here is others' now."""
+        now_us = self._clock.now_us()
+        while self._waiting:
+            held = self._waiting.popleft()
+            if self._has_room:
+                self._changed.notify_all()
+            if held.until_us > now_us:
+                return replace(held.message, visible_until=time_of(held.until_us))
+        return None
+
+    @property
+    def _has_room(self) -> bool:
+        """Half of what lies here at most: so a claim takes as much again, and not one by one."""
+        return len(self._waiting) <= self._prefetch // 2
+
+    def _raise_failure(self) -> None:
+        failure = self._failure
+        if isinstance(failure, StoreError):
+            self._failure = None
+        if failure is not None:
+            raise failure
+
+    def _wait(self, seconds: float) -> None:
+        self._changed.wait(min(seconds, threading.TIMEOUT_MAX))
+
+    # --- the thread ---------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            while self._await_work():
+                try:
+                    self._do()
+                except StoreError as error:
+                    event(_logger, "consumer_failed", queue=self._name, error=str(error))
+                    self._retry_after(error)
+        except Exception as error:  # noqa: BLE001 - it is raised where the program waits
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _await_work(self) -> bool:
+        """Until something is due; False: this is the end."""
+        with self._changed:
+            while not self._is_closing:
+                look_at = self._look_at if self._has_room else inf
+                left_s = min(self._ack_at, self._renew_at, look_at) - self._clock.monotonic()
+                if left_s <= 0:
+                    return True
+                self._wait(left_s)
+            return False
+
+    def _do(self) -> None:
+        now = self._clock.monotonic()
+        if now >= self._ack_at:
+            self._settle()
+        if now >= self._renew_at:
+            self._renew()
+        if now >= self._look_at and self._has_room:
+            self._fill()
+
+    def _retry_after(self, error: StoreError) -> None:
+        at = self._clock.monotonic() + RETRY_S
+        with self._changed:
+            self._look_at = at
+            self._ack_at = at if self._done else inf
+            self._renew_at = at if self._waiting else inf
+            self._failure = error
+            self._changed.notify_all()
+
+    def _settle(self) -> None:
+        """Ack what is done: one LWT a bucket, which threads of other acks share."""
+        with self._settling:
+            with self._changed:
+                receipts, self._done = self._done, []
+                self._ack_at = inf
+            if not receipts:
+                return
+            try:
+                verdicts, failure = self._ways.acks.ack(self._ways.lane(), receipts)
+            except CassieqError:
+                with self._changed:
+                    self._done += receipts
+                raise
+            stale = [one for one in receipts if verdicts[one] is Verdict.STALE]
+            if stale:
+                self.stale += len(stale)
+                event(_logger, "acks_stale", queue=self._name, messages=len(stale))
+            if failure is not None:
+                with self._changed:
+                    self._done += [one for one in receipts if verdicts[one] is Verdict.UNKNOWN]
+                    self._ack_at = self._clock.monotonic() + RETRY_S
+                raise failure
+
+    def _renew(self) -> None:
+        """Let nothing run out that waits here: the program may take long over what it has."""
+        with self._changed:
+            soon_us = self._clock.now_us() + self._visibility_us // 2
+            held = {one.receipt: one for one in self._waiting if one.until_us <= soon_us}
+        until_us = self._clock.now_us() + self._visibility_us
+        refused = set(hold.extend(self._ways.lane(), held, until_us=until_us)) if held else set()
+        with self._changed:
+            for one in held.values():
+                one.until_us = until_us
+            self._waiting = deque(one for one in self._waiting if one.receipt not in refused)
+            self._plan_renewal()
+
+    def _plan_renewal(self) -> None:
+        """Caller holds the lock."""
+        first_us = min((held.until_us for held in self._waiting), default=None)
+        if first_us is None:
+            self._renew_at = inf
+        else:
+            left_us = first_us - self._visibility_us // 2 - self._clock.now_us()
+            self._renew_at = self._clock.monotonic() + left_us / 1e6
+
+    def _fill(self) -> None:
+        with self._changed:
+            self._looks_begun += 1
+        wanted = replace(self._ways.wanted, at_most=self._prefetch - len(self._waiting))
+        found = self._ways.getter.get(self._ways.lane(), wanted)
+        held = map(_Held, found, self._ways.receipts(found), map(_until_us, found))
+        pause_s = jitter(PAUSES_S[min(self._empty_looks, len(PAUSES_S) - 1)], 0)
+        with self._changed:
+            self._looks_ended = self._looks_begun
+            if found:
+                self._empty_looks = 0
+                self._waiting += held
+                self._plan_renewal()
+            else:
+                self._empty_looks += 1
+                self._look_at = self._clock.monotonic() + pause_s
+            self._changed.notify_all()
+
+
+def _until_us(message: Message) -> int:
+    return 0 if message.visible_until is None else us_of(message.visible_until)

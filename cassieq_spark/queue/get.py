@@ -1,0 +1,117 @@
+"""Get messages for a program: claim, read, hand out; long poll with back-off (design 5, 11)."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.entropy import jitter
+from cassieq_spark.errors import CassieqError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.queue import settle
+from cassieq_spark.queue.message import Message, read_messages
+from cassieq_spark.queue.reader import Reader
+
+if TYPE_CHECKING:
+    from cassieq_spark.queue.claim import Claimed
+    from cassieq_spark.queue.lane import Lane
+
+PAUSES_S: Final = (0.03, 0.12, 0.5, 1.6)
+"""A long poll looks again after a quarter to all of these; the last one stays. A look at a quiet
+queue is two reads, so an idle consumer stays below five a second, in polls of a second, too."""
+
+_logger = get_logger("queue")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One get.
+
+    Attributes:
+        wait_s: How long to wait for the first message; 0: one look.
+    """
+
+    at_most: int
+    owner: str
+    visibility_us: int
+    wait_s: float
+
+
+class Getter:
+    """One client's way out of a lane. Thread-safe: each get uses a reader that no other uses."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: deque[Reader] = deque()
+        # Not of one call: who polls an idle queue over and over must not begin anew each time. What
+        # two threads do to them at once only makes a pause shorter.
+        self._empty_looks = 0
+        self._looked_at = -inf
+
+    def get(self, lane: Lane, wanted: Wanted) -> list[Message]:
+        """Lease messages and read them; none only if none was visible all the while.
+
+        Raises:
+            QueueDeleted: The lane is dead.
+            CasAmbiguous: A lease may exist; it runs out by itself.
+            StoreTimeout, StoreUnavailable: What was claimed is given back, or runs out.
+        """
+        reader = self._take(lane, wanted)
+        try:
+            claimed = self._claim(lane, reader, wanted)
+            return _read(lane, claimed) if claimed else []
+        finally:
+            self._idle.append(reader)
+
+    def _claim(self, lane: Lane, reader: Reader, wanted: Wanted) -> list[Claimed]:
+        clock = lane.clock
+        now = clock.monotonic()
+        deadline = now + wanted.wait_s
+        while True:
+            if self._empty_looks and now < deadline:
+                pause_s = jitter(PAUSES_S[min(self._empty_looks, len(PAUSES_S)) - 1], 0)
+                due = self._looked_at + pause_s
+                if due > now:
+                    # The last look is at the deadline: not one just before it, too.
+                    is_last = due + pause_s / 2 >= deadline
+                    clock.wait((deadline if is_last else due) - now)
+            self._looked_at = clock.monotonic()
+            if claimed := _look(reader, wanted):
+                self._empty_looks = 0
+                return claimed
+            self._empty_looks += 1
+            now = clock.monotonic()
+            if now >= deadline:
+                return []
+
+    def _take(self, lane: Lane, wanted: Wanted) -> Reader:
+        """One that knows what it has seen lately, if there is one of these settings."""
+        with self._lock:
+            while self._idle:
+                reader = self._idle.pop()
+                if reader.lane == lane:
+                    reader.lease_as(wanted.owner, wanted.visibility_us)
+                    return reader
+        return Reader(lane, owner=wanted.owner, run=None, visibility_us=wanted.visibility_us)
+
+
+def _look(reader: Reader, wanted: Wanted) -> list[Claimed]:
+    return reader.get(wanted.at_most) if reader.may_find() else []
+
+
+def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
+    """Bodies of what is leased. If they cannot be read, nobody holds it: give it back uncounted."""
+    try:
+        return list(read_messages(lane, [(one.planned, one.lease.until_us) for one in claimed]))
+    except CassieqError:
+        try:
+            for one in claimed:
+                settle.release(lane, one.bucket, [one.lease.lease_id], is_counted=False)
+        except CassieqError as error:
+            event(_logger, "get_given_back", queue=lane.queue, error=str(error))
+        else:
+            event(_logger, "get_given_back", queue=lane.queue, leases=len(claimed))
+        raise

@@ -1,0 +1,181 @@
+"""What a holder does with a delivery besides ack: extend, release, update, by receipt (design 5).
+
+One CAS a bucket for any number of receipts; a receipt whose delivery ended changes nothing (I3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cassieq_spark.entropy import new_revision, new_uuid
+from cassieq_spark.errors import ReceiptExpired, UsageError
+from cassieq_spark.model import lease as rules
+from cassieq_spark.model.bucket import union
+from cassieq_spark.model.ids import Runs
+from cassieq_spark.queue.verdict import by_lease, runs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from uuid import UUID
+
+    from cassieq_spark.model.bucket import Bucket, Lease
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.receipt import Receipt
+    from cassieq_spark.queue.lane import Lane
+
+    Move = Callable[[Bucket, dict[UUID, Runs | None], int], Bucket]
+
+
+def extend(lane: Lane, receipts: Iterable[Receipt], *, until_us: int) -> list[Receipt]:
+    """Let messages come back at ``until_us``; the receipts stay good.
+
+    Returns:
+        Those refused: their delivery has ended.
+    """
+
+    def move(row: Bucket, leases: dict[UUID, Runs | None], now_us: int) -> Bucket:
+        return rules.extend(row, leases, until_us=until_us, now_us=now_us)
+
+    return _each_bucket(lane, receipts, move)
+
+
+def release(
+    lane: Lane, receipts: Iterable[Receipt], *, due_us: int | None = None, is_counted: bool = True
+) -> list[Receipt]:
+    """Give messages back, not before ``due_us`` if that is given; the receipts are stale then.
+
+    Returns:
+        Those refused: their delivery has ended.
+    """
+
+    def move(row: Bucket, leases: dict[UUID, Runs | None], now_us: int) -> Bucket:
+        return rules.release(row, leases, now_us=now_us, due_us=due_us, is_counted=is_counted)
+
+    return _each_bucket(lane, receipts, move)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updated:
+    """What an update made of a delivery.
+
+    Attributes:
+        lease: The message's own from now on; None: it was given back.
+    """
+
+    lease: Lease | None
+
+
+def update(
+    lane: Lane, receipt: Receipt, *, body: bytes | None, until_us: int | None, gives_back: bool
+) -> Updated:
+    """Give a held message another body or end, and a new lease id.
+
+    The body is stored first, under a revision that nobody else draws; the CAS that names it is the
+    moment of change [P26].
+
+    Args:
+        until_us: None: the end stays.
+        gives_back: The message is visible again, to anybody, at once.
+
+    Raises:
+        ReceiptExpired: The delivery has ended.
+        UsageError: A Spark batch holds the message: what it reads must stay the same (I8).
+    """
+    revision = None
+    if body is not None:
+        # Before anything is written: most stale receipts are found here.
+        row = lane.store.buckets.read(lane.lane_id, receipt.bucket)
+        _check_held(lane, None if row is None else row.value, receipt)
+        revision = new_revision()
+        lane.store.overlays.write(lane.lane_id, receipt.bucket, receipt.first, revision, body)
+    new_id = new_uuid()
+
+    def change(row: Bucket) -> Bucket | None:
+        if row.lease(new_id) is not None or (
+            revision is not None and (receipt.first, revision) in row.revisions
+        ):
+            return None
+        _check_held(lane, row, receipt)
+        now_us = lane.clock.now_us()
+        new = rules.revise(
+            row,
+            receipt.lease_id,
+            receipt.first,
+            revision=revision,
+            new_lease_id=new_id,
+            until_us=until_us,
+            now_us=now_us,
+        )
+        if gives_back:
+            new = rules.release(new, {new_id: None}, now_us=now_us)
+        _hint(lane, receipt.bucket, new, runs_of(receipt))
+        return new
+
+    now = lane.change_bucket(receipt.bucket, change)
+    if now is None:
+        raise expired(lane, [receipt])
+    return Updated(lease=now.value.lease(new_id))
+
+
+def expired(lane: Lane, refused: Sequence[Receipt]) -> ReceiptExpired:
+    """The error that names receipts whose delivery has ended."""
+    return ReceiptExpired(
+        f"{len(refused)} receipts of queue {lane.queue!r} are stale: the messages came back after "
+        "their visibility timeout, or were released or updated; they are or will be delivered "
+        "again. What was to be done for other receipts of this call is done",
+        refused=tuple(receipt.encode() for receipt in refused),
+    )
+
+
+def _each_bucket(lane: Lane, receipts: Iterable[Receipt], move: Move) -> list[Receipt]:
+    by_bucket: dict[BucketNo, list[Receipt]] = {}
+    for receipt in receipts:
+        by_bucket.setdefault(receipt.bucket, []).append(receipt)
+
+    def one(bucket: BucketNo) -> list[Receipt]:
+        asked = by_bucket[bucket]
+        refused: list[Receipt] = []
+
+        def change(row: Bucket) -> Bucket | None:
+            held = [receipt for receipt in asked if _is_held(row, receipt)]
+            refused[:] = [receipt for receipt in asked if receipt not in held]
+            if not held:
+                return None
+            new = move(row, by_lease(held), lane.clock.now_us())
+            _hint(lane, bucket, new, union(runs_of(receipt) for receipt in held))
+            return new
+
+        return refused if lane.change_bucket(bucket, change) is not None else asked
+
+    return [receipt for some in lane.store.session.map(one, by_bucket) for receipt in some]
+
+
+def _hint(lane: Lane, bucket: BucketNo, new: Bucket, moved: Runs) -> None:
+    """Say when these messages come back, by the row that is about to be written (design 6) [R12].
+
+    The reader pointer may be past this bucket, and then only a hint finds them.
+    """
+    times = [lease.until_us for lease in new.leases if lease.runs & moved]
+    times += [group.due_us for group in new.delayed if group.runs & moved]
+    now_us = lane.clock.now_us()
+    if any(part.runs & moved for part in new.returned):
+        times.append(now_us)
+    lane.store.hints.write(lane.lane_id, [(bucket, time_us) for time_us in times], now_us=now_us)
+
+
+def _is_held(row: Bucket, receipt: Receipt) -> bool:
+    lease = row.lease(receipt.lease_id)
+    return lease is not None and runs_of(receipt).issubset(lease.runs)
+
+
+def _check_held(lane: Lane, row: Bucket | None, receipt: Receipt) -> None:
+    if row is None or not _is_held(row, receipt):
+        raise expired(lane, [receipt])
+    lease = row.lease(receipt.lease_id)
+    if lease is not None and lease.run is not None:
+        raise UsageError(
+            f"message {receipt.bucket * lane.bucket_size + receipt.first} of queue "
+            f"{lane.queue!r} is held by the Spark batch of {lease.owner!r}: what a batch reads "
+            "must not change. Put what you have to say into another queue, or release the message"
+        )

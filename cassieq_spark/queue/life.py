@@ -1,0 +1,262 @@
+"""The life of a queue: create, alter, purge, delete; each survives a crash at any step (design 9).
+
+    delete:  status = deleting  ->  L = 2^62  ->  no monoton row  ->  no data  ->  no queue row
+
+Who finds a queue half-way deleted carries on from the first of these steps: all are idempotent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import QueueExists, QueueNotFound
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model import bucket as rules
+from cassieq_spark.model.bucket import FINISHED, Bucket, Status
+from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
+from cassieq_spark.model.pointer import DELETED, Pointer
+from cassieq_spark.options import QueueSettings, queue_name
+from cassieq_spark.queue import roll, seal
+from cassieq_spark.queue.lane import MAX_LOST_RACES, Lane
+from cassieq_spark.store.cas import Applied, Stored
+from cassieq_spark.store.tables.monotons import Monoton
+from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cassieq_spark.store.store import Store
+
+WINDOW: Final = 256
+"""So many buckets are read, closed or dropped together."""
+
+FIXED: Final = ("bucket_size",)
+"""Ids are bucket number times size: what is stored would be looked for elsewhere."""
+
+_logger = get_logger("queue")
+
+
+def create(store: Store, name: QueueName, settings: QueueSettings) -> QueueRow:
+    """The queue of that name with these settings: a new one, or the one that is there.
+
+    Raises:
+        QueueExists: It is there with other settings; or its dead-letter queues form a cycle.
+        QueueNotFound: The dead-letter queue is not there.
+    """
+    check_dead_letter_queue(store, name, settings)
+    for _ in range(MAX_LOST_RACES):
+        found = store.queues.read(name)
+        if found is not None and found.value.status is QueueStatus.DELETING:
+            finish_deletion(store, found)
+            found = None
+        if found is None:
+            found = _insert(store, name, settings)
+        if found is not None and found.value.status is QueueStatus.ACTIVE:
+            _check_same(name, settings, found.value.settings)
+            return found.value
+    raise QueueNotFound(f"queue {name!r} is created and deleted by others all the while. Try again")
+
+
+def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
+    """Change settings; every client that has the queue open sees them within seconds.
+
+    Raises:
+        QueueNotFound: It is not there.
+        OptionUnknown, OptionInvalid: Names the setting.
+        QueueExists: A setting that cannot change, or a cycle of dead-letter queues.
+    """
+    for _ in range(MAX_LOST_RACES):
+        found = store.queues.read(name)
+        if found is None or found.value.status is not QueueStatus.ACTIVE:
+            raise missing(store, name)
+        settings = found.value.settings.altered(changes)
+        different = [key for key, _, _ in settings.differences(found.value.settings)]
+        if fixed := [key for key in different if key in FIXED]:
+            raise QueueExists(
+                f"{', '.join(fixed)} of queue {name!r} cannot change: the ids of its messages "
+                "depend on it. Create another queue",
+                queue=name,
+                differences=tuple(fixed),
+            )
+        check_dead_letter_queue(store, name, settings)
+        if not different:
+            return found.value
+        row = replace(found.value, settings=settings)
+        if isinstance(store.queues.update(found, row), Applied):
+            event(_logger, "queue_altered", queue=name, settings=",".join(different))
+            return row
+    raise missing(store, name)
+
+
+def delete(store: Store, name: QueueName) -> None:
+    """End a queue, with all it holds.
+
+    Raises:
+        QueueNotFound: It is not there.
+    """
+    for _ in range(MAX_LOST_RACES):
+        found = store.queues.read(name)
+        if found is None:
+            raise missing(store, name)
+        if found.value.status is QueueStatus.DELETING:
+            finish_deletion(store, found)
+            return
+        store.queues.update(found, replace(found.value, status=QueueStatus.DELETING))
+    raise missing(store, name)
+
+
+def finish_deletion(store: Store, found: Stored[QueueRow]) -> None:
+    """Carry a deletion to its end, from wherever it stopped.
+
+    The repair pointer first: from then on every put, get and commit fails its check against it, so
+    nothing is acknowledged that the drop below would take away [P13] [R25].
+    """
+    row = found.value
+    for lane in row.lanes:
+        before = store.pointers.read(lane)
+        store.pointers.advance(lane, Pointer.REPAIR, DELETED)
+        monoton = store.monotons.read(lane)
+        if monoton is not None:
+            # Data before the monoton row: without it nobody knows any more how far the data goes.
+            # What is reserved meanwhile is never acknowledged: L is above it.
+            end = -(-monoton.value.next_id // row.settings.bucket_size)
+            low = 0 if before.is_deleted else before.repair
+            _drop(store, lane, BucketNo(low), BucketNo(end))
+        store.monotons.delete(lane)
+    store.queues.delete(found)
+    event(_logger, "queue_deleted", queue=row.name)
+
+
+def purge(lane: Lane) -> int:
+    """Drop every message that is in the queue now: visible, leased, delayed and dead ones.
+
+    Open buckets are sealed first, so that a put that is under way is either in, and dropped, or
+    goes into a later bucket [R18]. What a sink is still writing is not in the queue yet.
+
+    Returns:
+        How many messages were dropped.
+    """
+    monoton = lane.store.monotons.read(lane.lane_id)
+    if monoton is None:
+        raise lane.deleted()
+    end = -(-monoton.value.next_id // lane.bucket_size)
+    dropped = 0
+    for window in _windows(lane.pointers().repair, end):
+        rows = lane.store.buckets.read_many(lane.lane_id, window)
+        roll.settle_decided(
+            lane,
+            {
+                bucket: row
+                for bucket, row in rows.items()
+                if row is not None and row.value.status in (Status.WRITING, Status.PREPARED)
+            },
+        )
+        todo = [
+            (bucket, row)
+            for bucket, row in rows.items()
+            if row is None or row.value.status not in FINISHED
+        ]
+        dropped += sum(lane.store.session.map(lambda one: _purge_bucket(lane, *one), todo))
+    event(_logger, "queue_purged", queue=lane.queue, messages=dropped)
+    return dropped
+
+
+def missing(store: Store, name: str) -> QueueNotFound:
+    """The error of a queue that is not there."""
+    return QueueNotFound(
+        f"there is no queue {name!r} in keyspace {store.session.keyspace!r}. Create it with "
+        f"client.create_queue({name!r})"
+    )
+
+
+def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettings) -> None:
+    """It must be there, and no chain of dead-letter queues may lead back here."""
+    seen = [name]
+    target = settings.dead_letter_queue
+    while target is not None:
+        if target in seen:
+            raise QueueExists(
+                f"the dead-letter queues {' -> '.join([*seen, target])} form a cycle: a dead "
+                "message would never rest. Choose another dead_letter_queue",
+                queue=name,
+                differences=("dead_letter_queue",),
+            )
+        found = store.queues.read(queue_name(target))
+        if found is None or found.value.status is not QueueStatus.ACTIVE:
+            raise QueueNotFound(
+                f"the dead-letter queue {target!r} of {name!r} is not there. Create it first"
+            )
+        seen.append(QueueName(target))
+        target = found.value.settings.dead_letter_queue
+
+
+def _insert(store: Store, name: QueueName, settings: QueueSettings) -> Stored[QueueRow] | None:
+    """The lane's monoton row first: a queue without one counts as deleted [P13]."""
+    lane = LaneId(new_uuid())
+    now_us = store.clock.now_us()
+    store.monotons.insert(lane, Monoton(next_id=0, reserved_us=now_us))
+    row = QueueRow(
+        name=name,
+        queue_id=new_uuid(),
+        status=QueueStatus.ACTIVE,
+        settings=settings,
+        lanes=(lane,),
+        home_datacenter=store.session.datacenter,
+        created_us=now_us,
+    )
+    outcome = store.queues.insert(row)
+    if isinstance(outcome, Applied):
+        event(_logger, "queue_created", queue=name)
+    return outcome.now
+
+
+def _check_same(name: QueueName, asked: QueueSettings, there: QueueSettings) -> None:
+    different = asked.differences(there)
+    if not different:
+        return
+    raise QueueExists(
+        f"queue {name!r} exists with "
+        + ", ".join(f"{key}={is_there!r}" for key, _, is_there in different)
+        + ", asked for "
+        + ", ".join(f"{key}={is_asked!r}" for key, is_asked, _ in different)
+        + f". Open it with client.queue({name!r}), change it with client.alter_queue({name!r}), or "
+        "choose another name",
+        queue=name,
+        differences=tuple(key for key, _, _ in different),
+    )
+
+
+def _purge_bucket(lane: Lane, bucket: BucketNo, row: Stored[Bucket] | None) -> int:
+    dropped = 0
+
+    def change(row: Bucket) -> Bucket | None:
+        nonlocal dropped
+        dropped = 0
+        if row.status is not Status.SEALED:
+            return None
+        dropped = row.unacked.count
+        return rules.purged(row, now_us=lane.clock.now_us())
+
+    closed = seal.close(lane, bucket) if row is None else seal.finish(lane, bucket, row)
+    if closed is not None:
+        lane.change_bucket(bucket, change, known=closed.row)
+    return dropped
+
+
+def _drop(store: Store, lane: LaneId, low: BucketNo, end: BucketNo) -> None:
+    """Messages, overlays and rows of a dead lane's buckets."""
+
+    def one(bucket: BucketNo) -> None:
+        store.messages.drop(lane, bucket)
+        store.overlays.drop(lane, bucket)
+        store.buckets.delete(lane, bucket)
+
+    for window in _windows(low, end):
+        store.session.map(one, window)
+
+
+def _windows(low: int, end: int) -> Iterator[list[BucketNo]]:
+    for start in range(low, end, WINDOW):
+        yield [BucketNo(number) for number in range(start, min(start + WINDOW, end))]

@@ -1,0 +1,132 @@
+"""`Message`: what a consumer is handed; from a lease and the chunks that hold it (design 11)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from cassieq_spark.model.ids import derived_message_id, first_id
+from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.queue.fetch import Found, Planned, fetch
+from cassieq_spark.store import chunk as chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from cassieq_spark.queue.lane import Lane
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SHOWN_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One delivery of one message.
+
+    Attributes:
+        message_id: A UUID as text: the producer's, or one that is made of queue and id.
+        id: Its number in the queue. One producer's ids ascend.
+        tag, headers: As put; None and empty where there are none.
+        receipt: To ack, extend, release or update this delivery; None: there is none (a look).
+        delivery_count: 1 at the first delivery.
+        enqueued_at: UTC, by the cluster's clock.
+        visible_until: When the lease runs out, UTC; None for a look.
+    """
+
+    message_id: str
+    id: int
+    body: bytes
+    tag: str | None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    receipt: str | None
+    delivery_count: int
+    enqueued_at: datetime
+    visible_until: datetime | None
+
+    @property
+    def fence(self) -> int:
+        """A number that grows with every delivery of this message: a fencing token.
+
+        Let your database refuse a write with a lower one than it has seen for this queue and
+        ``id``: then a consumer that slept through its lease changes nothing. It is the delivery
+        count: the CAS that grants a lease counts it, and a count that was taken back was handed to
+        nobody.
+        """
+        return self.delivery_count
+
+    @property
+    def uuid(self) -> UUID:
+        """The message id as a UUID."""
+        return UUID(self.message_id)
+
+    def __repr__(self) -> str:
+        """Without the whole of a large body."""
+        body = repr(self.body[:_SHOWN_BYTES])
+        if len(self.body) > _SHOWN_BYTES:
+            body += f"... ({len(self.body)} bytes)"
+        return (
+            f"Message(message_id={self.message_id!r}, id={self.id}, body={body}, "
+            f"tag={self.tag!r}, delivery_count={self.delivery_count})"
+        )
+
+
+def time_of(time_us: int) -> datetime:
+    """Cluster microseconds as an aware datetime."""
+    return _EPOCH + timedelta(microseconds=time_us)
+
+
+def us_of(time: datetime) -> int:
+    """An aware datetime as cluster microseconds."""
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def read_messages(lane: Lane, plan: Iterable[tuple[Planned, int | None]]) -> Iterator[Message]:
+    """The planned messages, in the order of the plan.
+
+    Args:
+        plan: With each entry the end of its lease, cluster µs; None for a look.
+
+    Raises:
+        DataLoss: A planned message is not there; never for a look.
+    """
+    entries = list(plan)
+    until_us = {(planned.bucket, planned.lease_id): until for planned, until in entries}
+    for found in fetch(lane.store, lane.lane_id, lane.queue, [planned for planned, _ in entries]):
+        planned = found.planned
+        yield from _messages(lane, found, until_us[planned.bucket, planned.lease_id])
+
+
+def _messages(lane: Lane, found: Found, until_us: int | None) -> Iterator[Message]:
+    planned, row = found.planned, found.chunk
+    base = first_id(planned.bucket, lane.bucket_size)
+    enqueued_at = time_of(row.enqueued_us)
+    visible_until = None if until_us is None else time_of(until_us)
+    for at, stored in chunks.rows(chunks.decode(row.payload), found.positions):
+        offset = row.first + at
+        receipt = None
+        if planned.lease_id is not None:
+            receipt = Receipt(
+                lane=lane.lane_id,
+                bucket=planned.bucket,
+                lease_id=planned.lease_id,
+                first=offset,
+                last=offset,
+            ).encode()
+        chosen = stored.message_id
+        yield Message(
+            message_id=str(
+                derived_message_id(lane.lane_id, base + offset)
+                if chosen is None
+                else UUID(bytes=chosen)
+            ),
+            id=base + offset,
+            body=found.bodies.get(offset, stored.body),
+            tag=stored.tag,
+            headers=stored.headers,
+            receipt=receipt,
+            delivery_count=planned.delivery_count,
+            enqueued_at=enqueued_at,
+            visible_until=visible_until,
+        )

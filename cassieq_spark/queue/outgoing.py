@@ -1,0 +1,114 @@
+"""What a producer puts: checked, and packed into rows (design 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cassieq_spark.errors import BodyInvalid, OptionInvalid
+from cassieq_spark.model import packing
+from cassieq_spark.model.sizes import CHUNK_BYTES, CHUNK_MESSAGES
+from cassieq_spark.options import arguments
+from cassieq_spark.store import chunk as chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from uuid import UUID
+
+    from cassieq_spark.store.chunk import Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """Messages that are stored in one row.
+
+    Attributes:
+        payload: See `store.chunk`.
+        message_ids: Per message what its producer chose, 16 bytes; None: nothing.
+        delay_us: After which they may be delivered; 0: at once.
+    """
+
+    payload: bytes
+    message_ids: tuple[bytes | None, ...]
+    delay_us: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return len(self.message_ids)
+
+
+def messages(
+    bodies: Iterable[object],
+    *,
+    tag: object = None,
+    headers: object = None,
+    message_ids: Sequence[object] | None = None,
+) -> list[Row]:
+    """Check what is to be put.
+
+    Raises:
+        BodyInvalid: A body is no bytes or too large; says which.
+        OptionInvalid: Tag, headers or a message id is of another form.
+    """
+    if isinstance(bodies, str | bytes | bytearray | memoryview):
+        raise BodyInvalid(
+            f"put_many takes a list of bodies, this is one {type(bodies).__name__}: put it in a "
+            "list, or call put"
+        )
+    try:
+        given = list(bodies)
+    except TypeError as error:
+        raise BodyInvalid(
+            f"put_many takes a list of bodies, not {type(bodies).__name__}"
+        ) from error
+    checked_tag = arguments.tag(tag)
+    checked_headers = arguments.headers(headers)
+    arguments.check_extras(checked_tag, checked_headers)
+    if message_ids is not None and len(message_ids) != len(given):
+        raise OptionInvalid(
+            f"message_ids has {len(message_ids)} entries for {len(given)} bodies: give one each, "
+            "None where there is none"
+        )
+    ids = (
+        [_id_bytes(one) for one in message_ids] if message_ids is not None else [None] * len(given)
+    )
+    return [
+        chunks.Row(
+            body=_body(at, body, len(given)),
+            message_id=message_id,
+            tag=checked_tag,
+            headers=checked_headers,
+        )
+        for at, (body, message_id) in enumerate(zip(given, ids, strict=True))
+    ]
+
+
+def pack(rows: Sequence[Row], *, delay_us: int, bucket_size: int) -> list[Packed]:
+    """Into as few rows as their size allows, in order."""
+    sizes = [len(row.body) for row in rows]
+    encoder = chunks.Encoder()
+    return [
+        Packed(
+            payload=encoder.encode(chunks.from_rows(rows[start:end])),
+            message_ids=tuple(row.message_id for row in rows[start:end]),
+            delay_us=delay_us,
+        )
+        for start, end in packing.cut(
+            sizes, at_most=min(CHUNK_MESSAGES, bucket_size), limit_bytes=CHUNK_BYTES
+        )
+    ]
+
+
+def _body(at: int, body: object, count: int) -> bytes:
+    try:
+        return arguments.body(body)
+    except BodyInvalid as error:
+        if count == 1:
+            raise
+        raise BodyInvalid(f"number {at} of {count}: {error.message}") from error
+
+
+def _id_bytes(value: object) -> bytes | None:
+    checked: UUID | None = arguments.message_id(value)
+    return None if checked is None else checked.bytes

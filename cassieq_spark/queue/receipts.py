@@ -1,0 +1,50 @@
+"""Receipts as a user passes them: all of them checked before the first is used (I3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cassieq_spark.errors import ReceiptInvalid
+from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.queue.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cassieq_spark.queue.lane import Lane
+
+
+def checked(lane: Lane, messages: Message | str | Iterable[Message | str]) -> list[Receipt]:
+    """Of a message, its receipt, or a list of either, in their order.
+
+    Raises:
+        ReceiptInvalid: One is malformed, or of another queue.
+    """
+    given = [messages] if isinstance(messages, Message | str) else messages
+    try:
+        several = list(given)
+    except TypeError as error:
+        raise ReceiptInvalid(
+            f"neither a message, a receipt nor a list of them: {type(messages).__name__}"
+        ) from error
+    return [_checked(lane, one) for one in several]
+
+
+def foreign(lane: Lane, why: str) -> ReceiptInvalid:
+    """The error about a receipt that is well-formed and none of this lane."""
+    return ReceiptInvalid(
+        f"a message or receipt given to queue {lane.queue!r} {why}. Pass what this queue's get "
+        "returned"
+    )
+
+
+def _checked(lane: Lane, held: object) -> Receipt:
+    text = held.receipt if isinstance(held, Message) else held
+    if text is None:
+        raise foreign(lane, "was looked at or given back: it has no receipt")
+    receipt = Receipt.decode(text)
+    if receipt.lane != lane.lane_id:
+        raise foreign(lane, "is of another queue, or of a former one of this name")
+    if not receipt.first <= receipt.last < lane.bucket_size:
+        raise foreign(lane, "names messages that were never there")
+    return receipt

@@ -1,0 +1,243 @@
+"""A consumer: prefetch, grouped acks, and what becomes of both when something ends (design 5)."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+import cassieq_spark as cassieq
+from cassieq_spark.queue import consumer as module
+from cassieq_spark.store import cas
+from cassieq_spark.store.statements import Kind, every_statement
+from cassieq_spark.testing import wait_until
+from cassieq_spark.testing.faults import Fault
+
+if TYPE_CHECKING:
+    from tests.fixtures.queues import Door, OpenDoor
+
+LWTS = {one.name for one in every_statement() if one.kind is Kind.CAS}
+
+
+def put(door: Door, count: int) -> Counter[bytes]:
+    bodies = [b"%d" % number for number in range(count)]
+    door.queue.put_many(bodies)
+    return Counter(bodies)
+
+
+def is_over(door: Door) -> bool:
+    stats = door.queue.stats()
+    return (stats.visible, stats.invisible, stats.delayed, stats.dead) == (0, 0, 0, 0)
+
+
+def test_a_loop_over_a_consumer_takes_everything_once_and_acks_it(open_door: OpenDoor) -> None:
+    """One message after the other, for a twentieth of an LWT each."""
+    door = open_door(bucket_size=1_000)
+    expected = put(door, 3_000)
+    before = Counter(door.session.counts)
+    found: Counter[bytes] = Counter()
+    with door.queue.consumer(idle_timeout=0.5) as consumer:
+        for message in consumer:
+            found[message.body] += 1
+            consumer.ack(message)
+    assert expected == found
+    assert is_over(door)
+    assert 0 == consumer.stale
+    spent = Counter(door.session.counts) - before
+    assert sum(spent[name] for name in LWTS) <= 0.05 * 3_000
+
+
+def test_acks_are_stored_without_anybody_asking(door: Door) -> None:
+    put(door, 3)
+    with door.queue.consumer(prefetch=10) as consumer:
+        for _ in range(3):
+            message = consumer.get(wait=30)
+            assert message is not None
+            consumer.ack(message)
+        wait_until(lambda: is_over(door), describe=lambda: str(door.queue.stats()))
+
+
+def test_flush_returns_when_acks_are_stored(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ACK_WITHIN_S", 600)
+    put(door, 3)
+    with door.queue.consumer(visibility_timeout=3_600) as consumer:
+        message = consumer.get(wait=30)
+        assert message is not None
+        consumer.ack(message)
+        assert 3 == door.queue.stats().invisible
+        consumer.flush()
+        assert 2 == door.queue.stats().invisible
+
+
+@pytest.mark.invariant("I2")
+def test_what_was_not_handed_out_is_given_back_and_nobody_has_counted_it(
+    open_door: OpenDoor,
+) -> None:
+    """What was handed out and not acked stays leased."""
+    door, other = open_door(), open_door()
+    put(door, 9)
+    with door.queue.consumer(prefetch=5) as consumer:
+        first, second = consumer.get(wait=30), consumer.get(wait=30)
+        assert first is not None
+        assert second is not None
+        consumer.ack(first)
+    rest = other.queue.get(10)
+    assert Counter({1: 7}) == Counter(one.delivery_count for one in rest)
+    assert not {first.id, second.id} & {one.id for one in rest}
+    other.queue.ack(second)
+    other.queue.ack(rest)
+    assert is_over(door)
+
+
+@pytest.mark.invariant("I2")
+def test_what_waits_to_be_handed_out_stays_leased(open_door: OpenDoor) -> None:
+    """However long the program takes over the first one; that one runs out."""
+    door, other = open_door(), open_door()
+    put(door, 5)
+    with door.queue.consumer(visibility_timeout=20, prefetch=5) as consumer:
+        first = consumer.get(wait=30)
+        assert first is not None
+        for _ in range(6):
+            before = door.session.counts["update_bucket"]
+            for one in (door, other):
+                one.clock.advance(12)
+            with consumer._changed:
+                consumer._changed.notify_all()  # it waits in real time
+            wait_until(lambda before=before: door.session.counts["update_bucket"] > before)
+        taken = other.queue.get(10)
+        assert [first.id] == [one.id for one in taken]
+        rest = [consumer.get(wait=0) for _ in range(4)]
+        left_s = [one.visible_until.timestamp() - door.clock.now_us() / 1e6 for one in rest if one]
+        assert 4 == len(left_s)
+        assert min(left_s) > 10
+        consumer.ack(first)
+        consumer.flush()
+        assert 1 == consumer.stale
+        consumer.ack([one for one in rest if one])
+    other.queue.ack(taken)
+    assert is_over(door)
+
+
+@pytest.mark.invariant("I2")
+def test_what_ran_out_before_it_was_handed_out_is_not_handed_out(open_door: OpenDoor) -> None:
+    """Its renewal is on its way for longer than the lease."""
+    door, other = open_door(), open_door()
+    put(door, 3)
+    arrives = threading.Event()
+    with door.queue.consumer(visibility_timeout=20, prefetch=3) as consumer:
+        assert consumer.get(wait=30) is not None
+        door.faults.before("update_bucket", partial(arrives.wait, 60))
+        for one in (door, other):
+            one.clock.advance(60)
+        assert 3 == len(other.queue.get(10))
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(consumer.get, 0)
+            wait_until(lambda: not consumer._waiting)
+            arrives.set()
+            assert waiting.result() is None
+
+
+def test_iteration_ends_when_nothing_came_for_the_idle_timeout(door: Door) -> None:
+    with door.queue.consumer(idle_timeout=0.2) as consumer:
+        assert [] == list(consumer)
+        put(door, 1)
+        assert [b"0"] == [one.body for one in consumer]
+
+
+def test_a_consumer_may_be_closed_by_another_thread(door: Door) -> None:
+    with door.queue.consumer() as consumer, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(list, consumer)
+        consumer.close()
+        assert [] == waiting.result()
+        assert consumer.get() is None
+        with pytest.raises(cassieq.UsageError, match="closed"):
+            consumer.ack([])
+
+
+def test_threads_may_share_a_consumer(open_door: OpenDoor) -> None:
+    door = open_door(bucket_size=100)
+    expected = put(door, 1_000)
+    lock, found = threading.Lock(), Counter[bytes]()
+
+    with door.queue.consumer(prefetch=50, idle_timeout=0.5) as consumer:
+
+        def work() -> None:
+            for message in consumer:
+                with lock:
+                    found[message.body] += 1
+                consumer.ack(message)
+
+        with ThreadPoolExecutor(4) as pool:
+            for one in [pool.submit(work) for _ in range(4)]:
+                one.result()
+    assert expected == found
+    assert is_over(door)
+
+
+def test_an_error_of_the_store_is_raised_where_the_program_waits_and_then_it_goes_on(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.05)
+    monkeypatch.setattr(cas, "DEADLINE_S", 0.3)
+    put(door, 1)
+    door.faults.plan("insert_bucket", Fault.TIMEOUT_BEFORE, times=100)
+    with door.queue.consumer() as consumer:
+        with pytest.raises(cassieq.StoreError):
+            consumer.get(wait=60)
+        door.faults._plan.clear()
+        message = consumer.get(wait=60)
+        while message is None:
+            message = consumer.get(wait=60)
+        consumer.ack(message)
+    assert is_over(door)
+
+
+@pytest.mark.invariant("I4")
+def test_an_ack_that_could_not_be_stored_is_stored_later(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.05)
+    monkeypatch.setattr(cas, "DEADLINE_S", 0.3)
+    put(door, 1)
+    with door.queue.consumer() as consumer:
+        message = consumer.get(wait=30)
+        assert message is not None
+        door.faults.plan("update_bucket", Fault.TIMEOUT_BEFORE, times=100)
+        consumer.ack(message)
+        wait_until(lambda: consumer._failure is not None)
+        assert not is_over(door)
+        door.faults._plan.clear()
+        wait_until(lambda: is_over(door), describe=lambda: str(door.queue.stats()))
+
+
+def test_a_consumer_of_a_deleted_queue_says_so(open_door: OpenDoor) -> None:
+    door, other = open_door(), open_door()
+    with door.queue.consumer() as consumer:
+        other.queue.delete()
+        door.clock.advance(10)
+        with pytest.raises(cassieq.QueueDeleted):
+            consumer.get(wait=60)
+
+
+def test_arguments_are_checked_before_anything_is_got(door: Door) -> None:
+    for bad in (0, -1, True, "5", 10_000_000):
+        with pytest.raises(cassieq.OptionInvalid, match="prefetch"):
+            door.queue.consumer(prefetch=bad)  # type: ignore[arg-type]
+    with pytest.raises(cassieq.OptionInvalid, match="idle_timeout"):
+        door.queue.consumer(idle_timeout=-1)
+    with pytest.raises(cassieq.UsageError, match="with"):
+        door.queue.consumer().get()
+    with door.queue.consumer() as consumer, pytest.raises(cassieq.ReceiptInvalid):
+        consumer.ack("no receipt")
+
+
+def test_an_idle_consumer_reads_less_than_five_times_a_second(door: Door) -> None:
+    with door.queue.consumer() as consumer:
+        assert consumer.get(wait=3) is None  # it has slowed down by now
+        before = sum(door.session.counts.values())
+        assert consumer.get(wait=6) is None
+        assert sum(door.session.counts.values()) - before < 5 * 6

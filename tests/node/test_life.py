@@ -1,0 +1,231 @@
+"""Create, alter, purge, delete: each survives a crash at any step (design 9, 11)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cassieq_spark as cassieq
+from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.store.tables.queues import QueueStatus
+from cassieq_spark.testing.faults import Fault
+
+if TYPE_CHECKING:
+    from tests.fixtures.queues import Door, OpenDoor
+
+
+class Crash(Exception):
+    """Ends a call as a killed process would."""
+
+
+def crash() -> None:
+    raise Crash
+
+
+def messages_in(door: Door, buckets: int) -> int:
+    return sum(
+        chunk.count
+        for bucket in range(buckets)
+        for chunk in door.store.messages.scan(door.lane.lane_id, BucketNo(bucket))
+    )
+
+
+def test_altered_settings_are_seen_by_who_has_the_queue_open(open_door: OpenDoor) -> None:
+    door, other = open_door(), open_door()
+    door.client.alter_queue(door.queue.name, visibility_timeout=300, linger=0)
+    other.queue.put(b"m")
+    other.clock.advance(6)
+    (message,) = other.queue.get()
+    assert message.visible_until is not None
+    assert message.visible_until.timestamp() - other.clock.now_us() / 1e6 > 290
+    assert 300 == other.queue.settings.visibility_timeout_s
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"bucket_size": 11}, cassieq.QueueExists, "cannot change"),
+        ({"visibility_timeout": -1}, cassieq.OptionInvalid, "visibility_timeout"),
+        ({"visibility": 1}, cassieq.OptionUnknown, "Did you mean 'visibility_timeout'"),
+        ({"dead_letter_queue": "no.such"}, cassieq.QueueNotFound, "no.such"),
+    ],
+)
+def test_what_may_not_change_is_refused_by_name(
+    door: Door, changes: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    before = door.store.queues.read(door.lane.queue)
+    with pytest.raises(error, match=says):
+        door.client.alter_queue(door.queue.name, **changes)
+    assert before == door.store.queues.read(door.lane.queue)
+
+
+def test_a_cycle_of_dead_letter_queues_is_refused_where_it_would_close(door: Door) -> None:
+    name = door.queue.name
+    door.client.create_queue(f"{name}.a", dead_letter_queue=name)
+    door.client.create_queue(f"{name}.b", dead_letter_queue=f"{name}.a")
+    with pytest.raises(cassieq.QueueExists, match="cycle"):
+        door.client.alter_queue(name, dead_letter_queue=f"{name}.b")
+    with pytest.raises(cassieq.QueueExists, match="cycle"):
+        door.client.alter_queue(name, dead_letter_queue=name)
+
+
+def test_none_puts_a_setting_back_to_its_default(door: Door) -> None:
+    door.client.alter_queue(door.queue.name, visibility_timeout=5)
+    altered = door.client.alter_queue(door.queue.name, visibility_timeout=None)
+    assert 30 == altered.settings.visibility_timeout_s
+
+
+# --- purge ----------------------------------------------------------------------------------------
+
+
+def test_r18_a_purge_drops_all_and_touches_no_open_bucket(open_door: OpenDoor) -> None:
+    """Visible, leased, delayed, dead, and what lies in an open bucket."""
+    door, other = open_door(), open_door()
+    door.queue.put_many([b"%d" % number for number in range(13)])
+    held = door.queue.get(3)
+    door.queue.put(b"later", delay=600)
+    other.queue.put(b"open")
+    assert 15 == other.queue.purge()
+    stats = door.queue.stats()
+    assert (0, 0, 0) == (stats.visible, stats.invisible, stats.delayed)
+    assert {"drained"} == set(stats.buckets)
+    assert [cassieq.Verdict.ALREADY_ACKED] * 3 == door.queue.ack_each(held)
+    door.clock.advance(3_600)
+    assert [] == door.queue.get()
+    door.queue.put(b"new")
+    assert [b"new"] == [one.body for one in door.queue.get()]
+
+
+@pytest.mark.invariant("I1")
+@pytest.mark.parametrize("step", ["write_message", "read_bucket", "read_pointers"])
+def test_r18_a_put_beside_a_purge_is_in_or_goes_to_a_later_bucket(
+    open_door: OpenDoor, step: str
+) -> None:
+    """It is dropped with the rest, or delivered; it is never acknowledged and in neither."""
+    producer, other = open_door(), open_door()
+    producer.queue.put(b"early")
+    dropped: list[int] = []
+    producer.faults.before(step, lambda: dropped.append(other.queue.purge()))
+    producer.queue.put(b"late")
+    assert 2 == dropped[0] + len(other.queue.get())
+
+
+def test_a_purge_leaves_a_transaction_that_is_being_written(door: Door) -> None:
+    door.task(door.identity(), 0, b"a")
+    assert 0 == door.queue.purge()
+    assert {"prepared": 1} == door.queue.stats().buckets
+
+
+# --- delete ---------------------------------------------------------------------------------------
+
+
+def test_a_deleted_queue_is_gone_for_every_client(open_door: OpenDoor) -> None:
+    door, other = open_door(), open_door()
+    other.queue.put(b"m")
+    (held,) = other.queue.get()
+    door.queue.delete()
+    for use in (
+        lambda: other.queue.put(b"x"),
+        other.queue.get,
+        other.queue.stats,
+        other.queue.peek,
+        other.queue.purge,
+        lambda: other.queue.ack(held),
+    ):
+        with pytest.raises(cassieq.QueueDeleted):
+            use()
+    for client in (door.client, other.client):
+        with pytest.raises(cassieq.QueueNotFound):
+            client.queue(door.queue.name)
+        assert door.queue.name not in {one.name for one in client.queues()}
+    with pytest.raises(cassieq.QueueNotFound):
+        other.queue.delete()
+
+
+STEPS = (
+    "update_queue",
+    "advance_pointer",
+    "drop_messages",
+    "drop_overlays",
+    "delete_bucket",
+    "delete_monoton",
+    "delete_queue",
+)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("again", ["delete", "create", "repair"])
+def test_p13_a_deletion_that_dies_before_any_step_is_finished_by_whoever_comes(
+    open_door: OpenDoor, step: str, again: str
+) -> None:
+    door, other = open_door(), open_door()
+    door.queue.put_many([b"old"] * 25)
+    name = door.queue.name
+    door.faults.before(step, crash)
+    with pytest.raises(Crash):
+        door.queue.delete()
+    if step == "update_queue":
+        assert 25 == len([*other.queue.get(100), *other.queue.get(100)])
+        other.queue.delete()
+    elif again == "delete":
+        other.client.delete_queue(name)
+    elif again == "repair":
+        assert name in other.client.repair().deletions_finished
+    queue = other.client.create_queue(name, bucket_size=10)
+    assert [] == queue.get()
+    assert 0 == messages_in(door, 3)
+    with pytest.raises(cassieq.QueueDeleted):
+        door.queue.put(b"x")
+    queue.put(b"new")
+    assert [b"new"] == [one.body for one in queue.get()]
+
+
+def test_a_queue_of_one_name_lives_ten_times_and_sees_no_old_message(door: Door) -> None:
+    name = door.queue.name
+    for life in range(10):
+        queue = door.client.create_queue(name, bucket_size=10)
+        queue.put_many([b"%d" % life] * 12)
+        found = queue.get(100)
+        assert {b"%d" % life} == {one.body for one in found}
+        queue.ack(found[:5])
+        queue.delete()
+    assert [] == door.client.create_queue(name, bucket_size=10).get()
+
+
+def test_p13_two_may_delete_and_create_at_once(open_door: OpenDoor) -> None:
+    """A slow deleter takes nothing from the queue that was created since."""
+    door, other = open_door(), open_door()
+    door.queue.put(b"old")
+    name = door.queue.name
+
+    def faster() -> None:
+        other.client.delete_queue(name)
+        other.client.create_queue(name, bucket_size=10).put(b"new")
+
+    door.faults.before("delete_monoton", faster)
+    door.queue.delete()
+    assert [b"new"] == [one.body for one in other.client.queue(name).get()]
+
+
+def test_a_deletion_whose_answers_are_lost_is_one_deletion(door: Door) -> None:
+    door.queue.put_many([b"m"] * 15)
+    for step in ("update_queue", "delete_bucket", "delete_monoton", "delete_queue"):
+        door.faults.plan(step, Fault.TIMEOUT_AFTER)
+    door.queue.delete()
+    assert door.store.queues.read(door.lane.queue) is None
+    assert door.store.monotons.read(door.lane.lane_id) is None
+
+
+def test_a_queue_that_is_being_deleted_is_no_dead_letter_queue(door: Door) -> None:
+    name = door.queue.name
+    door.client.create_queue(f"{name}.dead")
+    doomed = door.client.queue(f"{name}.dead")
+    door.faults.before("delete_queue", crash)
+    with pytest.raises(Crash):
+        doomed.delete()
+    found = door.store.queues.read(doomed._known_lane.queue)
+    assert found is not None
+    assert QueueStatus.DELETING is found.value.status
+    with pytest.raises(cassieq.QueueNotFound, match="dead-letter queue"):
+        door.client.alter_queue(name, dead_letter_queue=f"{name}.dead")
