@@ -1,0 +1,155 @@
+"""Move the dead to their dead-letter queue: each set as one sink transaction, once (design 9).
+
+    create the sink row  ->  is the set still there?  ->  write, commit  ->  take the set out of its
+    bucket row  ->  delete the sink row
+
+The set's id names the transaction, so whoever does it again finds it committed (I7). The sink row
+comes before the look at the bucket row: a mover that slept while another did all of it finds the
+set gone [P24], and one that slept behind that look finds the sink row gone [R14].
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model import bucket as rules
+from cassieq_spark.model.bucket import Bucket, DeadSet, Status
+from cassieq_spark.model.sink_txn import Identity, TaskResult, WriteUnder
+from cassieq_spark.model.sizes import BUCKET_BYTES
+from cassieq_spark.queue import outgoing, transaction
+from cassieq_spark.queue.bulk import BulkWriter
+from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.message import read_messages, time_of
+from cassieq_spark.queue.roll import roll_forward
+from cassieq_spark.store import chunk as chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.queue.message import Message
+
+HISTORY: Final = "cassieq-history"
+"""All moves of a message, oldest first, as JSON; the last one also as headers of their own."""
+
+PREFIX: Final = "cassieq-"
+MESSAGES_TOGETHER: Final = 1_000
+WRITES_IN_FLIGHT: Final = 8
+
+_logger = get_logger("repair")
+
+
+def move(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet) -> int:
+    """Move one dead set; how many messages this call made visible in the dead-letter queue.
+
+    Raises:
+        SinkFenced: Another mover has done it meanwhile.
+        StoreError: Try again: what was done is found.
+    """
+    sink_id = f"dead:{dead.set_id}"
+    transaction.begin_once(target, sink_id)
+    moved = 0
+    if _is_there(lane, bucket, dead.set_id):
+        who = Identity(sink_id=sink_id, lane=target.lane_id)
+        moved = _copy(lane, target, bucket, dead, who)
+        _take_out(lane, bucket, dead.set_id)
+        event(_logger, "dead_moved", queue=lane.queue, to=target.queue, messages=moved)
+    _end(target, sink_id)
+    return moved
+
+
+def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet, who: Identity) -> int:
+    admission = transaction.admit(target, who, 0, is_once=True)
+    if not isinstance(admission, WriteUnder):
+        return 0
+    with BulkWriter(
+        target,
+        sink_id=who.sink_id,
+        epoch=admission.epoch,
+        bucket_bytes=BUCKET_BYTES,
+        writes_in_flight=WRITES_IN_FLIGHT,
+    ) as writer:
+        for some in _together(_dead_messages(lane, bucket, dead)):
+            rows = [_with_history(lane, message, dead) for message in some]
+            for packed in outgoing.pack(rows, delay_us=0, bucket_size=target.bucket_size):
+                writer.add(packed.payload, packed.count)
+        buckets = writer.finish()
+    result = TaskResult(who=who, epoch=admission.epoch, buckets=buckets)
+    return transaction.commit(target, who, 0, [result])
+
+
+def _dead_messages(lane: Lane, bucket: BucketNo, dead: DeadSet) -> Iterator[Message]:
+    row = lane.store.buckets.read(lane.lane_id, bucket)
+    planned = Planned(
+        bucket=bucket,
+        runs=dead.runs,
+        delivery_count=dead.deliveries,
+        lease_id=None,
+        revisions=() if row is None else row.value.revisions_of(dead.runs),
+    )
+    return read_messages(lane, [(planned, None)])
+
+
+def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:
+    """Its own body, tag and headers; and where it comes from, and why."""
+    hop: dict[str, str] = {
+        "source-queue": lane.queue,
+        "source-id": str(message.id),
+        "deliveries": str(dead.deliveries),
+        "first-time": message.enqueued_at.isoformat(),
+        "last-time": time_of(dead.died_us).isoformat(),
+        "reason": "max_deliveries",
+    }
+    earlier: list[Any] = json.loads(message.headers.get(HISTORY, "[]"))
+    return chunks.Row(
+        body=message.body,
+        message_id=message.uuid.bytes,
+        tag=message.tag,
+        headers={
+            **message.headers,
+            **{PREFIX + name: value for name, value in hop.items()},
+            HISTORY: json.dumps([*earlier, hop]),
+        },
+    )
+
+
+def _is_there(lane: Lane, bucket: BucketNo, set_id: UUID) -> bool:
+    row = lane.store.buckets.read(lane.lane_id, bucket)
+    return (
+        row is not None
+        and any(part.set_id == set_id for part in row.value.dead)
+        and not lane.is_dropped(bucket)  # else a ghost (G5, ADR 11)
+    )
+
+
+def _take_out(lane: Lane, bucket: BucketNo, set_id: UUID) -> None:
+    def change(row: Bucket) -> Bucket | None:
+        if row.status is not Status.SEALED or all(part.set_id != set_id for part in row.dead):
+            return None
+        return rules.without_dead(row, set_id, now_us=lane.clock.now_us())
+
+    lane.change_bucket(bucket, change)
+
+
+def _end(target: Lane, sink_id: str) -> None:
+    """Delete the sink row, but never before all it lists is visible: without it that is void."""
+    stored = target.store.sinks.read(sink_id)
+    if stored is None:
+        return
+    roll_forward(target, sink_id, stored.value.listed)
+    target.store.sinks.delete(sink_id, stored)
+
+
+def _together(messages: Iterator[Message]) -> Iterator[list[Message]]:
+    some: list[Message] = []
+    for message in messages:
+        some.append(message)
+        if len(some) >= MESSAGES_TOGETHER:
+            yield some
+            some = []
+    if some:
+        yield some

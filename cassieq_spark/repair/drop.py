@@ -1,0 +1,59 @@
+"""Drop what is done: messages, then the repair pointer, then rows, in this order (design 9). G5."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.bucket import FINISHED
+from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.pointer import Pointer
+
+if TYPE_CHECKING:
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.queue.lane import Lane
+
+WINDOW: Final = 256
+LONGEST_REST_S: Final = 10.0
+
+_logger = get_logger("repair")
+
+
+def drop(lane: Lane) -> int:
+    """Drop the unbroken run of finished buckets above the repair pointer; how many.
+
+    Only rows that have rested for a while: a put that is between its write and its look must find
+    what became of its bucket [R2]. The pointer is answered at quorum before a row goes: from then
+    on an absent row means "dropped" and not "open" (G4, G5).
+    """
+    pointers = lane.pointers()
+    rest_us = int(min(LONGEST_REST_S, lane.settings.repair_timeout_s) * 1e6)
+    before_us = lane.clock.now_us() - rest_us
+    end: int = pointers.repair
+    while end < pointers.reader:
+        window = [BucketNo(at) for at in range(end, min(end + WINDOW, pointers.reader))]
+        rows = lane.store.buckets.read_many(lane.lane_id, window)
+        for bucket in window:
+            row = rows[bucket]
+            if row is None or not _is_done(row.value, before_us):
+                break
+            end = bucket + 1
+        if end < window[-1] + 1:
+            break
+    if end == pointers.repair:
+        return 0
+    done = [BucketNo(at) for at in range(pointers.repair, end)]
+    lane.store.session.map(lambda bucket: _drop_messages(lane, bucket), done)
+    lane.store.pointers.advance(lane.lane_id, Pointer.REPAIR, end)
+    lane.store.session.map(lambda bucket: lane.store.buckets.delete(lane.lane_id, bucket), done)
+    event(_logger, "buckets_dropped", queue=lane.queue, buckets=len(done))
+    return len(done)
+
+
+def _is_done(row: Bucket, before_us: int) -> bool:
+    return row.status in FINISHED and row.changed_us <= before_us
+
+
+def _drop_messages(lane: Lane, bucket: BucketNo) -> None:
+    lane.store.messages.drop(lane.lane_id, bucket)
+    lane.store.overlays.drop(lane.lane_id, bucket)

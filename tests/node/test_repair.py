@@ -1,0 +1,296 @@
+"""A repair pass: the dead move once, what is done goes, what is half-way is finished (design 9)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+import cassieq_spark as cassieq
+from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.repair import dead
+from cassieq_spark.testing.faults import Fault
+
+if TYPE_CHECKING:
+    from tests.fixtures.queues import Door, OpenDoor
+
+FIRST = BucketNo(0)
+
+
+class Crash(Exception):
+    """Ends a call as a killed process would."""
+
+
+def crash() -> None:
+    raise Crash
+
+
+def dead_letters(open_door: OpenDoor, *, max_deliveries: int = 2) -> tuple[Door, cassieq.Queue]:
+    """A queue with a dead-letter queue of its own."""
+    target = open_door(".dead").queue
+    return open_door(max_deliveries=max_deliveries, dead_letter_queue=target.name), target
+
+
+def deliver(door: Door, times: int) -> list[cassieq.Message]:
+    messages: list[cassieq.Message] = []
+    for _ in range(times):
+        messages = door.queue.get(100, visibility_timeout=5)
+        door.clock.advance(6)
+    return messages
+
+
+def test_a_message_out_of_deliveries_moves_with_its_history(open_door: OpenDoor) -> None:
+    door, target = dead_letters(open_door)
+    message_id = door.queue.put(b"poison", tag="t", headers={"k": "v"}, message_id=UUID(int=3))
+    (last,) = deliver(door, 2)
+    assert [] == door.queue.get()
+    assert 1 == door.queue.stats().dead
+    report = door.client.repair(door.queue.name)
+    assert (1, []) == (report.queues[0].moved_dead, report.problems)
+    assert (0, {"drained": 1}) == (door.queue.stats().dead, door.queue.stats().buckets)
+    (moved,) = target.get()
+    assert (message_id, b"poison", "t", "v") == (
+        moved.message_id,
+        moved.body,
+        moved.tag,
+        moved.headers["k"],
+    )
+    (hop,) = json.loads(moved.headers[dead.HISTORY])
+    assert {
+        "source-queue": door.queue.name,
+        "source-id": str(last.id),
+        "deliveries": "2",
+        "first-time": last.enqueued_at.isoformat(),
+        "reason": "max_deliveries",
+    }.items() <= hop.items()
+    assert hop["last-time"] > hop["first-time"]
+    assert door.queue.name == moved.headers["cassieq-source-queue"]
+
+
+def test_repair_finds_the_dead_that_nobody_asked_for_again(open_door: OpenDoor) -> None:
+    door, target = dead_letters(open_door, max_deliveries=1)
+    door.queue.put_many([b"%d" % number for number in range(15)])
+    deliver(door, 1)
+    deliver(door, 1)
+    (report,) = door.client.repair(door.queue.name).queues
+    assert (15, []) == (report.moved_dead, report.problems)
+    assert 15 == len([*target.get(100), *target.get(100)])
+
+
+def test_a_released_message_is_out_of_deliveries_too(open_door: OpenDoor) -> None:
+    door, target = dead_letters(open_door, max_deliveries=1)
+    door.queue.put_many([b"at once", b"later"])
+    at_once, later = door.queue.get()
+    door.queue.release(at_once)
+    door.queue.release(later, delay=60)
+    assert [] == door.queue.get()
+    door.clock.advance(62)
+    door.client.repair(door.queue.name)
+    assert {b"at once", b"later"} == {one.body for one in target.get()}
+
+
+def test_an_updated_body_is_what_moves(open_door: OpenDoor) -> None:
+    door, target = dead_letters(open_door, max_deliveries=1)
+    door.queue.put_many([b"old", b"other"])
+    held = {one.body: one for one in door.queue.get()}
+    door.queue.update(held[b"old"], body=b"new")
+    door.clock.advance(60)
+    door.client.repair(door.queue.name)
+    assert {b"new", b"other"} == {one.body for one in target.get()}
+
+
+def test_chained_dead_letter_queues_keep_the_whole_history(open_door: OpenDoor) -> None:
+    last = open_door(".last").queue
+    middle = open_door(".middle", max_deliveries=1, dead_letter_queue=last.name)
+    first = open_door(max_deliveries=1, dead_letter_queue=middle.queue.name)
+    first.queue.put(b"m")
+    deliver(first, 1)
+    first.client.repair(first.queue.name)
+    deliver(middle, 1)
+    middle.client.repair(middle.queue.name)
+    (moved,) = last.get()
+    assert [first.queue.name, middle.queue.name] == [
+        hop["source-queue"] for hop in json.loads(moved.headers[dead.HISTORY])
+    ]
+
+
+STEPS = (
+    "insert_sink",
+    "read_messages",
+    "insert_bucket",
+    "write_message",
+    "fill_bucket",
+    "update_sink",
+    "delete_sink",
+)
+
+
+@pytest.mark.invariant("I7")
+@pytest.mark.parametrize("step", STEPS)
+def test_p24_a_mover_that_dies_before_any_step_moves_each_once(
+    open_door: OpenDoor, step: str
+) -> None:
+    door, target = dead_letters(open_door)
+    other = open_door(max_deliveries=2, dead_letter_queue=target.name)
+    door.queue.put_many([b"%d" % number for number in range(5)])
+    deliver(door, 2)
+    door.queue.get()
+    door.faults.before(step, crash)
+    with pytest.raises(Crash):
+        door.client.repair(door.queue.name)
+    other.clock.advance(60)
+    other.client.repair(other.queue.name)
+    assert [b"%d" % number for number in range(5)] == sorted(one.body for one in target.get(100))
+    assert [] == target.get()
+    assert 0 == other.queue.stats().dead
+
+
+@pytest.mark.invariant("I7")
+@pytest.mark.parametrize("step", STEPS)
+def test_p24_a_mover_that_sleeps_before_any_step_while_another_moves_all(
+    open_door: OpenDoor, step: str
+) -> None:
+    door, target = dead_letters(open_door)
+    other = open_door(max_deliveries=2, dead_letter_queue=target.name)
+    door.queue.put_many([b"%d" % number for number in range(5)])
+    deliver(door, 2)
+    door.queue.get()
+
+    def faster() -> None:
+        other.clock.advance(60)
+        other.client.repair(other.queue.name)
+
+    door.faults.before(step, faster)
+    report = door.client.repair(door.queue.name)
+    assert [] == report.problems
+    assert [b"%d" % number for number in range(5)] == sorted(one.body for one in target.get(100))
+    assert [] == target.get()
+
+
+def test_answers_that_are_lost_move_nothing_twice(open_door: OpenDoor) -> None:
+    door, target = dead_letters(open_door)
+    door.queue.put_many([b"a", b"b"])
+    deliver(door, 2)
+    door.queue.get()
+    for step in ("insert_sink", "insert_bucket", "fill_bucket", "update_sink", "delete_sink"):
+        door.faults.plan(step, Fault.TIMEOUT_AFTER)
+    door.client.repair(door.queue.name)
+    assert [b"a", b"b"] == sorted(one.body for one in target.get(100))
+    assert 0 == door.queue.stats().dead
+
+
+# --- drop -----------------------------------------------------------------------------------------
+
+
+def drain(door: Door, count: int) -> None:
+    door.queue.put_many([b"m"] * count)
+    while messages := door.queue.get(100):
+        door.queue.ack(messages)
+
+
+def test_what_is_done_is_dropped_when_it_has_rested(door: Door) -> None:
+    drain(door, 25)
+    door.queue.put(b"left")
+    assert 0 == door.client.repair(door.queue.name).queues[0].dropped
+    door.clock.advance(60)
+    assert 3 == door.client.repair(door.queue.name).queues[0].dropped
+    assert {"open": 1} == door.queue.stats().buckets
+    assert [b"left"] == [one.body for one in door.queue.get()]
+
+
+@pytest.mark.invariant("I9")
+def test_p14_what_lands_after_the_drop_stays_shadowed(door: Door) -> None:
+    """The drop is written a day ahead: late and hinted writes lose against it [P27]."""
+    drain(door, 10)
+    door.clock.advance(60)
+    assert 1 == door.client.repair(door.queue.name).queues[0].dropped
+    door.write(FIRST, 0, b"late")
+    assert [] == door.store.messages.scan(door.lane.lane_id, FIRST)
+
+
+@pytest.mark.parametrize("step", ["drop_messages", "advance_pointer", "delete_bucket"])
+def test_a_drop_that_dies_before_any_step_is_finished_by_the_next(
+    open_door: OpenDoor, step: str
+) -> None:
+    door, other = open_door(), open_door()
+    drain(door, 25)
+    door.clock.advance(60)
+    door.faults.before(step, crash)
+    with pytest.raises(Crash):
+        door.client.repair(door.queue.name)
+    other.clock.advance(60)
+    other.client.repair(other.queue.name)
+    assert [] == other.queue.get()
+    assert 3 == other.store.pointers.read(other.lane.lane_id).repair
+    other.queue.put(b"new")
+    assert [b"new"] == [one.body for one in other.queue.get()]
+
+
+def test_p14_a_bucket_above_one_that_waits_is_not_dropped_from_under_it(door: Door) -> None:
+    door.queue.put(b"long")
+    door.queue.get(visibility_timeout=86_400)
+    drain(door, 15)
+    door.clock.advance(60)
+    assert 0 == door.client.repair(door.queue.name).queues[0].dropped
+    assert 1 == door.queue.stats().invisible
+
+
+# --- halves ---------------------------------------------------------------------------------------
+
+
+def test_a_seal_that_was_left_half_way_is_finished(door: Door) -> None:
+    door.queue.put(b"m")
+    door.faults.before("scan_messages", crash)
+    with pytest.raises(Crash):
+        door.queue.get()
+    assert Status.SEALING is door.value(0).status
+    assert 1 == door.client.repair(door.queue.name).queues[0].seals_finished
+    assert [b"m"] == [one.body for one in door.queue.get()]
+
+
+def test_a_lease_whose_hint_is_lost_comes_back(door: Door) -> None:
+    door.queue.put(b"m")
+    door.faults.before("write_hint", lambda: None)
+    message = door.queue.get(visibility_timeout=5)
+    keyspace = door.session.keyspace
+    hours = {int(one.visible_until.timestamp()) // 3_600 for one in message if one.visible_until}
+    for hour in hours:
+        door.session._session.execute(
+            f"DELETE FROM {keyspace}.expiry WHERE lane = %s AND hour = %s",  # noqa: S608
+            (door.lane.lane_id, hour),
+        )
+    door.clock.advance(6)
+    assert [] == door.queue.get()
+    assert 1 == door.client.repair(door.queue.name).queues[0].hints_written
+    assert [b"m"] == [one.body for one in door.queue.get()]
+
+
+def test_one_queue_that_cannot_be_healed_stops_no_other(open_door: OpenDoor) -> None:
+    door, target = dead_letters(open_door, max_deliveries=1)
+    door.queue.put(b"m")
+    deliver(door, 1)
+    target.delete()
+    report = door.client.repair()
+    assert any("dead" in problem for problem in report.problems)
+    assert door.queue.name in {one.queue for one in report.queues}
+    assert json.dumps(report.to_dict())
+    assert 1 == door.queue.stats().dead
+
+
+def test_a_queue_that_is_not_there_is_named(door: Door) -> None:
+    with pytest.raises(cassieq.QueueNotFound, match=r"no\.such"):
+        door.client.repair("no.such")
+
+
+def test_r14_the_row_of_a_move_goes_when_the_move_is_over(open_door: OpenDoor) -> None:
+    door, target = dead_letters(open_door)
+    door.queue.put(b"m")
+    deliver(door, 2)
+    door.queue.get()
+    (part,) = door.value(0).dead
+    door.client.repair(door.queue.name)
+    assert door.store.sinks.read(f"dead:{part.set_id}") is None
+    assert [b"m"] == [one.body for one in target.get()]
