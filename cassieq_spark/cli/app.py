@@ -1,36 +1,67 @@
-"""Puts the command groups together, and turns errors into exit codes."""
+"""Puts the commands together."""
 
 from __future__ import annotations
 
+import io
+import logging
 import sys
 from typing import Annotated
 
 import typer
 
 from cassieq_spark import __version__
-from cassieq_spark.cli import cassandra
-from cassieq_spark.cli.output import FAILED, USAGE, print_error
-from cassieq_spark.errors import CassieqError, UsageError
+from cassieq_spark.cli import cassandra, load, messages, queue, watch
+from cassieq_spark.cli.exits import Commands
+from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.output import Json, print_json, print_rows
+from cassieq_spark.cli.settings import Connection
 
 app = typer.Typer(
     name="cassieq",
     help="A message queue stored in Apache Cassandra, run by Apache Spark.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # a user's mistake gets one line; a bug its plain traceback
+    cls=Commands,
 )
+app.command()(messages.put)
+app.command()(messages.get)
+app.command()(messages.ack)
+app.command()(messages.peek)
+app.command()(watch.watch)
+app.command()(load.produce)
+app.command()(load.consume)
+app.add_typer(queue.app, name="queue")
+app.command()(queue.bootstrap)
+app.command()(queue.repair)
+
+
+@app.command()
+@connected
+def config(connection: Connection, *, as_json: Json = False) -> None:
+    """Show each option of the connection, and where it comes from; no secrets."""
+    found = connection.settings()
+    if as_json:
+        print_json(
+            *({"option": one.option.name, "value": one.shown, "from": one.origin} for one in found)
+        )
+    else:
+        rows = [[one.option.name, one.shown or "", one.origin] for one in found]
+        print_rows(["OPTION", "VALUE", "FROM"], rows)
+
+
 app.add_typer(cassandra.app, name="cassandra")
 
 
 def main() -> None:
-    """Run one command and exit: 0 done, 1 failed, 2 usage."""
-    try:
-        app()
-    except UsageError as error:
-        print_error(error)
-        sys.exit(USAGE)
-    except CassieqError as error:
-        print_error(error)
-        sys.exit(FAILED)
+    """Run one command and exit with one of `exits.EXIT_CODES`."""
+    # Whatever a body or a name holds, a terminal that cannot show it is no reason to fail.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    # Our events only: the driver logs tracebacks of what we raise as an error of one line.
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.getLogger("cassieq_spark").addHandler(handler)
+    app()
 
 
 def _print_version(wanted: bool) -> None:

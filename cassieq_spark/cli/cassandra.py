@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cassieq_spark.cli.output import FAILED, print_note, print_result
+from cassieq_spark.cli.exits import FAILED
+from cassieq_spark.cli.output import Json, print_note, print_result
 from cassieq_spark.embedded import daemon
 from cassieq_spark.embedded.daemon import DaemonState, DaemonStatus
 from cassieq_spark.embedded.jars import CASSANDRA_VERSION, cassandra_jars
@@ -24,7 +25,6 @@ DataDir = Annotated[
         "--data-dir", help="Where it keeps everything; by default the user's data directory."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
 @app.command()

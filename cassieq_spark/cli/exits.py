@@ -1,0 +1,116 @@
+"""How a command ends: exit codes, signals, and a reader that went away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import typer
+from typer.core import TyperGroup
+
+from cassieq_spark.cli.output import print_error
+from cassieq_spark.errors import CassieqError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from cassieq_spark.clock import Clock
+
+FAILED: Final = 1
+USAGE: Final = 2
+NOTHING: Final = 3
+"""Asked for messages, there were none, or fewer than were asked for."""
+
+OF_SIGNAL: Final = 128
+"""As shells count: 130 after Ctrl-C, 141 where nobody reads standard output any more."""
+
+EXIT_CODES: Final[dict[int, str]] = {
+    0: "done",
+    FAILED: "failed: the error is on standard error, with its code in brackets; `ack`: a receipt "
+    "was stale, or its outcome is unknown; `purge` and `delete`: you said no",
+    USAGE: "usage: an unknown flag or option, or a value that cannot be; nothing was done",
+    NOTHING: "nothing there: `get` and `peek` found no message, `consume` fewer than `--count`",
+    OF_SIGNAL + signal.SIGINT: "interrupted by Ctrl-C before it was done",
+    OF_SIGNAL + signal.SIGPIPE: "whoever read standard output has stopped reading",
+    OF_SIGNAL + signal.SIGTERM: "terminated before it was done",
+}
+"""For the guide; a test compares."""
+
+SLICE_S: Final = 0.1
+"""So soon a pause notices a signal."""
+
+
+class Commands(TyperGroup):
+    """A command group whose errors are exit codes, however it is called."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        with _exit_codes():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _exit_codes() -> Iterator[None]:
+    try:
+        yield
+        sys.stdout.flush()
+    except UsageError as error:
+        print_error(error)
+        raise typer.Exit(USAGE) from error
+    except CassieqError as error:
+        print_error(error)
+        raise typer.Exit(FAILED) from error
+    except BrokenPipeError as error:
+        # As Python's documentation has it (signal, "Note on SIGPIPE"): what a buffer still holds
+        # may raise once more when the interpreter ends, and would be printed as ignored.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(OF_SIGNAL + signal.SIGPIPE) from error
+    except KeyboardInterrupt as error:
+        raise typer.Exit(OF_SIGNAL + signal.SIGINT) from error
+
+
+class Interrupt:
+    """SIGINT and SIGTERM as a flag, while a command holds leases.
+
+    An exception out of the middle of a get would lose the receipts of what it had just claimed, and
+    with them the means to give it back. A second signal is that exception: the user insists.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __bool__(self) -> bool:
+        """Whether a signal came."""
+        return self.number is not None
+
+    def __enter__(self) -> Self:
+        """Take the signals over."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Hand them back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def pause_until(self, clock: Clock, moment_s: float) -> None:
+        """Return at a monotonic moment, or when a signal comes."""
+        # Not Event.wait: a handler that sets an event while its waiter holds the lock hangs.
+        while not self and (left_s := moment_s - clock.monotonic()) > 0:
+            clock.wait(min(left_s, SLICE_S))
+
+    def end(self, *, is_done: bool) -> None:
+        """Exit with the signal's code, if one came before the command was done."""
+        if self.number is not None and not is_done:
+            raise typer.Exit(OF_SIGNAL + self.number)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - how it is called
+        if self.number is not None:
+            raise KeyboardInterrupt
+        self.number = number

@@ -1,0 +1,132 @@
+"""Flags that are made from the options table, for the commands that take those options."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cassieq_spark.cli.settings import (
+    FILE_NAME,
+    Connection,
+    find_file,
+    options_of,
+    queue_setting,
+)
+from cassieq_spark.options.values import show_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cassieq_spark.options import Option
+
+CONNECTION: Final = "Connection: --some-name, or the variable CASSIEQ_SOME_NAME"
+
+CONFIG_FLAG: Final = inspect.Parameter(
+    "config_file",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            help=f"TOML file; by default ./{FILE_NAME}, else that of the user's directory.",
+            rich_help_panel=CONNECTION,
+            show_default=False,
+        ),
+    ],
+)
+
+
+def connected(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the connection's flags to a command, which gets them as ``connection``.
+
+    Secrets have no flag: everybody on a machine can read its processes' arguments.
+    """
+    options = [option for option in options_of("connection") if not option.is_secret]
+    flags = {_parameter(option): option for option in options}
+
+    def build(given: dict[str, Any]) -> Connection:
+        file = find_file(given.pop(CONFIG_FLAG.name))
+        return Connection({flags[name].name: value for name, value in given.items()}, file)
+
+    added = [_flag(option, CONNECTION) for option in options]
+    return _with(command, "connection", [*added, CONFIG_FLAG], build)
+
+
+def with_queue_settings(*, without: Iterable[str] = ()) -> Callable[[Any], Callable[..., None]]:
+    """Add a queue's settings to a command, which gets those that were given as ``settings``."""
+    options = [option for option in options_of("queue") if option.name not in without]
+
+    def build(given: dict[str, Any]) -> dict[str, Any]:
+        return {
+            option.name: queue_setting(option, value, flag_of(option))
+            for option in options
+            if (value := given[_parameter(option)]) is not None
+        }
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        return _with(command, "settings", [_flag(option, "Settings") for option in options], build)
+
+    return add
+
+
+def flag_of(option: Option) -> str:
+    """``sslCaFile`` is ``--ssl-ca-file``, as its variable is CASSIEQ_SSL_CA_FILE."""
+    return "--" + option.variable.partition("_")[2].lower().replace("_", "-")
+
+
+def _parameter(option: Option) -> str:
+    return flag_of(option)[2:].replace("-", "_")
+
+
+def _flag(option: Option, panel: str) -> inspect.Parameter:
+    sample = option.example if option.default is None else option.default
+    is_time = option.unit == "seconds"
+    kind: Any = type(sample) if isinstance(sample, int) and not is_time else str
+    name = flag_of(option)
+    text = [option.doc]
+    if option.default is not None:
+        shown = show_seconds(option.default) if is_time else str(option.default).lower()
+        text.append(f"Default: {shown}.")
+    info = typer.Option(
+        f"{name}/--no{name[1:]}" if kind is bool else name,
+        help=" ".join(text),
+        metavar="TIME" if is_time else None,
+        rich_help_panel=panel,
+        show_default=False,
+    )
+    return inspect.Parameter(
+        _parameter(option),
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, info],
+    )
+
+
+def _with(
+    command: Callable[..., None],
+    name: str,
+    added: list[inspect.Parameter],
+    build: Callable[[dict[str, Any]], object],
+) -> Callable[..., None]:
+    """A command that has the added parameters in place of one, which is built from them."""
+
+    @functools.wraps(command)
+    def outer(**given: Any) -> None:
+        own = {one.name: given.pop(one.name) for one in added}
+        command(**given, **{name: build(own)})
+
+    # typer asks a function for its signature, so a flag that no def spells out needs this one.
+    signature = inspect.signature(command, eval_str=True)
+    kept = [
+        one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for one in signature.parameters.values()
+        if one.name != name
+    ]
+    outer.__signature__ = signature.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]  # functions have it, mypy does not know
+    outer.__annotations__ = {one.name: one.annotation for one in [*kept, *added]}
+    return outer

@@ -1,0 +1,68 @@
+"""Standard input by lines, in batches that are as large as what has already come."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from cassieq_spark.errors import BodyInvalid, OptionInvalid
+from cassieq_spark.model.sizes import MAX_BODY_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+READ_BYTES: Final = 256 * 1024
+
+STDIN: Final = "-"
+
+
+def batches(source: BinaryIO | None = None) -> Iterator[list[bytes]]:
+    r"""Lines without their ``\n``, as many together as one read brings.
+
+    So ``cat file`` goes in large batches, and ``tail -f`` line by line, without a timer.
+
+    Raises:
+        BodyInvalid: A line is longer than a body may be; it is not kept in memory to its end.
+    """
+    stream: BinaryIO = sys.stdin.buffer if source is None else source
+    rest = b""
+    number = 0
+    while read := _read_some(stream):
+        *lines, rest = (rest + read).split(b"\n") if b"\n" in read else (rest + read,)
+        if len(rest) > MAX_BODY_BYTES:
+            raise BodyInvalid(
+                f"line {number + len(lines) + 1} of standard input has more than "
+                f"{MAX_BODY_BYTES:,} bytes, which no body may have; {number:,} lines before it "
+                "are put. Is it one message? Then: --file -"
+            )
+        if lines:
+            yield lines
+        number += len(lines)
+    if rest:
+        yield [rest]
+
+
+def whole(path: Path) -> bytes:
+    """A file as one body; ``-`` is standard input.
+
+    Raises:
+        OptionInvalid: It cannot be read.
+    """
+    # One byte more than allowed is enough for the error that says so.
+    try:
+        if str(path) == STDIN:
+            return sys.stdin.buffer.read(MAX_BODY_BYTES + 1)
+        with path.open("rb") as file:
+            return file.read(MAX_BODY_BYTES + 1)
+    except OSError as error:
+        raise OptionInvalid(
+            f"--file {path} cannot be read: {error.strerror}. Name one that can"
+        ) from error
+
+
+def _read_some(stream: BinaryIO) -> bytes:
+    """What is there, at least one byte; none at the end."""
+    read_now = getattr(stream, "read1", stream.read)
+    found: bytes = read_now(READ_BYTES)
+    return found

@@ -1,0 +1,291 @@
+"""``cassieq produce`` and ``cassieq consume``: load on a queue, at a rate, with what it took."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from cassieq_spark.cli.exits import NOTHING, Interrupt
+from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.messages import LOOK_S, give_back
+from cassieq_spark.cli.output import Json, print_result
+from cassieq_spark.cli.queue import QueueName
+from cassieq_spark.cli.settings import Connection, seconds
+from cassieq_spark.clock import Clock, SystemClock
+from cassieq_spark.entropy import generator
+from cassieq_spark.model.sizes import MAX_BODY_BYTES
+from cassieq_spark.options.arguments import MOST_MESSAGES
+from cassieq_spark.queue.handle import Queue
+from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.verdict import Verdict
+
+PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "p99_9": 99.9, "max": 100}
+
+LARGEST_BATCH = 1_000
+"""Of `produce`, where no --batch says otherwise."""
+
+PER_SECOND = 20
+"""Batches a second at a --rate: none waits long to fill."""
+
+Rate = Annotated[
+    float | None,
+    typer.Option(min=0.001, metavar="N", help="Messages a second. Default: as fast as it goes."),
+]
+Count = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="End after so many. Default: at Ctrl-C.")
+]
+
+
+@dataclass(slots=True, kw_only=True)
+class Load:
+    """What was done so far.
+
+    Attributes:
+        call_s: Per call, seconds.
+        age_s: Per message, seconds from its put to the claim that got it, by the cluster's clock.
+    """
+
+    clock: Clock
+    rate: float | None
+    began_s: float = 0.0
+    ended_s: float = 0.0
+    messages: int = 0
+    size_bytes: int = 0
+    call_s: array[float] = field(default_factory=lambda: array("d"))
+    age_s: array[float] = field(default_factory=lambda: array("d"))
+    more: dict[str, int] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """The clock runs from here: what came before was connecting."""
+        self.began_s = self.ended_s = self.clock.monotonic()
+
+    def due_s(self) -> float:
+        """When the next batch is to go, monotonic."""
+        if self.rate is None:
+            return self.clock.monotonic()
+        return self.began_s + self.messages / self.rate
+
+    def add(self, messages: int, size_bytes: int, since_s: float) -> None:
+        """One call that is over."""
+        self.ended_s = self.clock.monotonic()
+        self.call_s.append(self.ended_s - since_s)
+        self.messages += messages
+        self.size_bytes += size_bytes
+
+    def summary(self, call: str) -> dict[str, Any]:
+        """At the end."""
+        took_s = self.ended_s - self.began_s
+        found: dict[str, Any] = {
+            "messages": self.messages,
+            "bytes": self.size_bytes,
+            "seconds": round(took_s, 3),
+            "messages_per_s": round(self.messages / took_s, 1) if took_s else 0.0,
+            **self.more,
+            f"{call}_ms": _percentiles(self.call_s),
+        }
+        if self.age_s:
+            found["put_to_get_ms"] = _percentiles(self.age_s)
+        return found
+
+
+@connected
+def produce(
+    queue: QueueName,
+    connection: Connection,
+    *,
+    rate: Rate = None,
+    count: Count = None,
+    size: Annotated[
+        int, typer.Option(min=0, max=MAX_BODY_BYTES, metavar="BYTES", help="Of a body.")
+    ] = 100,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST_MESSAGES,
+            metavar="N",
+            help=f"Of one call. Default: {LARGEST_BATCH:,}, or a {PER_SECOND}th of --rate.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Put random messages and print how fast it went.
+
+    At a --rate, a call's time counts from when it was due: one slow call delays the next, and that
+    is part of what a steady producer would see.
+    """
+    at_once = batch or _batch_for(rate)
+    rng = generator()
+    load = Load(clock=SystemClock(), rate=rate)
+    with connection.open() as client, Interrupt() as interrupt:
+        opened = client.queue(queue)
+        with _measured(load, "put", count, as_json=as_json) as advance:
+            while not interrupt and (count is None or load.messages < count):
+                due_s = load.due_s()
+                interrupt.pause_until(load.clock, due_s)
+                if interrupt:
+                    break
+                number = at_once if count is None else min(at_once, count - load.messages)
+                opened.put_many([rng.randbytes(size) for _ in range(number)])
+                load.add(number, number * size, due_s)
+                advance(number)
+    interrupt.end(is_done=count is None or load.messages >= count)
+
+
+@connected
+def consume(
+    queue: QueueName,
+    connection: Connection,
+    *,
+    rate: Rate = None,
+    count: Count = None,
+    batch: Annotated[
+        int, typer.Option(min=1, max=MOST_MESSAGES, metavar="N", help="Most messages in one get.")
+    ] = 100,
+    ack: Annotated[
+        bool, typer.Option("--ack/--no-ack", help="Without, all are given back at the end.")
+    ] = True,
+    visibility_timeout: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Default: the queue's.")
+    ] = None,
+    idle_timeout: Annotated[
+        str | None, typer.Option(metavar="TIME", help="End when none came for so long.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Get and ack messages and print how fast it went. What is not acked at the end is given back.
+
+    Exit code 3 if --idle-timeout ended it before --count.
+    """
+    timeout_s = seconds("--visibility-timeout", visibility_timeout)
+    idle_s = seconds("--idle-timeout", idle_timeout)
+    load = Load(clock=SystemClock(), rate=rate, more={"redelivered": 0})
+    if ack:
+        load.more |= {"stale": 0, "unknown": 0}
+    with connection.open() as client, Interrupt() as interrupt:
+        opened = client.queue(queue)
+        visible_s = opened.settings.visibility_timeout_s if timeout_s is None else timeout_s
+        consumer = _Consumer(queue=opened, load=load, visibility_s=visible_s, acks=ack)
+        with _measured(load, "get_and_ack" if ack else "get", count, as_json=as_json) as advance:
+            try:
+                consumer.run(interrupt, count, batch, idle_s, advance)
+            finally:
+                give_back(opened, consumer.held)
+    is_done = count is None or load.messages >= count
+    interrupt.end(is_done=is_done)
+    if not is_done:
+        raise typer.Exit(NOTHING)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Consumer:
+    """One loop of get and ack.
+
+    Attributes:
+        held: Receipts of what was got and is not acked: what has to be given back.
+    """
+
+    queue: Queue
+    load: Load
+    visibility_s: float
+    acks: bool
+    held: list[str] = field(default_factory=list)
+
+    def run(
+        self,
+        interrupt: Interrupt,
+        count: int | None,
+        batch: int,
+        idle_s: float | None,
+        advance: Callable[[int], None],
+    ) -> None:
+        """Until there is enough, or nothing for too long, or a signal."""
+        clock, load = self.load.clock, self.load
+        last_s = clock.monotonic()
+        while not interrupt and (count is None or load.messages < count):
+            interrupt.pause_until(clock, load.due_s())
+            if interrupt:
+                return
+            since_s = clock.monotonic()
+            left_s = LOOK_S if idle_s is None else max(0.0, last_s + idle_s - since_s)
+            found = self.queue.get(
+                batch if count is None else min(batch, count - load.messages),
+                wait=min(left_s, LOOK_S),
+                visibility_timeout=self.visibility_s,
+            )
+            if found:
+                self.held += [one.receipt for one in found if one.receipt is not None]
+                if interrupt:
+                    return
+                last_s = self._take(found, since_s)
+                advance(len(found))
+            elif idle_s is not None and clock.monotonic() - last_s >= idle_s:
+                return
+
+    def _take(self, found: list[Message], since_s: float) -> float:
+        load = self.load
+        if self.acks:
+            verdicts = self.queue.ack_each(self.held)
+            load.more["stale"] += verdicts.count(Verdict.STALE)
+            load.more["unknown"] += verdicts.count(Verdict.UNKNOWN)
+            # Of an unknown one, a release is refused where the ack took effect: so it is tried.
+            pairs = zip(self.held, verdicts, strict=True)
+            self.held = [one for one, verdict in pairs if verdict is Verdict.UNKNOWN]
+        load.more["redelivered"] += sum(one.delivery_count > 1 for one in found)
+        for one in found:
+            if one.visible_until is not None:
+                until_claim = one.visible_until - one.enqueued_at
+                load.age_s.append(max(0.0, until_claim.total_seconds() - self.visibility_s))
+        load.add(len(found), sum(len(one.body) for one in found), since_s)
+        return load.ended_s
+
+
+@contextmanager
+def _measured(
+    load: Load, call: str, count: int | None, *, as_json: bool
+) -> Iterator[Callable[[int], None]]:
+    """A progress bar on a terminal, and the summary, also of what an error ended."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[speed]:,.0f}/s"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
+    )
+    load.start()
+    try:
+        with bar:
+            task = bar.add_task(call, total=count, speed=0.0)
+
+            def advance(number: int) -> None:
+                took_s = load.clock.monotonic() - load.began_s
+                speed = load.messages / took_s if took_s else 0.0
+                bar.update(task, advance=number, speed=speed)
+
+            yield advance
+    finally:
+        print_result(load.summary(call), as_json=as_json)
+
+
+def _batch_for(rate: float | None) -> int:
+    if rate is None:
+        return LARGEST_BATCH
+    return max(1, min(LARGEST_BATCH, round(rate / PER_SECOND)))
+
+
+def _percentiles(of_s: array[float]) -> dict[str, float]:
+    if not of_s:
+        return {}
+    found = np.percentile(np.frombuffer(of_s), list(PERCENTILES.values()))
+    return {name: round(float(one) * 1e3, 3) for name, one in zip(PERCENTILES, found, strict=True)}

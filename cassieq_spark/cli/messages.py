@@ -1,0 +1,276 @@
+"""``cassieq put``, ``get``, ``ack`` and ``peek``."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cassieq_spark.cli import lines
+from cassieq_spark.cli.exits import FAILED, NOTHING, Interrupt
+from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.output import Json, print_json, print_note, show_text, show_time
+from cassieq_spark.cli.queue import QueueName
+from cassieq_spark.cli.settings import Connection, seconds
+from cassieq_spark.clock import Clock, SystemClock
+from cassieq_spark.errors import (
+    CassieqError,
+    OptionInvalid,
+    PutAmbiguous,
+    ReceiptInvalid,
+    UsageError,
+)
+from cassieq_spark.queue.handle import Queue
+from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.verdict import Verdict
+
+LOOK_S = 1.0
+"""One get of a long wait: so soon Ctrl-C is noticed, and never between a claim and its receipts."""
+
+Max = Annotated[int, typer.Option("--max", metavar="N", help="At most so many messages.")]
+
+
+@connected
+def put(
+    queue: QueueName,
+    connection: Connection,
+    bodies: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="BODY", help="A message each; '-': standard input, a message a line."
+        ),
+    ] = None,
+    *,
+    file: Annotated[
+        Path | None, typer.Option(help="One message: the whole file; '-': standard input.")
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="One word about the messages.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="More words; repeatable.")
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Nobody gets them before: 5s, 2h, 7d.")
+    ] = None,
+    message_id: Annotated[
+        str | None,
+        typer.Option(metavar="UUID", help="Of one message. Default: made of queue and id."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Put messages; prints their message ids. What is printed is stored."""
+    batches = _bodies(bodies or [], file)
+    if message_id is not None and (bodies == [lines.STDIN] or len(bodies or []) > 1):
+        raise UsageError("--message-id names one message: give one body, or --file")
+    more: dict[str, Any] = {
+        "delay": seconds("--delay", delay) or 0,
+        "tag": tag,
+        "headers": dict(map(_header, header or [])),
+        "message_ids": None if message_id is None else [message_id],
+    }
+    with connection.open() as client:
+        opened = client.queue(queue)
+        for batch in batches:
+            try:
+                _print_ids(opened.put_many(batch, **more), as_json=as_json)
+            except PutAmbiguous as error:
+                _print_ids(error.stored, as_json=as_json)
+                for unknown in error.message_ids:
+                    print_note(f"unknown: {unknown}")
+                raise
+
+
+@connected
+def get(
+    queue: QueueName,
+    connection: Connection,
+    *,
+    at_most: Max = 1,
+    wait: Annotated[
+        str, typer.Option(metavar="TIME", help="How long to wait for the first message.")
+    ] = "0",
+    visibility_timeout: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Nobody else gets them before. Default: the queue's."),
+    ] = None,
+    consumer: Annotated[
+        str | None, typer.Option(help="A name that stats show. Default: host and process.")
+    ] = None,
+    ack: Annotated[bool, typer.Option("--ack", help="Ack them once they are printed.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Lease messages; prints receipt and body, a message a line. Exit code 3 if there is none."""
+    wait_s = seconds("--wait", wait) or 0
+    timeout_s = seconds("--visibility-timeout", visibility_timeout)
+    with connection.open() as client, Interrupt() as interrupt:
+        opened = client.queue(queue)
+        found = get_unless(
+            interrupt,
+            SystemClock(),
+            wait_s,
+            lambda look_s: opened.get(
+                at_most, wait=look_s, visibility_timeout=timeout_s, consumer=consumer
+            ),
+        )
+        if interrupt:
+            give_back(opened, found)
+        interrupt.end(is_done=False)
+        try:
+            _print_messages(found, as_json=as_json)
+        except BrokenPipeError:
+            give_back(opened, found)
+            raise
+        if ack:
+            opened.ack(found)
+    if not found:
+        raise typer.Exit(NOTHING)
+
+
+@connected
+def peek(
+    queue: QueueName, connection: Connection, *, at_most: Max = 10, as_json: Json = False
+) -> None:
+    """Look at visible messages, which stay visible. Exit code 3 if there is none."""
+    with connection.open() as client:
+        found = client.queue(queue).peek(at_most)
+    _print_messages(found, as_json=as_json)
+    if not found:
+        raise typer.Exit(NOTHING)
+
+
+@connected
+def ack(
+    queue: QueueName,
+    connection: Connection,
+    receipts: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RECEIPT", help="'-': from standard input, also lines as `get` prints them."
+        ),
+    ],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Say that messages are done. Exit code 1 if a receipt is stale or its outcome unknown."""
+    counts: Counter[Verdict] = Counter()
+    with connection.open() as client:
+        opened = client.queue(queue)
+        for batch in _receipts(receipts):
+            verdicts = opened.ack_each(batch)
+            counts.update(verdicts)
+            pairs = list(zip(batch, verdicts, strict=True))
+            if as_json:
+                print_json(*({"receipt": one, "verdict": str(verdict)} for one, verdict in pairs))
+            else:
+                typer.echo("\n".join(f"{verdict}\t{one}" for one, verdict in pairs))
+    if counts[Verdict.STALE] or counts[Verdict.UNKNOWN]:
+        print_note(", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
+        raise typer.Exit(FAILED)
+
+
+def get_unless(interrupt: Interrupt, clock: Clock, wait_s: float, look: Any) -> list[Message]:
+    """What ``look`` (a get that waits so many seconds) brings first, for as long as may be waited.
+
+    Not one long get: a signal would have to wait for its end, or tear it apart.
+    """
+    deadline_s = clock.monotonic() + wait_s
+    while True:
+        left_s = max(0.0, deadline_s - clock.monotonic())
+        found: list[Message] = look(min(left_s, LOOK_S))
+        if found or interrupt or left_s <= LOOK_S:
+            return found
+
+
+def give_back(queue: Queue, messages: Sequence[Message | str]) -> None:
+    """Release what is held and will not be acked; if that fails, the leases run out."""
+    if messages:
+        with suppress(CassieqError):
+            queue.release(messages)
+
+
+def as_object(message: Message) -> dict[str, Any]:
+    """As JSON has it; a body that is no UTF-8 is base64, and says so."""
+    try:
+        body = {"body": message.body.decode("utf-8")}
+    except UnicodeDecodeError:
+        body = {"body": base64.b64encode(message.body).decode("ascii"), "encoding": "base64"}
+    return {
+        "message_id": message.message_id,
+        "id": message.id,
+        **body,
+        "tag": message.tag,
+        "headers": dict(message.headers),
+        "receipt": message.receipt,
+        "delivery_count": message.delivery_count,
+        "enqueued_at": show_time(message.enqueued_at),
+        "visible_until": show_time(message.visible_until),
+    }
+
+
+def _print_messages(messages: Sequence[Message], *, as_json: bool) -> None:
+    if as_json:
+        print_json(*map(as_object, messages))
+    elif messages:
+        typer.echo("\n".join(map(_line, messages)))
+
+
+def _line(message: Message) -> str:
+    """Receipt, or where there is none the message id, and the body."""
+    shown = as_object(message)
+    body = f"base64:{shown['body']}" if "encoding" in shown else show_text(shown["body"])
+    return f"{message.receipt or message.message_id}\t{body}"
+
+
+def _print_ids(ids: Sequence[str], *, as_json: bool) -> None:
+    if as_json:
+        print_json(*({"message_id": one} for one in ids))
+    elif ids:
+        typer.echo("\n".join(ids))
+
+
+def _bodies(bodies: list[str], file: Path | None) -> Iterator[list[bytes]]:
+    if bool(bodies) is (file is not None):
+        raise UsageError("give bodies, '-' for the lines of standard input, or --file: one of them")
+    if file is not None:
+        return iter([[lines.whole(file)]])
+    if bodies == [lines.STDIN]:
+        return lines.batches()
+    if lines.STDIN in bodies:
+        raise UsageError("'-' is standard input, and stands alone; other bodies go in another put")
+    # The bytes that were typed, also those that are no text in this locale.
+    return iter([[os.fsencode(body) for body in bodies]])
+
+
+def _header(given: str) -> tuple[str, str]:
+    name, is_there, value = given.partition("=")
+    if not is_there or not name:
+        raise OptionInvalid(f"--header is {show_text(given)!r}, allowed: NAME=VALUE")
+    return name, value
+
+
+def _receipts(given: list[str]) -> Iterator[list[str]]:
+    if given != [lines.STDIN]:
+        return iter([given])
+    return (
+        found for batch in lines.batches() if (found := [_receipt(one) for one in batch if one])
+    )
+
+
+def _receipt(line: bytes) -> str:
+    """Of a line with a receipt only, or one that `get` has printed, as text or as JSON."""
+    text = line.decode("utf-8", errors="replace").rstrip("\r")
+    if not text.startswith("{"):
+        return text.partition("\t")[0]
+    try:
+        return str(json.loads(text)["receipt"])
+    except (ValueError, KeyError) as error:
+        raise ReceiptInvalid(
+            "a line of standard input is JSON without a 'receipt'. Pass lines as `get --json` "
+            "prints them, or receipts alone"
+        ) from error

@@ -1,0 +1,226 @@
+"""``cassieq queue``: create, list, show, alter, purge, delete; and ``bootstrap``, ``repair``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from cassieq_spark.cli.exits import FAILED, Commands
+from cassieq_spark.cli.flags import connected, flag_of, with_queue_settings
+from cassieq_spark.cli.output import (
+    Json,
+    print_json,
+    print_note,
+    print_result,
+    print_rows,
+    show_text,
+    show_time,
+)
+from cassieq_spark.cli.settings import Connection, options_of
+from cassieq_spark.client import QueueInfo
+from cassieq_spark.errors import OptionInvalid, UsageError
+from cassieq_spark.queue.handle import Queue
+from cassieq_spark.queue.life import FIXED
+from cassieq_spark.queue.look import QueueStats
+from cassieq_spark.queue.message import time_of
+
+app = typer.Typer(help="Whole queues.", no_args_is_help=True, cls=Commands)
+
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@connected
+def bootstrap(
+    connection: Connection,
+    *,
+    replication: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DATACENTER=N",
+            help="Copies in a data centre; once for each. Default: one in this one, "
+            "fit for trying out only. A keyspace that is there keeps its own.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Create the keyspace and its tables, where they are missing."""
+    copies = dict(_copies(one) for one in replication or [])
+    with connection.open() as client:
+        client.bootstrap({"class": "NetworkTopologyStrategy", **copies} if copies else None)
+        print_result({"keyspace": connection.value("keyspace"), "is_ready": True}, as_json=as_json)
+
+
+@connected
+def repair(
+    connection: Connection,
+    queue: Annotated[
+        str | None, typer.Argument(metavar="QUEUE", help="Default: all of this data centre.")
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """One repair pass: finish what others left half-way, move the dead, drop what is done.
+
+    Exit code 1 if something could not be done: it is in the report.
+    """
+    with connection.open() as client:
+        report = client.repair(queue)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        found = report.to_dict()["queues"]
+        titles = [name for name in found[0] if name != "problems"] if found else ["queue"]
+        print_rows(titles, [[one[name] for name in titles] for one in found])
+        for name in report.deletions_finished:
+            typer.echo(f"deletion of {name} finished")
+    for problem in report.problems:
+        print_note(problem)
+    if report.problems:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+@connected
+@with_queue_settings()
+def create(
+    queue: QueueName,
+    connection: Connection,
+    settings: dict[str, Any],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Create a queue, or find it there with the same settings.
+
+    What no flag says is taken from the configuration file's section `queue`, then the defaults.
+    """
+    from_file = connection.file.sections.get("queue", {})
+    with connection.open() as client:
+        created = client.create_queue(queue, **{**from_file, **settings})
+        print_result(_settings(created), as_json=as_json)
+
+
+@app.command("list")
+@connected
+def list_queues(connection: Connection, *, as_json: Json = False) -> None:
+    """Every queue of the keyspace, by name."""
+    with connection.open() as client:
+        found = client.queues()
+    if as_json:
+        print_json(*map(_info, found))
+    elif found:
+        rows = [
+            [one.name, show_time(time_of(one.created_us)), one.home_datacenter] for one in found
+        ]
+        print_rows(["QUEUE", "CREATED", "DATACENTER"], rows)
+
+
+@app.command()
+@connected
+def show(queue: QueueName, connection: Connection, *, as_json: Json = False) -> None:
+    """A queue's settings, and what is in it."""
+    with connection.open() as client:
+        found = client.queue(queue)
+        result = {**_settings(found), "stats": stats_of(found.stats())}
+    print_result(result, as_json=as_json)
+
+
+@app.command()
+@connected
+@with_queue_settings(without=FIXED)
+def alter(
+    queue: QueueName,
+    connection: Connection,
+    settings: dict[str, Any],
+    *,
+    reset: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SETTING", help="Put a setting back to its default; repeatable."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Change settings of a queue; who has it open sees them within ten seconds."""
+    changes = {**settings, **dict.fromkeys(map(_setting, reset or []))}
+    if both := sorted(settings.keys() & set(map(_setting, reset or []))):
+        raise OptionInvalid(f"{', '.join(both)}: both set and reset. Leave one out")
+    if not changes:
+        raise UsageError(
+            f"nothing to change of queue {queue!r}: give a setting, or --reset SETTING"
+        )
+    with connection.open() as client:
+        print_result(_settings(client.alter_queue(queue, **changes)), as_json=as_json)
+
+
+@app.command()
+@connected
+def purge(
+    queue: QueueName, connection: Connection, *, yes: Yes = False, as_json: Json = False
+) -> None:
+    """Drop all messages: visible, leased, delayed and dead."""
+    _make_sure(f"Drop all messages of queue {queue!r}?", yes=yes)
+    with connection.open() as client:
+        print_result({"queue": queue, "purged": client.queue(queue).purge()}, as_json=as_json)
+
+
+@app.command()
+@connected
+def delete(
+    queue: QueueName, connection: Connection, *, yes: Yes = False, as_json: Json = False
+) -> None:
+    """End a queue with all it holds."""
+    _make_sure(f"Delete queue {queue!r} with all it holds?", yes=yes)
+    with connection.open() as client:
+        client.delete_queue(queue)
+    print_result({"queue": queue, "deleted": True}, as_json=as_json)
+
+
+def stats_of(stats: QueueStats) -> dict[str, Any]:
+    """For people and programs."""
+    found = asdict(stats)
+    found["oldest_age_s"] = found.pop("oldest_age")
+    return found
+
+
+def _settings(queue: Queue) -> dict[str, Any]:
+    return {"queue": queue.name, **asdict(queue.settings)}
+
+
+def _info(info: QueueInfo) -> dict[str, Any]:
+    return {
+        "queue": info.name,
+        **asdict(info.settings),
+        "home_datacenter": info.home_datacenter,
+        "created_at": show_time(time_of(info.created_us)),
+    }
+
+
+def _setting(given: str) -> str:
+    """By its name or its flag's: ``max_deliveries``, ``max-deliveries``."""
+    known = {option.name: option for option in options_of("queue") if option.name not in FIXED}
+    name = given.removeprefix("--").replace("-", "_")
+    if name not in known:
+        flags = ", ".join(flag_of(option)[2:] for option in known.values())
+        raise OptionInvalid(f"--reset is {show_text(given)!r}, allowed: {flags}")
+    return name
+
+
+def _copies(given: str) -> tuple[str, int]:
+    datacenter, _, number = given.rpartition("=")
+    if not datacenter or not number.isascii() or not number.isdigit():
+        raise OptionInvalid(
+            f"--replication is {show_text(given)!r}, allowed: DATACENTER=N, such as 'datacenter1=3'"
+        )
+    return datacenter, int(number)
+
+
+def _make_sure(question: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} There is no terminal to ask on: say so with --yes")
+    if not typer.confirm(question, err=True):
+        print_note("Nothing was done")
+        raise typer.Exit(FAILED)

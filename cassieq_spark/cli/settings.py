@@ -1,0 +1,221 @@
+"""Options of a command: its flags, then ``CASSIEQ_*`` variables, then a TOML file, then defaults.
+
+tomllib and the options table, not pydantic-settings: that one wants each option declared again, as
+the field of a model, and the table is the one place that has names, ranges and defaults.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import reprlib
+import sys
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import platformdirs
+import typer
+
+from cassieq_spark.client import Client
+from cassieq_spark.embedded import daemon
+from cassieq_spark.embedded.daemon import DaemonState
+from cassieq_spark.errors import OptionInvalid, OptionUnknown
+from cassieq_spark.options import OPTIONS, Option, Scope, parse_connection, values
+from cassieq_spark.options.values import HIDDEN, NotAllowed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FILE_NAME: Final = "cassieq.toml"
+
+SECTIONS: Final[dict[str, frozenset[Scope]]] = {
+    "connection": frozenset({Scope.CONNECTION}),
+    "source": frozenset({Scope.SOURCE, Scope.READ}),
+    "sink": frozenset({Scope.SINK}),
+    "queue": frozenset({Scope.QUEUE}),
+}
+"""Of the file."""
+
+_ANY_TIME: Final = values.seconds(0, 36_500 * 86_400.0)
+"""How a time is written; its range is the option's own affair."""
+
+
+def options_of(section: str) -> list[Option]:
+    """What a section of the file may set; what all have in common is in ``connection`` only."""
+    return [
+        option
+        for option in OPTIONS
+        if option.scopes & SECTIONS[section]
+        and option.has_variable
+        and (section == "connection" or Scope.CONNECTION not in option.scopes)
+    ]
+
+
+def seconds(name: str, given: str | None) -> float | None:
+    """A time as a flag has it, ``30``, ``500ms``, ``5m``.
+
+    Raises:
+        OptionInvalid: It is none; names the flag.
+    """
+    try:
+        return None if given is None else _ANY_TIME.parse(given)
+    except NotAllowed as error:
+        raise OptionInvalid(
+            f"{name} is {reprlib.repr(given)}, allowed: seconds, or text such as '500ms', '30s', "
+            "'5m', '12h', '7d'"
+        ) from error
+
+
+def queue_setting(option: Option, given: Any, name: str) -> Any:
+    """As `Client.create_queue` takes it: times are numbers there, and text in a terminal."""
+    return seconds(name, given) if option.unit == "seconds" and isinstance(given, str) else given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One option's value and where it came from: a line of ``cassieq config``."""
+
+    option: Option
+    value: Any
+    origin: str
+
+    @property
+    def shown(self) -> str | None:
+        """For people and logs."""
+        if self.value is None:
+            return None
+        return HIDDEN if self.option.is_secret else str(self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A configuration file that was read and checked; without a path there is none."""
+
+    path: Path | None = None
+    sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def get(self, section: str, name: str) -> Any:
+        """A value, or None."""
+        return self.sections.get(section, {}).get(name)
+
+
+def find_file(given: Path | None) -> File:
+    """Read the file that was named, else ``./cassieq.toml``, else that of the user's directory.
+
+    The first that is there, alone: what is in force can then be read in one place.
+
+    Raises:
+        OptionInvalid: It cannot be read, is no TOML, or has a value that cannot be.
+        OptionUnknown: It has a section or an option that there is none of.
+    """
+    if given is not None:
+        return _read_file(given)
+    for path in (Path(FILE_NAME), platformdirs.user_config_path("cassieq") / FILE_NAME):
+        if path.is_file():
+            return _read_file(path)
+    return File()
+
+
+class Connection:
+    """How a command reaches Cassandra; connects when it is told to."""
+
+    def __init__(self, flags: Mapping[str, Any], file: File) -> None:
+        """Look, but do not connect.
+
+        Args:
+            flags: By the options' names; None where one was not given.
+        """
+        self._flags = flags
+        self.file = file
+
+    def settings(self) -> list[Setting]:
+        """Every option of the connection, with where it comes from; nothing is checked."""
+        return [self._setting(option) for option in options_of("connection")]
+
+    def value(self, name: str) -> Any:
+        """Of one option, as it was given."""
+        return next(one.value for one in self.settings() if one.option.name == name)
+
+    def open(self) -> Client:
+        """Connect.
+
+        Raises:
+            OptionInvalid: There are no contact points, or a value cannot be.
+            StoreError: As `cassieq_spark.connect`.
+        """
+        # A variable is left to the parser: its error then names the variable.
+        settings = self.settings()
+        known = {one.option.name: one.value for one in settings}
+        given = {
+            one.option.name: one.value
+            for one in settings
+            if one.value is not None and one.origin not in ("default", one.option.variable)
+        }
+        if known["contactPoints"] is None:
+            raise OptionInvalid(
+                "no contact points: which Cassandra? Give --contact-points host:port, set "
+                f"CASSIEQ_CONTACT_POINTS, write contactPoints into [connection] of {FILE_NAME}, or "
+                "start a local node: cassieq cassandra start"
+            )
+        if known["username"] and known["password"] is None and sys.stdin.isatty():
+            given["password"] = typer.prompt(
+                f"Password of {known['username']}", hide_input=True, err=True
+            )
+        return Client(parse_connection(given))
+
+    def _setting(self, option: Option) -> Setting:
+        if (value := self._flags.get(option.name)) is not None:
+            return Setting(option=option, value=value, origin="flag")
+        if option.variable in os.environ:
+            return Setting(option=option, value=os.environ[option.variable], origin=option.variable)
+        if (value := self.file.get("connection", option.name)) is not None:
+            return Setting(option=option, value=value, origin=str(self.file.path))
+        if option.name == "contactPoints" and (node := _local_node()) is not None:
+            return Setting(option=option, value=node, origin="cassieq cassandra start")
+        return Setting(option=option, value=option.default, origin="default")
+
+
+def _local_node() -> str | None:
+    found = daemon.status(daemon.default_data_dir())
+    return found.contact_points if found.state is DaemonState.UP else None
+
+
+def _read_file(path: Path) -> File:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionInvalid(
+            f"configuration file {path} cannot be read: {error.strerror}. Name another with "
+            "--config"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise OptionInvalid(f"configuration file {path} is no TOML: {error}. Mend it") from error
+    return File(
+        path=path,
+        sections={name: _section(path, name, content) for name, content in document.items()},
+    )
+
+
+def _section(path: Path, name: str, content: object) -> dict[str, Any]:
+    if name not in SECTIONS or not isinstance(content, dict):
+        raise OptionUnknown(
+            f"configuration file {path} has {name!r} at its top, where only the sections "
+            f"{', '.join(f'[{one}]' for one in SECTIONS)} are. Move it into one of them"
+        )
+    known = {option.name: option for option in options_of(name)}
+    found = {}
+    for key, value in content.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"It may have: {', '.join(known)}"
+            raise OptionUnknown(f"{key!r} in [{name}] of {path} is no option. {hint}")
+        option, where = known[key], f"{key!r} in [{name}] of {path}"
+        found[key] = queue_setting(option, value, where) if name == "queue" else value
+        try:
+            option.values.parse(found[key])
+        except NotAllowed as error:
+            shown = HIDDEN if option.is_secret else reprlib.repr(value)
+            raise OptionInvalid(f"{where} is {shown}, allowed: {option.values.allowed}") from error
+    return found

@@ -1,0 +1,123 @@
+"""``cassieq watch``: what is in queues, again and again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from cassieq_spark.cli.exits import Interrupt
+from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.output import Json, print_json, print_note, show_time
+from cassieq_spark.cli.queue import stats_of
+from cassieq_spark.cli.settings import Connection, seconds
+from cassieq_spark.client import Client
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import CassieqError, OptionInvalid, QueueDeleted, QueueNotFound
+from cassieq_spark.queue.handle import Queue
+from cassieq_spark.queue.look import QueueStats
+from cassieq_spark.queue.message import time_of
+
+COLUMNS = ("visible", "invisible", "delayed", "dead")
+
+SHORTEST_S = 0.1
+
+
+@connected
+def watch(
+    connection: Connection,
+    queues: Annotated[
+        list[str] | None, typer.Argument(metavar="QUEUE", help="Default: all, also new ones.")
+    ] = None,
+    *,
+    interval: Annotated[str, typer.Option(metavar="TIME", help="From look to look.")] = "1s",
+    count: Annotated[
+        int | None, typer.Option(min=1, help="End after so many looks. Default: at Ctrl-C.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what is in queues: a table on a terminal, JSON lines elsewhere."""
+    interval_s = seconds("--interval", interval) or 0
+    if interval_s < SHORTEST_S:
+        raise OptionInvalid(f"--interval is {interval}, allowed: {SHORTEST_S} s or more")
+    clock = SystemClock()
+    is_table = not as_json and sys.stdout.isatty()
+    with connection.open() as client, Interrupt() as interrupt, _table(is_table) as live:
+        looker = _Looker(client, queues or [])
+        looks = 0
+        while not interrupt:
+            try:
+                found = looker.look()
+            except CassieqError as error:
+                if not error.retriable:
+                    raise
+                # An observer outlives what it observes: nodes come back.
+                print_note(str(error))
+            else:
+                _show(found, live, show_time(time_of(clock.now_us())))
+            looks += 1
+            if looks == count:
+                break
+            # From the end of a look: one that takes longer than the interval is no busy loop.
+            interrupt.pause_until(clock, clock.monotonic() + interval_s)
+        interrupt.end(is_done=count is None or looks == count)
+
+
+class _Looker:
+    """The queues that are watched, opened once."""
+
+    def __init__(self, client: Client, names: list[str]) -> None:
+        self._client = client
+        self._names = names
+        self._opened: dict[str, Queue] = {}
+
+    def look(self) -> dict[str, QueueStats]:
+        """What is in each now; of all queues, one that is being deleted is left out."""
+        found = {}
+        for name in self._names or [one.name for one in self._client.queues()]:
+            try:
+                if name not in self._opened:
+                    self._opened[name] = self._client.queue(name)
+                found[name] = self._opened[name].stats()
+            except (QueueDeleted, QueueNotFound):
+                self._opened.pop(name, None)
+                if self._names:
+                    raise
+        return found
+
+
+@contextmanager
+def _table(is_wanted: bool) -> Iterator[Live | None]:
+    if not is_wanted:
+        yield None
+        return
+    # Nothing is drawn between looks: no thread that would draw what is a look old.
+    with Live(console=Console(), auto_refresh=False) as live:
+        yield live
+
+
+def _show(found: dict[str, QueueStats], live: Live | None, at: str | None) -> None:
+    if live is None:
+        print_json(*({"at": at, "queue": name, **stats_of(one)} for name, one in found.items()))
+        return
+    live.update(_rendered(found, at), refresh=True)
+
+
+def _rendered(found: dict[str, QueueStats], at: str | None) -> Table:
+    table = Table(caption=at)
+    table.add_column("queue", overflow="fold")
+    for name in (*COLUMNS, "oldest"):
+        table.add_column(name, justify="right")
+    table.add_column("consumers", overflow="fold")
+    for name, one in found.items():
+        numbers: list[Any] = [getattr(one, column) for column in COLUMNS]
+        oldest = "" if one.oldest_age is None else f"{one.oldest_age:,.1f} s"
+        holders = ", ".join(f"{who} {number:,}" for who, number in one.consumers.items())
+        table.add_row(name, *(f"{number:,}" for number in numbers), oldest, holders)
+    return table
