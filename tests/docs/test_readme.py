@@ -1,4 +1,4 @@
-"""The README's example runs as it stands, but for the address of Cassandra."""
+"""The examples run as they stand, but for the address of Cassandra."""
 
 from __future__ import annotations
 
@@ -25,18 +25,40 @@ def test_readme_example_moves_the_large_orders(
     cassandra: EmbeddedCassandra,
     tmp_path: Path,
 ) -> None:
-    text = (pytestconfig.rootpath / "README.md").read_text("utf-8")
-    found = EXAMPLE.search(text)
-    assert found is not None
-    example = found[1].replace("127.0.0.1:9042", cassandra.contact_points)
-    example = example.replace('"cassieq"}', '"cassieq_readme"}')
-    example = example.replace("checkpoints/large", f"{tmp_path}/large")
-    assert cassandra.contact_points in example
-
-    names: dict[str, object] = {}
-    exec(compile(example, "README.md", "exec"), names)  # noqa: S102 - our own README
+    run_example(
+        pytestconfig.rootpath / "README.md",
+        {
+            "127.0.0.1:9042": cassandra.contact_points,
+            '"cassieq"}': '"cassieq_readme"}',
+            "checkpoints/large": f"{tmp_path}/large",
+        },
+    )
 
     with cassieq.connect(cassandra.contact_points, keyspace="cassieq_readme") as client:
         stats = {name: client.queue(name).stats() for name in ("orders", "large-orders")}
     assert {"orders": 0, "large-orders": 100} == {name: one.visible for name, one in stats.items()}
     assert {"orders": 0, "large-orders": 0} == {name: one.invisible for name, one in stats.items()}
+
+
+def test_the_clients_guide_gets_what_it_has_put(
+    pytestconfig: pytest.Config, cassandra: EmbeddedCassandra, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_example(
+        pytestconfig.rootpath / "docs" / "guides" / "client.md",
+        {"127.0.0.1:9042": cassandra.contact_points, '"cassieq"': '"cassieq_guide"'},
+    )
+    printed = capsys.readouterr().out
+    assert printed.startswith("b'hello' greeting {'to': 'ada'} 1\n")
+    with cassieq.connect(cassandra.contact_points, keyspace="cassieq_guide") as client:
+        stats = client.queue("mail").stats()
+    assert (3, 0) == (stats.visible + stats.delayed, stats.invisible)
+
+
+def run_example(file: Path, changed: dict[str, str]) -> None:
+    found = EXAMPLE.search(file.read_text("utf-8"))
+    assert found is not None
+    example = found[1]
+    for old, new in changed.items():
+        assert old in example
+        example = example.replace(old, new)
+    exec(compile(example, file.name, "exec"), {})  # noqa: S102 - our own documents

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,7 +44,7 @@ def test_the_same_start_has_the_same_answer_and_claims_nothing(streams: Streams)
         before = streams.queue.stats()
 
         assert end == planner.latest(START, 300)
-        assert before == streams.queue.stats()
+        assert replace(before, oldest_age=None) == replace(streams.queue.stats(), oldest_age=None)
         assert 300 == before.invisible
 
 
@@ -121,7 +122,8 @@ def test_what_another_consumer_has_by_now_is_not_acked_by_the_old_lease(streams:
             planner.ack(end)
 
             assert [theirs.lease.lease_id] == [lease.lease_id for lease in streams.leases]
-    assert (150, 50) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+    # What ran out and nobody has taken was its own still [R20].
+    assert (0, 50) == (streams.queue.stats().visible, streams.queue.stats().invisible)
 
 
 def test_a_run_that_was_overtaken_is_fenced_and_never_takes_its_leases_back(
