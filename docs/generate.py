@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cassieq_spark import errors, log, metrics
+from cassieq_spark.cli.settings import SECTIONS, options_of
 from cassieq_spark.options import OPTIONS, Option, Scope
 from cassieq_spark.options.values import show_bytes
 
@@ -41,17 +42,13 @@ WHERE = {
     Scope.SPARK: "Spark's own: accepted and left to Spark",
 }
 
-TOML_SECTIONS = {
-    "connection": (Scope.CONNECTION,),
-    "source": (Scope.SOURCE, Scope.READ),
-    "sink": (Scope.SINK,),
-    "queue": (Scope.QUEUE,),
-}
-
 TOML_HEAD = """\
 # Every option with its default and its meaning. Made by `make docs` from cassieq_spark/options.
-# A commented line has no default; it shows an example. Nothing reads this file yet: give options
-# to the reader or writer, or set their variables.
+# A commented line has no default; it shows an example. The command line reads it: ./cassieq.toml,
+# or cassieq.toml in the user's configuration directory, or --config FILE; a flag or a variable wins
+# over it. [connection] is for every command, [queue] for `cassieq queue create`, where times may
+# also be text such as "5m". [source] and [sink] are checked and list what Spark's readers and
+# writers take: as options, or by variables.
 """
 
 OPTIONS_HEAD = """\
@@ -281,22 +278,14 @@ def metrics_page() -> str:
 def toml() -> str:
     """Every option that may be shared by programs."""
     lines = [TOML_HEAD]
-    shown: set[str] = set()
-    for section, scopes in TOML_SECTIONS.items():
+    for section in SECTIONS:
         lines.append(f"[{section}]")
-        options = [
-            option
-            for option in OPTIONS
-            if option.scopes & set(scopes) and option.has_variable and option.name not in shown
-        ]
-        for option in options:
+        for option in options_of(section):
             is_set = option.default is not None
             value = _plain(option, option.default if is_set else option.example)
             lines += _comment(option.doc)
             lines += _comment(f"Allowed: {option.values.allowed}.")
             lines.append(f"{'' if is_set else '# '}{option.name} = {json.dumps(value)}\n")
-        if section == "connection":  # they are in every scope; `queue` is another one to each
-            shown |= {option.name for option in options}
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

@@ -88,7 +88,7 @@ ABLATIONS: Final = (
         mark="P2",
         rule="A row that is absent or `sealing` means nothing until the repair pointer was read after it.",
         path="cassieq_spark/queue/seal.py",
-        old=("    if lane.is_dropped(bucket):\n        return None\n"),
+        old=("        if lane.is_dropped(bucket):\n            return None\n"),
         new="",
         tests=(
             "tests/node/test_seal.py::test_p2_a_seal_of_a_bucket_below_the_repair_pointer_delivers_nothing",
@@ -102,6 +102,34 @@ ABLATIONS: Final = (
         new="        low = survey.pointers.repair\n",
         tests=(
             "tests/node/test_reader.py::test_p2_a_bucket_that_is_dropped_while_a_reader_looks_is_not_closed",
+        ),
+    ),
+    Ablation(
+        mark="P2",
+        rule="What is claimed from a row below the repair pointer is handed to nobody: it is a ghost (ADR 11).",
+        path="cassieq_spark/queue/claim.py",
+        old="        claimed = [one for one in claimed if one.bucket >= pointers.repair]\n",
+        new="",
+        tests=("tests/node/test_ghosts.py::test_p2_nothing_is_delivered_from_a_ghost",),
+    ),
+    Ablation(
+        mark="P2",
+        rule="A put reads the repair pointer after a sealed row, too, before it believes the manifest (ADR 11).",
+        path="cassieq_spark/queue/put.py",
+        old="            is_gone = closed is None or lane.is_dropped(bucket)\n",
+        new="            is_gone = closed is None\n",
+        tests=(
+            "tests/node/test_ghosts.py::test_p2_a_put_is_not_acknowledged_by_the_manifest_of_a_ghost",
+        ),
+    ),
+    Ablation(
+        mark="P2",
+        rule="An ack is called stale only of a bucket that was not dropped (ADR 11).",
+        path="cassieq_spark/queue/verdict.py",
+        old="    if in_doubt and lane.is_dropped(bucket):\n",
+        new="    if in_doubt and row is None and lane.is_dropped(bucket):\n",
+        tests=(
+            "tests/node/test_ghosts.py::test_p2_an_ack_that_counted_is_not_called_stale_by_a_ghost",
         ),
     ),
     Ablation(
@@ -159,6 +187,16 @@ ABLATIONS: Final = (
         ),
     ),
     Ablation(
+        mark="P5",
+        rule="A put whose write was not answered seals its bucket, to know its outcome.",
+        path="cassieq_spark/queue/put.py",
+        old="                closed = seal.close(lane, bucket)\n",
+        new="                return None\n",
+        tests=(
+            "tests/node/test_put.py::test_p5_a_put_whose_write_is_never_answered_settles_its_own_outcome",
+        ),
+    ),
+    Ablation(
         mark="P6",
         rule="A row outside the manifest is delivered to nobody.",
         path="cassieq_spark/queue/fetch.py",
@@ -176,6 +214,16 @@ ABLATIONS: Final = (
         ),
         tests=(
             "tests/node/test_seal.py::test_p6_a_row_outside_the_manifest_stays_where_it_is_and_is_never_delivered",
+        ),
+    ),
+    Ablation(
+        mark="P6",
+        rule="What is gone is never put again: it may have been delivered.",
+        path="cassieq_spark/queue/put.py",
+        old="            if is_gone:\n                self._leave(bucket)\n                return None\n",
+        new="            if is_gone:\n                self._leave(bucket)\n                return Runs()\n",
+        tests=(
+            "tests/node/test_put.py::test_p6_a_put_into_a_bucket_that_was_dropped_is_ambiguous_and_never_sent_again",
         ),
     ),
     Ablation(
@@ -259,9 +307,11 @@ ABLATIONS: Final = (
         mark="P11",
         rule="What another consumer holds by now is left out of a replay.",
         path="cassieq_spark/spark/planner.py",
-        old=("                self._lose(leased, row)\n                continue\n"),
+        old=(
+            "                self._lose(leased, is_gone=leased.bucket < low)\n                continue\n"
+        ),
         new=(
-            "                self._lose(leased, row)\n"
+            "                self._lose(leased, is_gone=leased.bucket < low)\n"
             "                plan.append(Planned(bucket=leased.bucket, runs=leased.runs, delivery_count=1, lease_id=leased.lease_id))\n"
             "                continue\n"
         ),
@@ -290,6 +340,48 @@ ABLATIONS: Final = (
         ),
         tests=(
             "tests/node/test_pointers.py::test_p13_a_reservation_does_not_bring_a_deleted_lane_back",
+        ),
+    ),
+    Ablation(
+        mark="P13",
+        rule="A deletion raises the repair pointer above every bucket, so that late puts fail their check.",
+        path="cassieq_spark/queue/life.py",
+        old="        store.pointers.advance(lane, Pointer.REPAIR, DELETED)\n",
+        new="",
+        tests=("tests/node/test_put.py::test_r25_a_put_that_sleeps_through_a_deletion_is_told_so",),
+    ),
+    Ablation(
+        mark="P13",
+        rule="A deletion takes the monoton row away: no id is handed out any more.",
+        path="cassieq_spark/queue/life.py",
+        old="        store.monotons.delete(lane)\n",
+        new="",
+        tests=("tests/node/test_put.py::test_p13_a_put_never_creates_a_monoton_row",),
+    ),
+    Ablation(
+        mark="P13",
+        rule="A slow deleter removes only the queue row that it has read.",
+        path="cassieq_spark/store/tables/queues.py",
+        old="before=old.version)\n",
+        new="before=(self.read(old.value.name) or old).version)\n",
+        tests=("tests/node/test_life.py::test_p13_two_may_delete_and_create_at_once",),
+    ),
+    Ablation(
+        mark="P14",
+        rule="A drop is written a day ahead, so that what lands late stays shadowed.",
+        path="cassieq_spark/store/tables/overlays.py",
+        old="DROP_AHEAD_US = 86_400_000_000\n",
+        new="DROP_AHEAD_US = -1\n",
+        tests=("tests/node/test_repair.py::test_p14_what_lands_after_the_drop_stays_shadowed",),
+    ),
+    Ablation(
+        mark="P14",
+        rule="The repair pointer passes only an unbroken run of finished buckets.",
+        path="cassieq_spark/repair/drop.py",
+        old="    return row.status in FINISHED and row.changed_us <= before_us\n",
+        new="    return row.changed_us <= before_us\n",
+        tests=(
+            "tests/node/test_repair.py::test_p14_a_bucket_above_one_that_waits_is_not_dropped_from_under_it",
         ),
     ),
     Ablation(
@@ -463,12 +555,33 @@ ABLATIONS: Final = (
         ),
     ),
     Ablation(
+        mark="P24",
+        rule="A mover looks whether the dead set is still there after it has created the sink row.",
+        path="cassieq_spark/repair/dead.py",
+        old="    if _is_there(lane, bucket, dead.set_id):\n",
+        new="    if True:\n",
+        tests=(
+            "tests/node/test_repair.py::test_p24_a_mover_that_sleeps_before_any_step_while_another_moves_all",
+        ),
+    ),
+    Ablation(
         mark="P25",
         rule="A restart takes over the leases that its offset names, whoever's run they carry.",
         path="cassieq_spark/queue/settle.py",
         old="return rules.take_over(row, wanted, run=run, until_us=until_us, now_us=lane.clock.now_us())",
         new="return rules.extend(row, wanted, until_us=until_us, now_us=lane.clock.now_us())",
         tests=("tests/spark/test_planner.py::test_a_second_run_takes_the_leases_over_at_once",),
+    ),
+    Ablation(
+        mark="P26",
+        rule="The revision of an updated body is in the bucket row, whatever becomes of the lease.",
+        path="cassieq_spark/model/lease.py",
+        old="        revisions = tuple(sorted({**dict(revisions), offset: revision}.items()))\n",
+        new="        pass\n",
+        tests=(
+            "tests/unit/test_lease.py::test_p26_a_revised_message_has_a_lease_of_its_own_and_keeps_its_revision",
+            "tests/node/test_get.py::test_p26_an_update_outlives_its_lease",
+        ),
     ),
     Ablation(
         mark="P28",
@@ -490,6 +603,14 @@ ABLATIONS: Final = (
             "tests/unit/test_sink_txn.py::test_r1_the_row_must_show_the_epoch_that_every_task_wrote_under",
             "tests/node/test_transaction.py::test_r1_a_commit_reads_the_row_anew_and_must_find_its_own_epoch",
         ),
+    ),
+    Ablation(
+        mark="R2",
+        rule="A producer that slept looks at its bucket before it writes into it.",
+        path="cassieq_spark/queue/put.py",
+        old="        if began - block.proven_at <= lane.settings.linger_s:\n",
+        new="        if True:\n",
+        tests=("tests/node/test_put.py::test_r2_a_producer_that_slept_looks_before_it_writes",),
     ),
     Ablation(
         mark="R3",
@@ -555,8 +676,8 @@ ABLATIONS: Final = (
         mark="R7",
         rule="Any number of distinct delays fits a row, by wider steps: no seal is refused for its size.",
         path="cassieq_spark/model/bucket.py",
-        old="        if len(groups) <= DELAYED_GROUPS_LIMIT:\n",
-        new="        if groups is not None:\n",
+        old="        if len(merged) <= DELAYED_GROUPS_LIMIT:\n",
+        new="        if merged is not None:\n",
         tests=(
             "tests/unit/test_bucket.py::test_r7_any_number_of_distinct_delays_fits_a_row_by_wider_steps",
         ),
@@ -653,8 +774,8 @@ ABLATIONS: Final = (
         mark="R14",
         rule="What dies by one claim is a fresh set; no set is extended.",
         path="cassieq_spark/model/lease.py",
-        old="(*row.dead, DeadSet(set_id=new_id(), runs=dead)) if dead else row.dead",
-        new="(DeadSet(set_id=(row.dead[0].set_id if row.dead else new_id()), runs=dead),)",
+        old="        dead=(*row.dead, *sets),\n",
+        new=("        dead=(replace(sets[0], set_id=(row.dead or sets)[0].set_id, runs=dead),),\n"),
         tests=("tests/unit/test_lease.py::test_r14_what_dies_is_a_fresh_set_beside_the_old_ones",),
     ),
     Ablation(
@@ -666,6 +787,14 @@ ABLATIONS: Final = (
         tests=(
             "tests/node/test_transaction.py::test_r14_a_task_never_creates_the_row_of_a_sink_for_one_transaction",
         ),
+    ),
+    Ablation(
+        mark="R14",
+        rule="A mover deletes its sink row only when all it lists is visible: without the row that is void.",
+        path="cassieq_spark/repair/dead.py",
+        old="    target.store.sinks.delete(sink_id, stored)\n",
+        new="    pass\n",
+        tests=("tests/node/test_repair.py::test_r14_the_row_of_a_move_goes_when_the_move_is_over",),
     ),
     Ablation(
         mark="R15",
@@ -686,6 +815,14 @@ ABLATIONS: Final = (
         ),
     ),
     Ablation(
+        mark="R18",
+        rule="A purge seals what is open before it drops.",
+        path="cassieq_spark/queue/life.py",
+        old="    closed = seal.close(lane, bucket) if row is None else seal.finish(lane, bucket, row)\n",
+        new="    closed = None if row is None else seal.finish(lane, bucket, row)\n",
+        tests=("tests/node/test_life.py::test_r18_a_purge_drops_all_and_touches_no_open_bucket",),
+    ),
+    Ablation(
         mark="R20",
         rule="An ack after the lease's end counts if nobody has claimed again.",
         path="cassieq_spark/model/lease.py",
@@ -694,6 +831,16 @@ ABLATIONS: Final = (
         tests=(
             "tests/unit/test_lease.py::test_r20_a_lease_that_ran_out_and_was_not_claimed_again_still_acks",
             "tests/node/test_claims.py::test_r20_an_ack_after_the_end_counts_if_nobody_claimed_again",
+        ),
+    ),
+    Ablation(
+        mark="R20",
+        rule="A claim leaves expired leases that it does not take to their holders.",
+        path="cassieq_spark/model/lease.py",
+        old="    if len(row.leases) + len(leases) > LEASES_PREFERRED:\n",
+        new="    if True:\n",
+        tests=(
+            "tests/unit/test_lease.py::test_r20_a_claim_leaves_expired_leases_that_it_does_not_take_to_their_holders",
         ),
     ),
     Ablation(

@@ -24,7 +24,7 @@ pytest_plugins = [
     "tests.fixtures.spark",
 ]
 
-FOLDER_MARKS = {"unit", "stateful", "node", "spark", "fault", "docs"}
+FOLDER_MARKS = {"docs", "explicit", "fault", "node", "spark", "stateful", "unit"}
 FIXTURE_MARKS = {
     "cassandra": "node",
     "client": "node",

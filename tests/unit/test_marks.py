@@ -68,7 +68,7 @@ def test_every_mark_of_the_design_is_built_or_says_what_builds_it() -> None:
 def test_the_tests_that_the_second_table_names_are_there() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE))
     there = set().union(*(names_in(path) for path in (ROOT / "tests").rglob("test_*.py")))
-    assert len(named) > 1
+    assert named
     assert set() == named - there
 
 
