@@ -90,7 +90,7 @@ def whole(low: int, high: int, *, from_text: bool = True) -> Values[int]:
 
     def parse(value: object) -> int:
         if from_text and isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
-            value = int(value)
+            value = int(value.strip())  # strips more than int() does
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise NotAllowed
         return value
