@@ -76,14 +76,14 @@ def result(
             for raw, ours, count in zip(raw_read, seconds[side], batches, strict=True)
         ]
     return {
-        "ratios": {side: _spread(values) for side, values in ratios.items()},
+        "ratios": {side: spread(values) for side, values in ratios.items()},
         "targets": {side: TARGETS[side.partition("_")[0]] for side in ratios},
         "messages_per_s": {
-            side: _spread([samples.messages / one for one in values])
+            side: spread([samples.messages / one for one in values])
             for side, values in seconds.items()
             if side != "empty"
         },
-        "empty_micro_batch_s": _spread(per_batch),
+        "empty_micro_batch_s": spread(per_batch),
         "lwts_per_message": {
             side: samples.timed[side][-1].lwts / samples.messages for side in _SINKS + _SOURCES
         },
@@ -98,13 +98,19 @@ def result(
         "body_bytes": 96,
         "rounds": rounds,
         "seed": seed,
-        "command": " ".join(["python -m bench", *argv]),
+        "heaps": {"cassandra": cassandra_heap, "spark": "2g"},
+    } | circumstances("python -m bench", argv)
+
+
+def circumstances(command: str, argv: Sequence[str]) -> dict[str, Any]:
+    """What was run, when, where, and on what."""
+    return {
+        "command": " ".join([command, *argv]),
         "date": datetime.fromtimestamp(SystemClock().now_us() / 1e6, UTC).date().isoformat(),
         "commit": _commit(),
         "machine": _machine(),
         "versions": {name: version(name) for name in _PACKAGES}
         | {"python": platform.python_version()},
-        "heaps": {"cassandra": cassandra_heap, "spark": "2g"},
     }
 
 
@@ -166,7 +172,8 @@ def _by_round(values: Sequence[float], rounds: int) -> list[float]:
     return [median(values[at : at + each]) for at in range(0, len(values), each)]
 
 
-def _spread(values: Sequence[float]) -> dict[str, float]:
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, least and most."""
     return {"median": median(values), "min": min(values), "max": max(values)}
 
 

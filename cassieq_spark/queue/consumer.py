@@ -81,7 +81,10 @@ class Consumer:
         self._prefetch = ways.wanted.at_most
         self._visibility_us = ways.wanted.visibility_us
         self._idle_timeout_s = idle_timeout_s
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        # Two conditions of one lock: the thread is not woken by every message and every ack.
+        self._arrived = threading.Condition(self._lock)
+        self._is_due = threading.Condition(self._lock)
         self._settling = threading.Lock()
         self._waiting: deque[_Held] = deque()
         self._done: list[Receipt] = []
@@ -115,7 +118,7 @@ class Consumer:
             )
         deadline = inf if wait_s is None else self._clock.monotonic() + wait_s
         last_look = None
-        with self._changed:
+        with self._lock:
             while (message := self._next()) is None:
                 self._raise_failure()
                 left_s = deadline - self._clock.monotonic()
@@ -125,12 +128,12 @@ class Consumer:
                     if last_look is None:
                         last_look = self._looks_begun + 1
                         self._look_at = -inf
-                        self._changed.notify_all()
+                        self._is_due.notify()
                     left_s = inf
                 is_over = last_look is not None and self._looks_ended >= last_look
                 if self._is_closing or is_over:
                     return None
-                self._wait(left_s)
+                self._arrived.wait(min(left_s, threading.TIMEOUT_MAX))
             return message
 
     def __iter__(self) -> Iterator[Message]:
@@ -148,16 +151,18 @@ class Consumer:
             UsageError: The consumer is closed.
         """
         receipts = self._ways.receipts(messages)
-        with self._changed:
+        with self._lock:
             if self._is_closing:
                 raise UsageError("this consumer is closed: ack by the queue itself")
             if self._ack_at == inf:
                 within_s = min(ACK_WITHIN_S, self._visibility_us / 4e6)
                 self._ack_at = self._clock.monotonic() + within_s
+                self._is_due.notify()
+            had_enough = len(self._done) >= self._prefetch
             self._done += receipts
-            if len(self._done) >= self._prefetch:
+            if len(self._done) >= self._prefetch and not had_enough:
                 self._ack_at = min(self._ack_at, self._clock.monotonic())
-            self._changed.notify_all()
+                self._is_due.notify()
 
     def flush(self) -> None:
         """Return when every ack so far is stored.
@@ -174,12 +179,13 @@ class Consumer:
         Raises:
             StoreError: That failed: the messages come back when their leases run out.
         """
-        with self._changed:
+        with self._lock:
             self._is_closing = True
-            self._changed.notify_all()
+            self._arrived.notify_all()
+            self._is_due.notify()
         if self._thread.ident is not None:
             self._thread.join()
-        with self._changed:
+        with self._lock:
             left = [held.receipt for held in self._waiting]
             self._waiting.clear()
         try:
@@ -203,8 +209,8 @@ class Consumer:
         now_us = self._clock.now_us()
         while self._waiting:
             held = self._waiting.popleft()
-            if self._has_room:
-                self._changed.notify_all()
+            if len(self._waiting) == self._prefetch // 2:
+                self._is_due.notify()
             if held.until_us > now_us:
                 return replace(held.message, visible_until=time_of(held.until_us))
         return None
@@ -221,9 +227,6 @@ class Consumer:
         if failure is not None:
             raise failure
 
-    def _wait(self, seconds: float) -> None:
-        self._changed.wait(min(seconds, threading.TIMEOUT_MAX))
-
     # --- the thread ---------------------------------------------------------------------------
 
     def _work(self) -> None:
@@ -235,19 +238,19 @@ class Consumer:
                     event(_logger, "consumer_failed", queue=self._name, error=str(error))
                     self._retry_after(error)
         except Exception as error:  # noqa: BLE001 - it is raised where the program waits
-            with self._changed:
+            with self._lock:
                 self._failure = error
-                self._changed.notify_all()
+                self._arrived.notify_all()
 
     def _await_work(self) -> bool:
         """Until something is due; False: this is the end."""
-        with self._changed:
+        with self._lock:
             while not self._is_closing:
                 look_at = self._look_at if self._has_room else inf
                 left_s = min(self._ack_at, self._renew_at, look_at) - self._clock.monotonic()
                 if left_s <= 0:
                     return True
-                self._wait(left_s)
+                self._is_due.wait(min(left_s, threading.TIMEOUT_MAX))
             return False
 
     def _do(self) -> None:
@@ -261,17 +264,17 @@ class Consumer:
 
     def _retry_after(self, error: StoreError) -> None:
         at = self._clock.monotonic() + RETRY_S
-        with self._changed:
+        with self._lock:
             self._look_at = at
             self._ack_at = at if self._done else inf
             self._renew_at = at if self._waiting else inf
             self._failure = error
-            self._changed.notify_all()
+            self._arrived.notify_all()
 
     def _settle(self) -> None:
         """Ack what is done: one LWT a bucket, which threads of other acks share."""
         with self._settling:
-            with self._changed:
+            with self._lock:
                 receipts, self._done = self._done, []
                 self._ack_at = inf
             if not receipts:
@@ -279,27 +282,27 @@ class Consumer:
             try:
                 verdicts, failure = self._ways.acks.ack(self._ways.lane(), receipts)
             except CassieqError:
-                with self._changed:
+                with self._lock:
                     self._done += receipts
                 raise
-            stale = [one for one in receipts if verdicts[one] is Verdict.STALE]
-            if stale:
-                self.stale += len(stale)
-                event(_logger, "acks_stale", queue=self._name, messages=len(stale))
+            if stale := verdicts.count(Verdict.STALE):
+                self.stale += stale
+                event(_logger, "acks_stale", queue=self._name, messages=stale)
             if failure is not None:
-                with self._changed:
-                    self._done += [one for one in receipts if verdicts[one] is Verdict.UNKNOWN]
+                pairs = zip(receipts, verdicts, strict=True)
+                with self._lock:
+                    self._done += [one for one, verdict in pairs if verdict is Verdict.UNKNOWN]
                     self._ack_at = self._clock.monotonic() + RETRY_S
                 raise failure
 
     def _renew(self) -> None:
         """Let nothing run out that waits here: the program may take long over what it has."""
-        with self._changed:
+        with self._lock:
             soon_us = self._clock.now_us() + self._visibility_us // 2
             held = {one.receipt: one for one in self._waiting if one.until_us <= soon_us}
         until_us = self._clock.now_us() + self._visibility_us
         refused = set(hold.extend(self._ways.lane(), held, until_us=until_us)) if held else set()
-        with self._changed:
+        with self._lock:
             for one in held.values():
                 one.until_us = until_us
             self._waiting = deque(one for one in self._waiting if one.receipt not in refused)
@@ -315,13 +318,13 @@ class Consumer:
             self._renew_at = self._clock.monotonic() + left_us / 1e6
 
     def _fill(self) -> None:
-        with self._changed:
+        with self._lock:
             self._looks_begun += 1
         wanted = replace(self._ways.wanted, at_most=self._prefetch - len(self._waiting))
         found = self._ways.getter.get(self._ways.lane(), wanted)
         held = map(_Held, found, self._ways.receipts(found), map(_until_us, found))
         pause_s = jitter(PAUSES_S[min(self._empty_looks, len(PAUSES_S) - 1)], 0)
-        with self._changed:
+        with self._lock:
             self._looks_ended = self._looks_begun
             if found:
                 self._empty_looks = 0
@@ -330,7 +333,7 @@ class Consumer:
             else:
                 self._empty_looks += 1
                 self._look_at = self._clock.monotonic() + pause_s
-            self._changed.notify_all()
+            self._arrived.notify_all()
 
 
 def _until_us(message: Message) -> int:

@@ -191,11 +191,11 @@ class Queue:
         """
         given = self._receipts(messages)
         verdicts, failure = self._work.acks.ack(self._lane, given)
-        stale = [one for one in given if verdicts[one] is Verdict.STALE]
         if failure is not None:
             raise failure
-        unknown = [one for one in given if verdicts[one] is Verdict.UNKNOWN]
-        if unknown:
+        pairs = zip(given, verdicts, strict=True)
+        stale = [one for one, verdict in pairs if verdict is Verdict.STALE]
+        if Verdict.UNKNOWN in verdicts:
             raise receipts.foreign(self._known_lane, "names messages that were never there")
         if stale:
             raise hold.expired(self._lane, stale)
@@ -209,7 +209,7 @@ class Queue:
         """
         given = self._receipts(messages)
         verdicts, _ = self._work.acks.ack(self._lane, given)
-        return [verdicts[one] for one in given]
+        return verdicts
 
     def extend(self, messages: Held | Iterable[Held], visibility_timeout: Seconds) -> datetime:
         """Let leases run out later, or sooner: so long from now. The receipts stay good.
@@ -295,7 +295,7 @@ class Queue:
         return replace(
             message,
             body=message.body if new_body is None else new_body,
-            receipt=(None if lease is None else replace(receipt, lease_id=lease.lease_id).encode()),
+            proof=None if lease is None else replace(receipt, lease_id=lease.lease_id),
             visible_until=None if lease is None else time_of(lease.until_us),
         )
 

@@ -16,7 +16,7 @@ from cassieq_spark.model.ids import Runs
 from cassieq_spark.queue.verdict import by_lease, runs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from uuid import UUID
 
     from cassieq_spark.model.bucket import Bucket, Lease
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.queue.lane import Lane
 
-    Move = Callable[[Bucket, dict[UUID, Runs | None], int], Bucket]
+    Move = Callable[[Bucket, Mapping[UUID, Runs | None], int], Bucket]
 
 
 def extend(lane: Lane, receipts: Iterable[Receipt], *, until_us: int) -> list[Receipt]:
@@ -34,7 +34,7 @@ def extend(lane: Lane, receipts: Iterable[Receipt], *, until_us: int) -> list[Re
         Those refused: their delivery has ended.
     """
 
-    def move(row: Bucket, leases: dict[UUID, Runs | None], now_us: int) -> Bucket:
+    def move(row: Bucket, leases: Mapping[UUID, Runs | None], now_us: int) -> Bucket:
         return rules.extend(row, leases, until_us=until_us, now_us=now_us)
 
     return _each_bucket(lane, receipts, move)
@@ -49,7 +49,7 @@ def release(
         Those refused: their delivery has ended.
     """
 
-    def move(row: Bucket, leases: dict[UUID, Runs | None], now_us: int) -> Bucket:
+    def move(row: Bucket, leases: Mapping[UUID, Runs | None], now_us: int) -> Bucket:
         return rules.release(row, leases, now_us=now_us, due_us=due_us, is_counted=is_counted)
 
     return _each_bucket(lane, receipts, move)

@@ -29,7 +29,7 @@ class Message:
         message_id: A UUID as text: the producer's, or one that is made of queue and id.
         id: Its number in the queue. One producer's ids ascend.
         tag, headers: As put; None and empty where there are none.
-        receipt: To ack, extend, release or update this delivery; None: there is none (a look).
+        proof: What ``receipt`` says.
         delivery_count: 1 at the first delivery.
         enqueued_at: UTC, by the cluster's clock.
         visible_until: When the lease runs out, UTC; None for a look.
@@ -40,10 +40,15 @@ class Message:
     body: bytes
     tag: str | None
     headers: Mapping[str, str] = field(default_factory=dict)
-    receipt: str | None
+    proof: Receipt | None
     delivery_count: int
     enqueued_at: datetime
     visible_until: datetime | None
+
+    @property
+    def receipt(self) -> str | None:
+        """To ack, extend, release or update this delivery, also elsewhere; None: a look."""
+        return None if self.proof is None else self.proof.encode()
 
     @property
     def fence(self) -> int:
@@ -105,15 +110,15 @@ def _messages(lane: Lane, found: Found, until_us: int | None) -> Iterator[Messag
     visible_until = None if until_us is None else time_of(until_us)
     for at, stored in chunks.rows(chunks.decode(row.payload), found.positions):
         offset = row.first + at
-        receipt = None
+        proof = None
         if planned.lease_id is not None:
-            receipt = Receipt(
+            proof = Receipt(
                 lane=lane.lane_id,
                 bucket=planned.bucket,
                 lease_id=planned.lease_id,
                 first=offset,
                 last=offset,
-            ).encode()
+            )
         chosen = stored.message_id
         yield Message(
             message_id=str(
@@ -125,7 +130,7 @@ def _messages(lane: Lane, found: Found, until_us: int | None) -> Iterator[Messag
             body=found.bodies.get(offset, stored.body),
             tag=stored.tag,
             headers=stored.headers,
-            receipt=receipt,
+            proof=proof,
             delivery_count=planned.delivery_count,
             enqueued_at=enqueued_at,
             visible_until=visible_until,

@@ -39,10 +39,12 @@ def foreign(lane: Lane, why: str) -> ReceiptInvalid:
 
 
 def _checked(lane: Lane, held: object) -> Receipt:
-    text = held.receipt if isinstance(held, Message) else held
-    if text is None:
-        raise foreign(lane, "was looked at or given back: it has no receipt")
-    receipt = Receipt.decode(text)
+    if isinstance(held, Message):
+        if held.proof is None:
+            raise foreign(lane, "was looked at or given back: it has no receipt")
+        receipt = held.proof
+    else:
+        receipt = Receipt.decode(held)
     if receipt.lane != lane.lane_id:
         raise foreign(lane, "is of another queue, or of a former one of this name")
     if not receipt.first <= receipt.last < lane.bucket_size:

@@ -43,10 +43,10 @@ class Verdict(StrEnum):
 
 @dataclass(slots=True)
 class _Asked:
-    """One caller's receipts, and what it is told."""
+    """One caller's receipts, and what it is told: a verdict for each, in their order."""
 
     receipts: Sequence[Receipt]
-    verdicts: dict[Receipt, Verdict] = field(default_factory=dict)
+    verdicts: list[Verdict] = field(default_factory=list)
     failure: CassieqError | None = None
     is_done: bool = False
 
@@ -65,8 +65,8 @@ class AckGroup:
 
     def ack(
         self, lane: Lane, receipts: Sequence[Receipt]
-    ) -> tuple[dict[Receipt, Verdict], CassieqError | None]:
-        """Verdicts by receipt, and what made some of them unknown.
+    ) -> tuple[list[Verdict], CassieqError | None]:
+        """A verdict for each receipt, and what made some of them unknown.
 
         Raises:
             QueueDeleted: The lane is dead.
@@ -86,58 +86,52 @@ class AckGroup:
 
 def _settle(lane: Lane, together: Sequence[_Asked]) -> None:
     """All that was gathered: one CAS a bucket."""
-    by_bucket: dict[BucketNo, set[Receipt]] = {}
+    places: dict[BucketNo, list[tuple[_Asked, int]]] = {}
     for asked in together:
-        for receipt in asked.receipts:
-            by_bucket.setdefault(receipt.bucket, set()).add(receipt)
+        asked.verdicts = [Verdict.UNKNOWN] * len(asked.receipts)
+        for at, receipt in enumerate(asked.receipts):
+            places.setdefault(receipt.bucket, []).append((asked, at))
 
-    def one(bucket: BucketNo) -> tuple[dict[Receipt, Verdict], CassieqError | None]:
+    def one(bucket: BucketNo) -> None:
         try:
-            return ack_bucket(lane, bucket, by_bucket[bucket]), None
+            verdicts = ack_bucket(
+                lane, bucket, [asked.receipts[at] for asked, at in places[bucket]]
+            )
         except CassieqError as error:
-            return dict.fromkeys(by_bucket[bucket], Verdict.UNKNOWN), error
+            for asked, _ in places[bucket]:
+                asked.failure = error
+        else:
+            for (asked, at), verdict in zip(places[bucket], verdicts, strict=True):
+                asked.verdicts[at] = verdict
 
-    verdicts: dict[Receipt, Verdict] = {}
-    failures: dict[BucketNo, CassieqError] = {}
-    for bucket, (some, failure) in zip(
-        by_bucket, lane.store.session.map(one, by_bucket), strict=True
-    ):
-        verdicts |= some
-        if failure is not None:
-            failures[bucket] = failure
+    lane.store.session.map(one, places)
     for asked in together:
-        asked.verdicts = {receipt: verdicts[receipt] for receipt in asked.receipts}
-        asked.failure = next(
-            (failures[one.bucket] for one in asked.receipts if one.bucket in failures), None
-        )
         asked.is_done = True
 
 
-def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Iterable[Receipt]) -> dict[Receipt, Verdict]:
-    """One bucket's receipts, by one read and at most one CAS.
+def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) -> list[Verdict]:
+    """One bucket's receipts, by one read and at most one CAS; a verdict for each.
 
     Raises:
         CasAmbiguous, StoreTimeout, StoreUnavailable: Nobody knows; ask again.
     """
-    asked = list(receipts)
-    verdicts: dict[Receipt, Verdict] = {}
+    verdicts: list[Verdict] = []
+    acked: dict[UUID, Runs] = {}
 
     def change(row: Bucket) -> Bucket | None:
-        verdicts.update(_judge(row, asked))
-        acked = by_lease(one for one in asked if verdicts[one] is Verdict.ACKED)
+        nonlocal verdicts, acked
+        verdicts, acked = _judge(row, receipts)
         return rules.ack(row, acked, now_us=lane.clock.now_us()) if acked else None
 
-    row = lane.change_bucket(bucket, change)
-    if row is None:
-        verdicts = dict.fromkeys(asked, Verdict.UNKNOWN)
-    in_doubt = [one for one in asked if verdicts[one] in (Verdict.STALE, Verdict.UNKNOWN)]
-    if in_doubt and lane.is_dropped(bucket):
+    if lane.change_bucket(bucket, change) is None:
+        verdicts, acked = [Verdict.UNKNOWN] * len(receipts), {}
+    in_doubt = (Verdict.STALE, Verdict.UNKNOWN)
+    if any(one in in_doubt for one in verdicts) and lane.is_dropped(bucket):
         # Below the repair pointer all is over: only drained buckets are dropped. A row that is
         # there is a ghost, and knows nothing of what was acked (G5, ADR 11).
-        verdicts.update(dict.fromkeys(in_doubt, Verdict.ALREADY_ACKED))
+        verdicts = [Verdict.ALREADY_ACKED if one in in_doubt else one for one in verdicts]
     metrics.ACKS.inc()
-    done = [one for one, verdict in verdicts.items() if verdict is Verdict.ACKED]
-    metrics.MESSAGES_ACKED.inc(sum(one.last - one.first + 1 for one in done))
+    metrics.MESSAGES_ACKED.inc(sum(runs.count for runs in acked.values()))
     return verdicts
 
 
@@ -146,26 +140,30 @@ def runs_of(receipt: Receipt) -> Runs:
     return Runs.span(receipt.first, receipt.last)
 
 
-def _judge(row: Bucket, receipts: Iterable[Receipt]) -> dict[Receipt, Verdict]:
-    unacked = row.unacked
+def _judge(row: Bucket, receipts: Sequence[Receipt]) -> tuple[list[Verdict], dict[UUID, Runs]]:
+    """A verdict for each, and what they ack, by lease."""
     held: dict[UUID, Runs] = {}
     for lease in row.leases:
         held[lease.lease_id] = held.get(lease.lease_id, EMPTY) | lease.runs
-    verdicts = {}
-    for receipt in receipts:
-        runs = runs_of(receipt)
-        if runs.issubset(held.get(receipt.lease_id, EMPTY)):
-            verdicts[receipt] = Verdict.ACKED
-        elif not runs.issubset(row.manifest):
-            verdicts[receipt] = Verdict.UNKNOWN
-        elif not runs & unacked:
-            verdicts[receipt] = Verdict.ALREADY_ACKED
-        else:
-            verdicts[receipt] = Verdict.STALE
-    return verdicts
+    asked = by_lease(receipts)
+    if all(runs.issubset(held.get(lease_id, EMPTY)) for lease_id, runs in asked.items()):
+        return [Verdict.ACKED] * len(receipts), asked
+    unacked = row.unacked
+    verdicts = [_verdict(row, held, unacked, receipt) for receipt in receipts]
+    pairs = zip(receipts, verdicts, strict=True)
+    return verdicts, by_lease(one for one, verdict in pairs if verdict is Verdict.ACKED)
 
 
-def by_lease(receipts: Iterable[Receipt]) -> dict[UUID, Runs | None]:
+def _verdict(row: Bucket, held: dict[UUID, Runs], unacked: Runs, receipt: Receipt) -> Verdict:
+    runs = runs_of(receipt)
+    if runs.issubset(held.get(receipt.lease_id, EMPTY)):
+        return Verdict.ACKED
+    if not runs.issubset(row.manifest):
+        return Verdict.UNKNOWN
+    return Verdict.STALE if runs & unacked else Verdict.ALREADY_ACKED
+
+
+def by_lease(receipts: Iterable[Receipt]) -> dict[UUID, Runs]:
     """Offsets by lease id, as the moves of `model.lease` take them."""
     found: dict[UUID, list[tuple[int, int]]] = {}
     for receipt in receipts:

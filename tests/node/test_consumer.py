@@ -105,8 +105,8 @@ def test_what_waits_to_be_handed_out_stays_leased(open_door: OpenDoor) -> None:
             before = door.session.counts["update_bucket"]
             for one in (door, other):
                 one.clock.advance(12)
-            with consumer._changed:
-                consumer._changed.notify_all()  # it waits in real time
+            with consumer._lock:
+                consumer._is_due.notify()  # it waits in real time
             wait_until(lambda before=before: door.session.counts["update_bucket"] > before)
         taken = other.queue.get(10)
         assert [first.id] == [one.id for one in taken]

@@ -443,7 +443,7 @@ def test_what_a_spark_batch_holds_is_not_updated(door: Door) -> None:
 
 def _as_spark_names_it(door: Door, receipt: str) -> cassieq.Message:
     door.queue.put(b"other")
-    return replace(door.queue.peek()[0], receipt=receipt)
+    return replace(door.queue.peek()[0], proof=Receipt.decode(receipt))
 
 
 # --- peek, delays ---------------------------------------------------------------------------------
