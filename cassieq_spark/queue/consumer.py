@@ -111,34 +111,11 @@ class Consumer:
             StoreError: Nothing could be got; the next call tries again.
             UsageError: The consumer is not in its ``with`` block.
         """
-        wait_s = None if wait is None else arguments.wait_s(wait)
-        if self._thread.ident is None:
-            raise UsageError(
-                "a consumer works in its block: with queue.consumer() as consumer: ..."
-            )
-        deadline = inf if wait_s is None else self._clock.monotonic() + wait_s
-        last_look = None
-        with self._lock:
-            while (message := self._next()) is None:
-                self._raise_failure()
-                left_s = deadline - self._clock.monotonic()
-                if left_s <= 0:
-                    # None is the answer only of a look that was begun now: those before may have
-                    # been long ago, they become rare on a quiet queue.
-                    if last_look is None:
-                        last_look = self._looks_begun + 1
-                        self._look_at = -inf
-                        self._is_due.notify()
-                    left_s = inf
-                is_over = last_look is not None and self._looks_ended >= last_look
-                if self._is_closing or is_over:
-                    return None
-                self._arrived.wait(min(left_s, threading.TIMEOUT_MAX))
-            return message
+        return self._get(None if wait is None else arguments.wait_s(wait))
 
     def __iter__(self) -> Iterator[Message]:
         """Messages, until none came for ``idle_timeout``, or the consumer was closed."""
-        while (message := self.get(self._idle_timeout_s)) is not None:
+        while (message := self._get(self._idle_timeout_s)) is not None:
             yield message
 
     def ack(self, messages: Message | str | Iterable[Message | str]) -> None:
@@ -204,6 +181,31 @@ class Consumer:
         """See `close`."""
         self.close()
 
+    def _get(self, wait_s: float | None) -> Message | None:
+        if self._thread.ident is None:
+            raise UsageError(
+                "a consumer works in its block: with queue.consumer() as consumer: ..."
+            )
+        deadline = inf if wait_s is None else self._clock.monotonic() + wait_s
+        last_look = None
+        with self._lock:
+            while (message := self._next()) is None:
+                self._raise_failure()
+                left_s = deadline - self._clock.monotonic()
+                if left_s <= 0:
+                    # None is the answer only of a look that was begun now: those before may have
+                    # been long ago, they become rare on a quiet queue.
+                    if last_look is None:
+                        last_look = self._looks_begun + 1
+                        self._look_at = -inf
+                        self._is_due.notify()
+                    left_s = inf
+                is_over = last_look is not None and self._looks_ended >= last_look
+                if self._is_closing or is_over:
+                    return None
+                self._arrived.wait(min(left_s, threading.TIMEOUT_MAX))
+            return message
+
     def _next(self) -> Message | None:
         """Caller holds the lock. What ran out while it waited here is others' now."""
         now_us = self._clock.now_us()
@@ -212,7 +214,7 @@ class Consumer:
             if len(self._waiting) == self._prefetch // 2:
                 self._is_due.notify()
             if held.until_us > now_us:
-                return replace(held.message, visible_until=time_of(held.until_us))
+                return held.message
         return None
 
     @property
@@ -305,6 +307,7 @@ class Consumer:
         with self._lock:
             for one in held.values():
                 one.until_us = until_us
+                one.message = replace(one.message, visible_until=time_of(until_us))
             self._waiting = deque(one for one in self._waiting if one.receipt not in refused)
             self._plan_renewal()
 
