@@ -56,10 +56,12 @@ demo: setup  ## Spark streams through a queue, on a Cassandra that is started fo
 .PHONY: bench
 bench: setup  ## The benchmarks, into bench/results
 	@$(WITH_JAVA) $(PYTHON) -m bench
+	@$(WITH_JAVA) $(PYTHON) -m bench.programs
 
 .PHONY: bench-smoke
 bench-smoke: setup  ## Each benchmark small: does it run, do its counts agree
 	@$(WITH_JAVA) $(PYTHON) -m bench --smoke
+	@$(WITH_JAVA) $(PYTHON) -m bench.programs --smoke
 
 .PHONY: lint
 lint: $(INSTALLED)  ## ruff: rules and format

@@ -99,7 +99,9 @@ class Programs:
         for side, one_by_one in (("fleet", False), ("fleet_consumer", True)):
             queue = self._client.create_queue(f"{name}.{side}", bucket_size=BUCKET)
             self._fill(queue, self.messages)
-            drained = fleet.drain(queue.name, prefetch=PREFETCH, one_by_one=one_by_one)
+            # A consumer claims half of its prefetch at a time.
+            prefetch = 2 * PREFETCH if one_by_one else PREFETCH
+            drained = fleet.drain(queue.name, prefetch=prefetch, one_by_one=one_by_one)
             if len(set(drained.ids)) != len(drained.ids) or drained.redelivered:
                 raise SystemExit(f"{side}: a message came twice inside its visibility")
             if len(drained.ids) != self.messages:

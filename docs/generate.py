@@ -26,11 +26,22 @@ ROOT = Path(__file__).resolve().parents[1]
 
 BENCH = Path("bench") / "results" / "queue.json"
 
+PROGRAMS = Path("bench") / "results" / "programs.json"
+
 SIDES = {
     "sink_batch": "`df.write` into a queue",
     "sink_stream": "`writeStream` into a queue, from Parquet files",
     "source_body": "`readStream` drained: claim, read, ack; column `body`",
     "source_all": "the same, all ten columns",
+}
+
+PROGRAM_SIDES = {
+    "put": "`put`, one after the other, one thread",
+    "one": "put, get and ack one message, then the next",
+    "hundred": "put, get and ack a hundred together",
+    "load": "put by 2,000, `get(100)` and ack, buckets of 2,000",
+    "fleet": "16 processes, `get(1000)` and ack",
+    "fleet_consumer": "16 processes, a loop over `consumer(prefetch=2000)`",
 }
 
 WHERE = {
@@ -115,8 +126,9 @@ def pages(root: Path) -> dict[Path, str]:
         found[readme] = _between_markers(readme, text, "numbers", numbers_table(root / BENCH))
     if benchmarks.exists():
         text = _read(benchmarks) or ""
+        text = _between_markers(benchmarks, text, "numbers", numbers_page(root / BENCH))
         found[benchmarks] = _between_markers(
-            benchmarks, text, "numbers", numbers_page(root / BENCH)
+            benchmarks, text, "programs", programs_page(root / PROGRAMS)
         )
     return found
 
@@ -171,6 +183,30 @@ def numbers_page(results: Path) -> str:
         f"{_table(titles, rows)}\n{_table(['Limit', 'Median (least to most)'], limits)}\n"
         f"{_circumstances(found)}\n"
     )
+
+
+def programs_page(results: Path) -> str:
+    """What a message costs a program."""
+    if not results.exists():
+        return ""
+    found = json.loads(results.read_text(encoding="utf-8"))
+    lwts, targets = found["lwts_per_message"], found["targets"]
+    rows = [
+        [
+            name,
+            _spread(found["messages_per_s"][side], "{:,.0f}"),
+            f"{lwts[side]:.4f}",
+            f"{targets[side]:g}" if side in targets else "",
+        ]
+        for side, name in PROGRAM_SIDES.items()
+    ]
+    titles = ["", "messages a second", "LWTs a message", "at most"]
+    text = (
+        f"{found['messages']:,} messages of {found['body_bytes']} bytes for the processes, medians "
+        f"of {found['rounds']} rounds; {found['machine']['cores']} cores shared by Cassandra and "
+        f"all clients; `{found['command']}`, {found['date']}."
+    )
+    return f"{_table(titles, rows)}\n{textwrap.fill(text, width=104)}\n"
 
 
 def _circumstances(found: dict[str, Any]) -> str:

@@ -123,10 +123,11 @@ def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) -> lis
         verdicts, acked = _judge(row, receipts)
         return rules.ack(row, acked, now_us=lane.clock.now_us()) if acked else None
 
-    if lane.change_bucket(bucket, change) is None:
+    row = lane.change_bucket(bucket, change)
+    if row is None:
         verdicts, acked = [Verdict.UNKNOWN] * len(receipts), {}
-    in_doubt = (Verdict.STALE, Verdict.UNKNOWN)
-    if any(one in in_doubt for one in verdicts) and lane.is_dropped(bucket):
+    in_doubt = {Verdict.STALE, Verdict.UNKNOWN}
+    if not in_doubt.isdisjoint(verdicts) and lane.is_dropped(bucket):
         # Below the repair pointer all is over: only drained buckets are dropped. A row that is
         # there is a ghost, and knows nothing of what was acked (G5, ADR 11).
         verdicts = [Verdict.ALREADY_ACKED if one in in_doubt else one for one in verdicts]

@@ -18,11 +18,12 @@ import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import AuthenticationRefused, TlsFailed, UsageError
 from cassieq_spark.model import bucket as rules
-from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.ids import Runs
 from cassieq_spark.queue import transaction
 from cassieq_spark.store import statements
 from cassieq_spark.store.statements import Kind
 from cassieq_spark.store.tables import sinks
+from cassieq_spark.testing import ManualClock
 from tests.fixtures.certificates import RUN_OUT, Authority, Signed
 from tests.fixtures.queues import Door, Put, door_of
 from tests.fixtures.security import (
@@ -74,7 +75,8 @@ def named(secured: Secured, queue_name: str) -> str:
 
 
 def produce(door: Door) -> None:
-    """Two transactions, and a put that finds its bucket being sealed."""
+    """Two transactions, a put, and a put that finds its bucket being sealed."""
+    door.queue.put(b"c")
     door.store.heartbeats.beat(door.queue.name, ttl_s=60)
     door.put_batch(0, b"a")
     door.put_batch(1, b"b")
@@ -87,10 +89,16 @@ def produce(door: Door) -> None:
 
 
 def consume(door: Door) -> list[bytes]:
-    """All there is, and an updated body."""
-    door.store.overlays.write(door.lane.lane_id, BucketNo(0), 0, 1, b"new")
-    door.store.overlays.read(door.lane.lane_id, BucketNo(0), [(0, 1)])
-    return door.drain()
+    """All there is, the first of it with another body."""
+    door.queue.peek()
+    (first,) = door.queue.get(1)
+    door.queue.extend(first, 60)
+    door.queue.release(door.queue.update(first, body=b"new"))
+    found = []
+    while messages := door.queue.get(100):
+        door.queue.ack(messages)
+        found += [one.body for one in messages]
+    return sorted(found)
 
 
 def test_each_part_does_its_work_with_the_documented_grants_alone(
@@ -100,8 +108,11 @@ def test_each_part_does_its_work_with_the_documented_grants_alone(
         produce(door_of(client, named))
     with secured.connect("billing") as client:
         door = door_of(client, named)
-        assert [b"a", b"b"] == consume(door)
+        found = consume(door)
         stats = door.queue.stats()
+    assert 3 == len(found)
+    assert 1 == len({b"a", b"b", b"c"} - set(found))
+    assert b"new" in found
     assert (0, 0, 1) == (stats.visible, stats.invisible, stats.delayed)
 
 
@@ -121,7 +132,7 @@ def _consume(secured: Secured, name: str) -> None:
         patch.setattr(transaction, "_roll_forward_if_possible", lambda *_: None)
         door_of(client, name).put_batch(0, b"a")
     with secured.connect("billing") as client:
-        assert [b"a"] == consume(door_of(client, name))
+        assert [b"new"] == consume(door_of(client, name))
 
 
 WORK: dict[str, Callable[[Secured, str], None]] = {
@@ -152,6 +163,27 @@ def test_each_documented_grant_is_needed_and_named_when_it_is_missing(
         secured.run(grant[0])
 
     assert grant[0].partition(" ON ")[0] in str(refused.value)
+
+
+def test_repair_moves_the_dead_and_drops_the_done_with_its_grants_alone(
+    secured: Secured, queue_name: str
+) -> None:
+    with secured.connect("ops") as client:
+        client.create_queue(f"{queue_name}.dead")
+        client.create_queue(queue_name, max_deliveries=1, dead_letter_queue=f"{queue_name}.dead")
+    with secured.connect("shop") as client:
+        client.queue(queue_name).put_many([b"1", b"2"])
+    with secured.connect("billing") as client:
+        assert 2 == len(client.queue(queue_name).get())
+    with secured.connect("fixer") as client:
+        clock = client._store.clock = ManualClock(client._store.clock)
+        clock.advance(3_600)
+        moved = client.repair(queue_name)
+        clock.advance(3_600)
+        dropped = client.repair(queue_name)
+    assert [] == moved.problems + dropped.problems
+    assert 2 == sum(one.moved_dead for one in moved.queues)
+    assert 1 <= sum(one.dropped for one in moved.queues + dropped.queues)
 
 
 def test_repair_may_run_every_statement_but_those_that_write_the_schemas_version(
