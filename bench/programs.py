@@ -35,6 +35,9 @@ AT_ONCE = 10_000
 FULL, SMOKE = (200_000, 300, 5, 3), (40_000, 50, 1, 1)
 """Messages of a drain and of what goes one by one, rounds, and rounds of warm-up."""
 
+HISTORY = 1_000_000
+"""Messages that are drained before an empty get and a put are counted again."""
+
 LWTS = {one.name for one in every_statement() if one.kind is Kind.CAS}
 
 TARGETS = {"one": 5, "hundred": 0.06, "load": 0.03}
@@ -64,7 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     for name, took_s in times.items():
                         seconds[name].append(took_s)
                 print(f"round {number + 1}: {perf_counter() - began:.0f} s", file=sys.stderr)
-    found = _result(seconds, costs, bench)
+            grown = bench.grow(
+                fleet, cassandra.contact_points, HISTORY // (25 if asked.smoke else 1)
+            )
+    found = _result(seconds, costs, bench) | {"history": grown}
     found |= {"rounds": rounds, "seed": asked.seed, "heaps": {"cassandra": HEAP}}
     found |= report.circumstances("python -m bench.programs", sys.argv[1:])
     folder = Path(asked.results)
@@ -110,6 +116,20 @@ class Programs:
             queue.delete()
         return times, costs
 
+    def grow(self, fleet: Fleet, contact_points: str, messages: int) -> dict[str, Any]:
+        """What an empty get and a put cost on the first day, and after so many messages."""
+        queue = self._client.create_queue("history", bucket_size=BUCKET)
+        first_day = _cost_of_a_day(queue.name, contact_points)
+        self._fill(queue, messages)
+        drained = fleet.drain(queue.name, prefetch=PREFETCH, one_by_one=False)
+        if len(set(drained.ids)) != messages:
+            raise SystemExit(f"history: {messages} in, {len(set(drained.ids))} out")
+        after = _cost_of_a_day(queue.name, contact_points)
+        if first_day != after:
+            raise SystemExit(f"history: {first_day} on the first day, {after} afterwards")
+        queue.delete()
+        return {"messages": messages, **after}
+
     def count(self, side: str) -> int:
         """Messages of a side."""
         few = {"put": self.singles, "one": self.singles, "hundred": 100 * (self.singles // 10)}
@@ -150,6 +170,20 @@ class Programs:
             queue.put_many(self._bodies[:at_once])
 
 
+def _cost_of_a_day(queue: str, contact_points: str) -> dict[str, dict[str, int]]:
+    """Statements of an empty get and of a put, of a client that has no memory of the queue."""
+    with cassieq.connect(contact_points, keyspace=KEYSPACE) as client:
+        opened = client.queue(queue)
+        opened.get()  # moves the pointers over what was finished since somebody looked
+        counts = [Counter(metrics.STATEMENTS.values)]
+        for work in (opened.get, lambda: opened.put(b"one")):
+            work()
+            counts.append(Counter(metrics.STATEMENTS.values))
+        opened.ack(opened.get())
+    before, got, put = counts
+    return {"empty_get": dict(got - before), "put": dict(put - got)}
+
+
 def _result(
     seconds: dict[str, list[float]], costs: dict[str, Counter[str]], bench: Programs
 ) -> dict[str, Any]:
@@ -185,6 +219,11 @@ def _as_text(found: dict[str, Any]) -> str:
             f"{side:<16}{one['median']:>12,.0f}{one['min']:>10,.0f}{one['max']:>10,.0f}"
             f"{found['lwts_per_message'][side]:>12.5f}{found['targets'].get(side, ''):>8}"
         )
+    grown = found["history"]
+    lines.append(
+        f"after {grown['messages']:,} messages as on the first day: an empty get is "
+        f"{sum(grown['empty_get'].values())} statements, a first put {sum(grown['put'].values())}"
+    )
     return "\n".join(lines)
 
 

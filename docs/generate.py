@@ -201,7 +201,11 @@ def programs_page(results: Path) -> str:
         for side, name in PROGRAM_SIDES.items()
     ]
     titles = ["", "messages a second", "LWTs a message", "at most"]
+    grown = found["history"]
     text = (
+        f"After {grown['messages']:,} messages were drained, an empty get is "
+        f"{sum(grown['empty_get'].values())} statements and a client's first put "
+        f"{sum(grown['put'].values())}, as on the first day. "
         f"{found['messages']:,} messages of {found['body_bytes']} bytes for the processes, medians "
         f"of {found['rounds']} rounds; {found['machine']['cores']} cores shared by Cassandra and "
         f"all clients; `{found['command']}`, {found['date']}."
