@@ -201,7 +201,7 @@ ABLATIONS: Final = (
         rule="A row outside the manifest is delivered to nobody.",
         path="cassieq_spark/queue/fetch.py",
         old=(
-            "            keep = span & planned.runs\n"
+            "            keep = (span & planned.runs) - gone\n"
             "            if not keep or _is_delayed(chunk, planned.visible_at_us):\n"
             "                continue\n"
             "            seen |= keep\n"

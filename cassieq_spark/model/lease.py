@@ -176,19 +176,25 @@ def ack(row: Bucket, acked: Mapping[UUID, Runs | None], *, now_us: int) -> Bucke
 
 
 def extend(
-    row: Bucket, extended: Mapping[UUID, Runs | None], *, until_us: int, now_us: int
+    row: Bucket,
+    extended: Mapping[UUID, Runs | None],
+    *,
+    until_us: int,
+    now_us: int,
+    never_sooner: bool = False,
 ) -> Bucket:
     """Let messages of these leases come back at ``until_us`` instead; None = all of the lease.
 
-    What is not extended of a lease keeps its end, in an entry of its own. A row that is full gets
-    no more entries: then the whole lease is extended, and none of it sooner than it was.
+    With ``never_sooner`` what runs out later than that already stays as it is. What is not extended
+    of a lease keeps its end, in an entry of its own. A row that is full gets no more entries: then
+    the whole lease is extended, and none of it sooner than it was.
     """
     leases: list[Lease] = []
     for lease in row.leases:
         runs = extended.get(lease.lease_id, EMPTY)
         moved = lease.runs if runs is None else lease.runs & runs
         rest = lease.runs - moved
-        if not moved:
+        if not moved or (never_sooner and lease.until_us >= until_us):
             leases.append(lease)
         elif not rest:
             leases.append(replace(lease, until_us=until_us))

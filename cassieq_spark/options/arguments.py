@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -73,7 +74,10 @@ def body(value: object) -> bytes:
             f"a body is bytes, this one is {type(value).__name__}: serialise it first, e.g. "
             "json.dumps(value).encode('utf-8')"
         )
-    size = value.nbytes if isinstance(value, memoryview) else len(value)
+    try:
+        size = value.nbytes if isinstance(value, memoryview) else len(value)
+    except ValueError as error:
+        raise BodyInvalid("a body is a memoryview that was released: pass its bytes") from error
     if size > MAX_BODY_BYTES:
         raise BodyInvalid(
             f"a body has {size:,} bytes, allowed are {MAX_BODY_BYTES:,}. Store it elsewhere and "
@@ -91,7 +95,7 @@ def headers(value: object) -> dict[str, str]:
     """Text by text."""
     if value is None:
         return {}
-    if not isinstance(value, dict):
+    if not isinstance(value, Mapping):
         raise OptionInvalid(f"headers are a dict of text to text, not {type(value).__name__}")
     return {_text("a header's name", key): _text(f"header {key!r}", value[key]) for key in value}
 

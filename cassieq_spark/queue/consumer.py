@@ -1,6 +1,7 @@
 """`Consumer`: messages one at a time for the price of hundreds: prefetch, grouped acks (design 5).
 
-One thread beside the program claims ahead, keeps what waits here leased, and acks what is done.
+Two threads beside the program: one claims ahead and keeps leased what waits here, one acks what is
+done.
 Holds I2: it hands out nothing whose lease has run out. Holds I4: what is acked was handed out.
 """
 
@@ -13,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Self
 
 from cassieq_spark.entropy import jitter
-from cassieq_spark.errors import CassieqError, StoreError, UsageError
+from cassieq_spark.errors import CassieqError, QueueDeleted, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.options import arguments
 from cassieq_spark.queue import hold
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from datetime import timedelta
 
+    from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.queue.lane import Lane
 
@@ -82,19 +84,26 @@ class Consumer:
         self._visibility_us = ways.wanted.visibility_us
         self._idle_timeout_s = idle_timeout_s
         self._lock = threading.RLock()
-        # Two conditions of one lock: the thread is not woken by every message and every ack.
+        # Conditions of one lock: no thread is woken by every message and every ack.
         self._arrived = threading.Condition(self._lock)
         self._is_due = threading.Condition(self._lock)
+        self._is_ack_due = threading.Condition(self._lock)
         self._settling = threading.Lock()
         self._waiting: deque[_Held] = deque()
         self._done: list[Receipt] = []
         self._looks_begun = self._looks_ended = self._empty_looks = 0
-        self._failure: Exception | None = None
+        self._failure: Exception | None = None  # told once
+        self._end: Exception | None = None  # told to everybody: the thread is gone
         self._is_closing = False
-        self._thread = threading.Thread(target=self._work, name="cassieq-consumer", daemon=True)
-        # When the thread is to do what, by the monotonic clock.
+        # An ack that is not answered must not hold up a renewal.
+        self._threads = [
+            threading.Thread(target=self._run, args=(work,), name="cassieq-consumer", daemon=True)
+            for work in (self._get_ahead, self._ack_behind)
+        ]
+        # When the threads are to do what, by the monotonic clock.
         self._ack_at = self._renew_at = inf
         self._look_at = -inf
+        self._look_wanted = 0
         self.stale = 0
 
     def get(self, wait: float | timedelta | None = None) -> Message | None:
@@ -108,7 +117,7 @@ class Consumer:
 
         Raises:
             QueueDeleted: The queue is gone.
-            StoreError: Nothing could be got; the next call tries again.
+            CassieqError: Nothing could be got, or acks could not be stored; it goes on by itself.
             UsageError: The consumer is not in its ``with`` block.
         """
         return self._get(None if wait is None else arguments.wait_s(wait))
@@ -134,12 +143,12 @@ class Consumer:
             if self._ack_at == inf:
                 within_s = min(ACK_WITHIN_S, self._visibility_us / 4e6)
                 self._ack_at = self._clock.monotonic() + within_s
-                self._is_due.notify()
+                self._is_ack_due.notify()
             had_enough = len(self._done) >= self._prefetch
             self._done += receipts
             if len(self._done) >= self._prefetch and not had_enough:
                 self._ack_at = min(self._ack_at, self._clock.monotonic())
-                self._is_due.notify()
+                self._is_ack_due.notify()
 
     def flush(self) -> None:
         """Return when every ack so far is stored.
@@ -160,8 +169,9 @@ class Consumer:
             self._is_closing = True
             self._arrived.notify_all()
             self._is_due.notify()
-        if self._thread.ident is not None:
-            self._thread.join()
+            self._is_ack_due.notify()
+        for thread in self._threads if self._is_started else ():
+            thread.join()
         with self._lock:
             left = [held.receipt for held in self._waiting]
             self._waiting.clear()
@@ -173,8 +183,15 @@ class Consumer:
                 hold.release(self._ways.lane(), left, is_counted=False)
 
     def __enter__(self) -> Self:
-        """Begin to get."""
-        self._thread.start()
+        """Begin to get.
+
+        Raises:
+            UsageError: It was entered before.
+        """
+        if self._is_started:
+            raise UsageError("a consumer is for one block: make another one by queue.consumer()")
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -182,7 +199,7 @@ class Consumer:
         self.close()
 
     def _get(self, wait_s: float | None) -> Message | None:
-        if self._thread.ident is None:
+        if not self._is_started:
             raise UsageError(
                 "a consumer works in its block: with queue.consumer() as consumer: ..."
             )
@@ -196,7 +213,7 @@ class Consumer:
                     # None is the answer only of a look that was begun now: those before may have
                     # been long ago, they become rare on a quiet queue.
                     if last_look is None:
-                        last_look = self._looks_begun + 1
+                        last_look = self._look_wanted = self._looks_begun + 1
                         self._look_at = -inf
                         self._is_due.notify()
                     left_s = inf
@@ -218,60 +235,68 @@ class Consumer:
         return None
 
     @property
+    def _is_started(self) -> bool:
+        return self._threads[-1].ident is not None
+
+    @property
     def _has_room(self) -> bool:
         """Half of what lies here at most: so a claim takes as much again, and not one by one."""
         return len(self._waiting) <= self._prefetch // 2
 
     def _raise_failure(self) -> None:
-        failure = self._failure
-        if isinstance(failure, StoreError):
-            self._failure = None
+        """Caller holds the lock."""
+        failure, self._failure = self._failure, self._end
         if failure is not None:
             raise failure
 
-    # --- the thread ---------------------------------------------------------------------------
+    # --- the threads --------------------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _get_ahead(self) -> None:
+        while self._await(self._is_due, self._next_look_or_renewal):
+            now = self._clock.monotonic()
+            if now >= self._renew_at and not self._attempt(self._renew):
+                self._renew_at = self._clock.monotonic() + RETRY_S
+            if now >= self._look_at and self._has_room and not self._attempt(self._fill):
+                self._look_at = self._clock.monotonic() + RETRY_S
+
+    def _ack_behind(self) -> None:
+        while self._await(self._is_ack_due, lambda: self._ack_at):
+            self._attempt(self._settle)
+
+    def _run(self, work: Callable[[], None]) -> None:
         try:
-            while self._await_work():
-                try:
-                    self._do()
-                except StoreError as error:
-                    event(_logger, "consumer_failed", queue=self._name, error=str(error))
-                    self._retry_after(error)
+            work()
         except Exception as error:  # noqa: BLE001 - it is raised where the program waits
             with self._lock:
-                self._failure = error
+                self._failure = self._end = error
                 self._arrived.notify_all()
 
-    def _await_work(self) -> bool:
+    def _await(self, condition: threading.Condition, due: Callable[[], float]) -> bool:
         """Until something is due; False: this is the end."""
         with self._lock:
             while not self._is_closing:
-                look_at = self._look_at if self._has_room else inf
-                left_s = min(self._ack_at, self._renew_at, look_at) - self._clock.monotonic()
+                left_s = due() - self._clock.monotonic()
                 if left_s <= 0:
                     return True
-                self._is_due.wait(min(left_s, threading.TIMEOUT_MAX))
+                condition.wait(min(left_s, threading.TIMEOUT_MAX))
             return False
 
-    def _do(self) -> None:
-        now = self._clock.monotonic()
-        if now >= self._ack_at:
-            self._settle()
-        if now >= self._renew_at:
-            self._renew()
-        if now >= self._look_at and self._has_room:
-            self._fill()
+    def _attempt(self, step: Callable[[], None]) -> bool:
+        """Whether it succeeded; if not, the program is told, and it is to be tried again."""
+        try:
+            step()
+        except QueueDeleted:
+            raise
+        except CassieqError as error:
+            event(_logger, "consumer_failed", queue=self._name, error=str(error))
+            with self._lock:
+                self._failure = error
+                self._arrived.notify_all()
+            return False
+        return True
 
-    def _retry_after(self, error: StoreError) -> None:
-        at = self._clock.monotonic() + RETRY_S
-        with self._lock:
-            self._look_at = at
-            self._ack_at = at if self._done else inf
-            self._renew_at = at if self._waiting else inf
-            self._failure = error
-            self._arrived.notify_all()
+    def _next_look_or_renewal(self) -> float:
+        return min(self._renew_at, self._look_at if self._has_room else inf)
 
     def _settle(self) -> None:
         """Ack what is done: one LWT a bucket, which threads of other acks share."""
@@ -283,33 +308,58 @@ class Consumer:
                 return
             try:
                 verdicts, failure = self._ways.acks.ack(self._ways.lane(), receipts)
-            except CassieqError:
-                with self._lock:
-                    self._done += receipts
+            except BaseException:  # also Ctrl-C: an ack twice is harmless, one less is not
+                self._ack_again(receipts)
                 raise
             if stale := verdicts.count(Verdict.STALE):
                 self.stale += stale
                 event(_logger, "acks_stale", queue=self._name, messages=stale)
             if failure is not None:
                 pairs = zip(receipts, verdicts, strict=True)
-                with self._lock:
-                    self._done += [one for one, verdict in pairs if verdict is Verdict.UNKNOWN]
-                    self._ack_at = self._clock.monotonic() + RETRY_S
+                self._ack_again([one for one, verdict in pairs if verdict is Verdict.UNKNOWN])
                 raise failure
 
+    def _ack_again(self, receipts: list[Receipt]) -> None:
+        with self._lock:
+            self._done = receipts + self._done
+            self._ack_at = min(self._ack_at, self._clock.monotonic() + RETRY_S)
+            self._is_ack_due.notify()
+
     def _renew(self) -> None:
-        """Let nothing run out that waits here: the program may take long over what it has."""
+        """Let nothing run out that waits here: the program may take long over what it has.
+
+        A bucket that cannot be reached does not hold up the others (I10).
+        """
         with self._lock:
             soon_us = self._clock.now_us() + self._visibility_us // 2
             held = {one.receipt: one for one in self._waiting if one.until_us <= soon_us}
         until_us = self._clock.now_us() + self._visibility_us
-        refused = set(hold.extend(self._ways.lane(), held, until_us=until_us)) if held else set()
+        by_bucket: dict[BucketNo, list[Receipt]] = {}
+        for receipt in held:
+            by_bucket.setdefault(receipt.bucket, []).append(receipt)
+        lane = self._ways.lane()
+        errors: list[CassieqError] = []
+
+        def one(bucket: BucketNo) -> None:
+            asked = by_bucket[bucket]
+            try:
+                # A program may have got one of them just now, and have extended it for longer.
+                refused = set(hold.extend(lane, asked, until_us=until_us, never_sooner=True))
+            except CassieqError as error:
+                errors.append(error)
+                return
+            with self._lock:
+                for receipt in asked:
+                    waiting = held[receipt]
+                    waiting.until_us = 0 if receipt in refused else until_us
+                    waiting.message = replace(waiting.message, visible_until=time_of(until_us))
+
+        lane.store.session.map(one, by_bucket)
         with self._lock:
-            for one in held.values():
-                one.until_us = until_us
-                one.message = replace(one.message, visible_until=time_of(until_us))
-            self._waiting = deque(one for one in self._waiting if one.receipt not in refused)
+            self._waiting = deque(one for one in self._waiting if one.until_us)
             self._plan_renewal()
+        if errors:
+            raise errors[0]
 
     def _plan_renewal(self) -> None:
         """Caller holds the lock."""
@@ -335,7 +385,9 @@ class Consumer:
                 self._plan_renewal()
             else:
                 self._empty_looks += 1
-                self._look_at = self._clock.monotonic() + pause_s
+                if self._look_wanted <= self._looks_begun:
+                    self._look_at = self._clock.monotonic() + pause_s
+            self._failure = self._end  # what was wrong is over
             self._arrived.notify_all()
 
 

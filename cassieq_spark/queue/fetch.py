@@ -75,14 +75,21 @@ def fetch(
     for position, chunks in store.messages.read(lane_id, wanted):
         planned = parts[position]
         bodies = (
-            store.overlays.read(lane_id, planned.bucket, planned.revisions)
+            store.overlays.read(
+                lane_id,
+                planned.bucket,
+                planned.revisions,
+                is_look=planned.visible_at_us is not None,
+            )
             if planned.revisions
             else {}
         )
         seen = EMPTY
+        # Of a look, what was updated and is not there was acked and dropped since.
+        gone = Runs.from_offsets(at for at, _ in planned.revisions if at not in bodies)
         for chunk in chunks:
             span = Runs.span(chunk.first, chunk.first + chunk.count - 1)
-            keep = span & planned.runs
+            keep = (span & planned.runs) - gone
             if not keep or _is_delayed(chunk, planned.visible_at_us):
                 continue
             seen |= keep

@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.entropy import jitter
-from cassieq_spark.errors import CassieqError
+from cassieq_spark.errors import CassieqError, DataLoss, RowCorrupt
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue import settle
 from cassieq_spark.queue.message import Message, read_messages
@@ -106,7 +106,11 @@ def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
     """Bodies of what is leased. If they cannot be read, nobody holds it: give it back uncounted."""
     try:
         return list(read_messages(lane, [(one.planned, one.lease.until_us) for one in claimed]))
-    except CassieqError:
+    except CassieqError as error:
+        held = [one for one in claimed if _is_held(lane, one)]
+        if len(held) < len(claimed) and isinstance(error, DataLoss | RowCorrupt):
+            # This process slept: meanwhile others had it, acked it, and repair dropped it.
+            return _read(lane, held)
         try:
             for one in claimed:
                 settle.release(lane, one.bucket, [one.lease.lease_id], is_counted=False)
@@ -115,3 +119,7 @@ def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
         else:
             event(_logger, "get_given_back", queue=lane.queue, leases=len(claimed))
         raise
+
+
+def _is_held(lane: Lane, claimed: Claimed) -> bool:
+    return claimed.lease.until_us > lane.clock.now_us() and not lane.is_dropped(claimed.bucket)

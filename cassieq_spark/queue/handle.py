@@ -328,9 +328,10 @@ class Queue:
         """End the queue with all it holds; whoever still has it open gets `QueueDeleted`.
 
         Raises:
-            QueueNotFound: It is gone already.
+            QueueNotFound: It is gone already. One that was created since stays.
         """
-        life.delete(self._known_lane.store, self._known_lane.queue)
+        lane = self._known_lane
+        life.delete(lane.store, lane.queue, lane.lane_id)
 
     @property
     def _lane(self) -> Lane:

@@ -27,15 +27,22 @@ if TYPE_CHECKING:
     Move = Callable[[Bucket, Mapping[UUID, Runs | None], int], Bucket]
 
 
-def extend(lane: Lane, receipts: Iterable[Receipt], *, until_us: int) -> list[Receipt]:
+def extend(
+    lane: Lane, receipts: Iterable[Receipt], *, until_us: int, never_sooner: bool = False
+) -> list[Receipt]:
     """Let messages come back at ``until_us``; the receipts stay good.
+
+    Args:
+        never_sooner: What is held for longer already stays so.
 
     Returns:
         Those refused: their delivery has ended.
     """
 
     def move(row: Bucket, leases: Mapping[UUID, Runs | None], now_us: int) -> Bucket:
-        return rules.extend(row, leases, until_us=until_us, now_us=now_us)
+        return rules.extend(
+            row, leases, until_us=until_us, now_us=now_us, never_sooner=never_sooner
+        )
 
     return _each_bucket(lane, receipts, move)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import QueueExists, QueueNotFound
+from cassieq_spark.errors import CasContention, QueueExists, QueueNotFound
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import FINISHED, Bucket, Status
@@ -84,26 +84,37 @@ def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
         if not different:
             return found.value
         row = replace(found.value, settings=settings)
-        if isinstance(store.queues.update(found, row), Applied):
+        outcome = store.queues.update(found, row)
+        if isinstance(outcome, Applied):
+            _undo_if_a_cycle(store, outcome.now, found.value.settings)
             event(_logger, "queue_altered", queue=name, settings=",".join(different))
             return row
-    raise missing(store, name)
+    raise CasContention(f"queue {name!r} is altered by others all the while. Try again")
 
 
-def delete(store: Store, name: QueueName) -> None:
+def delete(store: Store, name: QueueName, lane: LaneId | None = None) -> None:
     """End a queue, with all it holds.
+
+    Args:
+        lane: The queue that has this one; None: whichever has the name now. One that was created
+            under the name since is another queue, and stays.
 
     Raises:
         QueueNotFound: It is not there.
     """
+    is_ending = False
     for _ in range(MAX_LOST_RACES):
         found = store.queues.read(name)
-        if found is None:
+        if found is None or (lane is not None and lane not in found.value.lanes):
+            if is_ending:
+                return  # somebody else has carried it to its end
             raise missing(store, name)
+        lane = found.value.lanes[0]
         if found.value.status is QueueStatus.DELETING:
             finish_deletion(store, found)
             return
-        store.queues.update(found, replace(found.value, status=QueueStatus.DELETING))
+        outcome = store.queues.update(found, replace(found.value, status=QueueStatus.DELETING))
+        is_ending |= isinstance(outcome, Applied)
     raise missing(store, name)
 
 
@@ -145,7 +156,7 @@ def purge(lane: Lane) -> int:
     dropped = 0
     for window in _windows(lane.pointers().repair, end):
         rows = lane.store.buckets.read_many(lane.lane_id, window)
-        roll.settle_decided(
+        rows |= roll.settle_decided(
             lane,
             {
                 bucket: row
@@ -190,6 +201,16 @@ def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettin
             )
         seen.append(QueueName(target))
         target = found.value.settings.dead_letter_queue
+
+
+def _undo_if_a_cycle(store: Store, altered: Stored[QueueRow], before: QueueSettings) -> None:
+    """Two may each close half of a cycle, and have seen none before: each looks again after."""
+    name, settings = QueueName(altered.value.name), altered.value.settings
+    try:
+        check_dead_letter_queue(store, name, settings)
+    except QueueExists:
+        store.queues.update(altered, replace(altered.value, settings=before))
+        raise
 
 
 def _insert(store: Store, name: QueueName, settings: QueueSettings) -> Stored[QueueRow] | None:
@@ -240,8 +261,8 @@ def _purge_bucket(lane: Lane, bucket: BucketNo, row: Stored[Bucket] | None) -> i
         return rules.purged(row, now_us=lane.clock.now_us())
 
     closed = seal.close(lane, bucket) if row is None else seal.finish(lane, bucket, row)
-    if closed is not None:
-        lane.change_bucket(bucket, change, known=closed.row)
+    if closed is None or lane.change_bucket(bucket, change, known=closed.row) is None:
+        return 0
     return dropped
 
 

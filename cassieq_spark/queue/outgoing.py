@@ -43,7 +43,7 @@ def messages(
     *,
     tag: object = None,
     headers: object = None,
-    message_ids: Sequence[object] | None = None,
+    message_ids: object = None,
 ) -> list[Row]:
     """Check what is to be put.
 
@@ -57,22 +57,16 @@ def messages(
             "list, or call put"
         )
     try:
-        given = list(bodies)
+        each = iter(bodies)
     except TypeError as error:
         raise BodyInvalid(
             f"put_many takes a list of bodies, not {type(bodies).__name__}"
         ) from error
+    given = list(each)
     checked_tag = arguments.tag(tag)
     checked_headers = arguments.headers(headers)
     arguments.check_extras(checked_tag, checked_headers)
-    if message_ids is not None and len(message_ids) != len(given):
-        raise OptionInvalid(
-            f"message_ids has {len(message_ids)} entries for {len(given)} bodies: give one each, "
-            "None where there is none"
-        )
-    ids = (
-        [_id_bytes(one) for one in message_ids] if message_ids is not None else [None] * len(given)
-    )
+    ids = _ids(message_ids, len(given))
     return [
         chunks.Row(
             body=_body(at, body, len(given)),
@@ -86,7 +80,7 @@ def messages(
 
 def pack(rows: Sequence[Row], *, delay_us: int, bucket_size: int) -> list[Packed]:
     """Into as few rows as their size allows, in order."""
-    sizes = [len(row.body) for row in rows]
+    sizes = [_size(row) for row in rows]
     encoder = chunks.Encoder()
     return [
         Packed(
@@ -98,6 +92,28 @@ def pack(rows: Sequence[Row], *, delay_us: int, bucket_size: int) -> list[Packed
             sizes, at_most=min(CHUNK_MESSAGES, bucket_size), limit_bytes=CHUNK_BYTES
         )
     ]
+
+
+def _size(row: Row) -> int:
+    if not (row.tag or row.headers):
+        return len(row.body)
+    words = sum(len(key) + len(value) for key, value in row.headers.items())
+    return len(row.body) + len(row.tag or "") + words
+
+
+def _ids(message_ids: object, count: int) -> list[bytes | None]:
+    if message_ids is None:
+        return [None] * count
+    if not isinstance(message_ids, list | tuple):
+        raise OptionInvalid(
+            f"message_ids is a list with an entry for each body, not {type(message_ids).__name__}"
+        )
+    if len(message_ids) != count:
+        raise OptionInvalid(
+            f"message_ids has {len(message_ids)} entries for {count} bodies: give one each, None "
+            "where there is none"
+        )
+    return [_id_bytes(one) for one in message_ids]
 
 
 def _body(at: int, body: object, count: int) -> bytes:

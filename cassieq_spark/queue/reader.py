@@ -11,6 +11,7 @@ from cassieq_spark.model.bucket import LEASES_PREFERRED
 from cassieq_spark.model.lease import claimable, is_dying, is_expired
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.claim import Claimed, Claimer, held
+from cassieq_spark.queue.lane import MAX_LOST_RACES
 from cassieq_spark.queue.survey import BUCKETS_PER_CALL, Rows, Survey, Surveyor, offset_below
 from cassieq_spark.store.tables.buckets import ROW_LIMIT_BYTES, ROW_PREFERRED_BYTES, size_of
 
@@ -76,22 +77,33 @@ class Reader:
         Raises:
             QueueDeleted: The lane is dead.
             CasAmbiguous: See `Claimer.claim`.
+            CasContention: Others were faster all the while.
         """
         is_sure = False
         self._quiet = None
-        for _ in range(ROUNDS):
-            claimed, has_changed = self._go_round(at_most, below_id)
+        in_vain = 0
+        while in_vain < MAX_LOST_RACES:
+            claimed, changed, sealed = self._go_round(at_most, below_id)
             if confirmed := self._claimer.confirm(claimed):
                 return confirmed
             # "None" is only said after a round in which nothing changed: no race lost, no gap
             # closed, no dead set made, no claim in vain; and nothing was passed over from memory.
-            if not has_changed and (is_sure or not self._surveyor.forget_jumps()):
-                break
-            is_sure = not has_changed
-        return []
+            if not changed:
+                if is_sure or not self._surveyor.forget_jumps():
+                    return []
+            elif not sealed:
+                in_vain += 1
+                self._lane.stand_back(in_vain)
+            is_sure = not changed
+        raise self._lane.contended("what is visible")
 
-    def _go_round(self, at_most: int, below_id: int | None) -> tuple[list[Claimed], bool]:
-        """One look and what it leads to; and whether any row was changed by it, or by others."""
+    def _go_round(self, at_most: int, below_id: int | None) -> tuple[list[Claimed], bool, bool]:
+        """One look and what it leads to.
+
+        Returns:
+            What was claimed; whether any row was changed, by us or by others; whether by a seal, of
+            which there are only so many.
+        """
         survey = self._surveyor.look(at_most, below_id=below_id)
         updated: Rows = {}
         claimed = self._claim_sealed(survey, at_most, below_id, updated)
@@ -101,7 +113,8 @@ class Reader:
         self._surveyor.advance(survey, updated)
         if not claimed and not updated and self._surveyor.is_quiet_after(survey):
             self._quiet = (survey, self._lane.clock.monotonic())
-        return claimed, bool(updated)
+        silent = {*survey.open, *survey.half_sealed}
+        return claimed, bool(updated), not silent.isdisjoint(updated)
 
     def _claim_sealed(
         self, survey: Survey, at_most: int, below_id: int | None, updated: Rows

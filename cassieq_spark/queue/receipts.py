@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cassieq_spark.errors import ReceiptInvalid
+from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.message import Message
 
@@ -22,7 +23,7 @@ def checked(lane: Lane, messages: Message | str | Iterable[Message | str]) -> li
     """
     given = [messages] if isinstance(messages, Message | str) else messages
     try:
-        several = list(given)
+        several = iter(given)
     except TypeError as error:
         raise ReceiptInvalid(
             f"neither a message, a receipt nor a list of them: {type(messages).__name__}"
@@ -47,6 +48,6 @@ def _checked(lane: Lane, held: object) -> Receipt:
         receipt = Receipt.decode(held)
     if receipt.lane != lane.lane_id:
         raise foreign(lane, "is of another queue, or of a former one of this name")
-    if not receipt.first <= receipt.last < lane.bucket_size:
+    if not receipt.first <= receipt.last < lane.bucket_size or receipt.bucket >= DELETED:
         raise foreign(lane, "names messages that were never there")
     return receipt

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from cassieq_spark import metrics
-from cassieq_spark.errors import CassieqError, StoreError
+from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import EMPTY, Runs
@@ -30,7 +30,8 @@ class Verdict(StrEnum):
 
     Attributes:
         ACKED: The message is done, by this receipt.
-        ALREADY_ACKED: It was done before: by this receipt, or by a later delivery.
+        ALREADY_ACKED: It was done before: by this receipt, by a later delivery, by a purge, or by
+            its move to the dead-letter queue.
         STALE: The delivery ended: the message came back, or is somebody else's now.
         UNKNOWN: The store could not say. Ask again: that is safe.
     """
@@ -78,10 +79,25 @@ class AckGroup:
             if not mine.is_done:
                 with self._gathering:
                     together, self._asked = self._asked, []
-                _settle(lane, together)
+                try:
+                    _settle(lane, together)
+                except BaseException as error:
+                    # Of this thread, perhaps a Ctrl-C: others must not take it for an answer.
+                    _give_up(together, error)
+                    raise
         if mine.failure is not None and not isinstance(mine.failure, StoreError):
             raise mine.failure
         return mine.verdicts, mine.failure
+
+
+def _give_up(together: Sequence[_Asked], error: BaseException) -> None:
+    for asked in together:
+        asked.verdicts = [Verdict.UNKNOWN] * len(asked.receipts)
+        asked.failure = CasAmbiguous(
+            f"another thread that was acking for this one, too, was ended by "
+            f"{type(error).__name__}. Ack again"
+        )
+        asked.is_done = True
 
 
 def _settle(lane: Lane, together: Sequence[_Asked]) -> None:

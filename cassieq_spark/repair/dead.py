@@ -104,7 +104,6 @@ def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:
         "last-time": time_of(dead.died_us).isoformat(),
         "reason": "max_deliveries",
     }
-    earlier: list[Any] = json.loads(message.headers.get(HISTORY, "[]"))
     return chunks.Row(
         body=message.body,
         message_id=message.uuid.bytes,
@@ -112,9 +111,18 @@ def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:
         headers={
             **message.headers,
             **{PREFIX + name: value for name, value in hop.items()},
-            HISTORY: json.dumps([*earlier, hop]),
+            HISTORY: json.dumps([*_earlier(message), hop]),
         },
     )
+
+
+def _earlier(message: Message) -> list[Any]:
+    """Moves before this one. A producer may use the header, too: then there is no history in it."""
+    try:
+        found = json.loads(message.headers.get(HISTORY, "[]"))
+    except ValueError:
+        return []
+    return found if isinstance(found, list) else []
 
 
 def _is_there(lane: Lane, bucket: BucketNo, set_id: UUID) -> bool:

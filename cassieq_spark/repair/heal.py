@@ -94,8 +94,15 @@ def _heal_bucket(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> N
     if row.value.status is not Status.SEALED:
         return
     now = _mark_dead(lane, bucket, row, done)
-    if now.value.dead and lane.settings.dead_letter_queue is not None:
-        target = open_lane(lane.store, lane.settings.dead_letter_queue)
+    dead_letter_queue = lane.settings.dead_letter_queue
+    if now.value.dead and dead_letter_queue is None:
+        done.problems.append(
+            f"{sum(part.runs.count for part in now.value.dead)} messages of bucket {bucket} of "
+            f"queue {lane.queue!r} died while it had a dead-letter queue: they stay until it has "
+            "one again (client.alter_queue)"
+        )
+    elif dead_letter_queue is not None and now.value.dead:
+        target = open_lane(lane.store, dead_letter_queue)
         for part in now.value.dead:
             try:
                 done.moved_dead += dead.move(lane, target, bucket, part)

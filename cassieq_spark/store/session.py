@@ -104,6 +104,7 @@ class CqlSession:
         self.counts: Counter[str] = Counter()
         self.interceptor: Interceptor | None = None
         self._prepared: dict[str, PreparedStatement] = {}
+        self._is_closed = False
         self._lock = threading.Lock()
         self._local = DCAwareRoundRobinPolicy(options.datacenter or "")
         context = None if options.tls is None else tls.context(options.tls)
@@ -183,6 +184,7 @@ class CqlSession:
         After the first error nothing more is begun; it is raised when what was under way has ended,
         so that none goes on unseen and no caller waits for more than one deadline.
         """
+        self._check_open()
         todo = list(items)
         if len(todo) <= 1:
             return [work(item) for item in todo]
@@ -219,6 +221,7 @@ class CqlSession:
 
     def prepare(self, statement: Statement) -> PreparedStatement:
         """The prepared form, with both consistencies on it (G1) [P20]."""
+        self._check_open()
         prepared = self._prepared.get(statement.name)
         if prepared is not None:
             return prepared
@@ -237,6 +240,7 @@ class CqlSession:
 
     def close(self) -> None:
         """Disconnect. Idempotent."""
+        self._is_closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._cluster.shutdown()
 
@@ -247,6 +251,12 @@ class CqlSession:
     def __exit__(self, *exc: object) -> None:
         """Disconnect."""
         self.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise UsageError(
+                "the client is closed: its block is over, or close() was called. Connect again"
+            )
 
     def _count(self, statement: Statement) -> None:
         with self._lock:

@@ -123,3 +123,20 @@ def test_what_is_not_given_comes_from_the_environment(
     arguments: dict[str, Any] = {"datacenter": cassandra.datacenter}
     with cassieq.connect(cassandra.contact_points, **arguments) as client:
         assert KEYSPACE == client._session.keyspace
+
+
+def test_every_call_of_a_closed_client_says_so_at_once(open_door: OpenDoor) -> None:
+    door = open_door()
+    door.queue.put_many([b"m"] * 12)
+    held = door.queue.get(12)
+    door.client.close()
+    for call in (
+        lambda: door.queue.put(b"m"),
+        door.queue.get,
+        lambda: door.queue.ack(held),
+        door.queue.stats,
+        door.client.repair,
+        door.client.bootstrap,
+    ):
+        with pytest.raises(cassieq.UsageError, match="client is closed"):
+            call()

@@ -6,18 +6,24 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.queue import consumer as module
+from cassieq_spark.queue import hold
 from cassieq_spark.store import cas
 from cassieq_spark.store.statements import Kind, every_statement
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cassieq_spark.model.receipt import Receipt
+    from cassieq_spark.queue.get import Wanted
+    from cassieq_spark.queue.lane import Lane
     from tests.fixtures.queues import Door, OpenDoor
 
 LWTS = {one.name for one in every_statement() if one.kind is Kind.CAS}
@@ -241,3 +247,116 @@ def test_an_idle_consumer_reads_less_than_five_times_a_second(door: Door) -> Non
         before = sum(door.session.counts.values())
         assert consumer.get(wait=6) is None
         assert sum(door.session.counts.values()) - before < 5 * 6
+
+
+@pytest.mark.invariant("I2")
+def test_a_renewal_takes_nothing_from_what_the_program_has_extended(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was on its way when the program got the message."""
+    door, other = open_door(), open_door()
+    put(door, 2)
+    begun, extended = threading.Event(), threading.Event()
+    extend = hold.extend
+
+    def extend_later(lane: Lane, receipts: Iterable[Receipt], **more: Any) -> list[Receipt]:
+        if threading.current_thread().name == "cassieq-consumer":
+            begun.set()
+            assert extended.wait(60)
+        return extend(lane, receipts, **more)
+
+    with door.queue.consumer(visibility_timeout=20, prefetch=2) as consumer:
+        assert consumer.get(wait=30) is not None
+        monkeypatch.setattr(hold, "extend", extend_later)
+        for one in (door, other):
+            one.clock.advance(12)
+        with consumer._lock:
+            consumer._is_due.notify()
+        assert begun.wait(60)
+        second = consumer.get(wait=30)
+        assert second is not None
+        door.queue.extend(second, 600)
+        extended.set()
+    for one in (door, other):
+        one.clock.advance(60)
+    assert second.id not in [one.id for one in other.queue.get()]
+
+
+@pytest.mark.invariant("I4")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, cassieq.StoreTimeout])
+def test_acks_that_a_flush_could_not_store_are_stored_later(
+    door: Door, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    monkeypatch.setattr(module, "ACK_WITHIN_S", 600)
+    monkeypatch.setattr(module, "RETRY_S", 0.05)
+    put(door, 1)
+
+    def fail() -> None:
+        raise error("on purpose")
+
+    with door.queue.consumer(visibility_timeout=3_600) as consumer:
+        message = consumer.get(wait=30)
+        assert message is not None
+        consumer.ack(message)
+        door.faults.before("update_bucket", fail)
+        with pytest.raises(error):
+            consumer.flush()
+        wait_until(lambda: is_over(door), describe=lambda: str(door.queue.stats()))
+
+
+@pytest.mark.invariant("I10")
+def test_a_bucket_that_cannot_be_acked_stops_nothing_else(
+    open_door: OpenDoor,
+) -> None:
+    """Others are got, and what waits is renewed, while that ack is unanswered."""
+    door, other = open_door(), open_door()
+    put(door, 1)
+    arrives = threading.Event()
+    with door.queue.consumer(visibility_timeout=20, prefetch=2) as consumer:
+        first = consumer.get(wait=30)
+        assert first is not None
+        door.faults.before("update_bucket", partial(arrives.wait, 60))
+        consumer.ack(first)
+        consumed = []
+        for number in range(3):
+            other.queue.put(b"other %d" % number)
+            message = consumer.get(wait=60)
+            assert message is not None
+            consumed.append(message.body)
+        assert [b"other 0", b"other 1", b"other 2"] == consumed
+        arrives.set()
+
+
+def test_an_error_that_is_over_is_not_told_later(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.05)
+    getter = door.queue._work.getter
+    get, failed = getter.get, []
+
+    def fail_once(lane: Lane, wanted: Wanted) -> list[cassieq.Message]:
+        if not failed:
+            failed.append(True)
+            raise cassieq.StoreTimeout("once")
+        return get(lane, wanted)
+
+    monkeypatch.setattr(getter, "get", fail_once)
+    with door.queue.consumer() as consumer:
+        wait_until(lambda: consumer._looks_ended > 1)
+        assert consumer.get(wait=0) is None
+
+
+def test_a_consumer_is_for_one_block(door: Door) -> None:
+    with (
+        door.queue.consumer() as consumer,
+        pytest.raises(cassieq.UsageError, match="one block"),
+        consumer,
+    ):
+        pass
+
+
+def test_a_consumer_of_a_closed_client_says_so(door: Door) -> None:
+    with door.queue.consumer() as consumer:
+        door.client.close()
+        with pytest.raises(cassieq.UsageError, match="client is closed"):
+            consumer.get(wait=60)

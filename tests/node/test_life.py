@@ -8,6 +8,7 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.queue import transaction
 from cassieq_spark.store.tables.queues import QueueStatus
 from cassieq_spark.testing.faults import Fault
 
@@ -229,3 +230,60 @@ def test_a_queue_that_is_being_deleted_is_no_dead_letter_queue(door: Door) -> No
     assert QueueStatus.DELETING is found.value.status
     with pytest.raises(cassieq.QueueNotFound, match="dead-letter queue"):
         door.client.alter_queue(name, dead_letter_queue=f"{name}.dead")
+
+
+@pytest.mark.invariant("I1")
+def test_a_handle_deletes_its_own_queue_and_none_that_was_created_since(
+    open_door: OpenDoor,
+) -> None:
+    old, other = open_door(), open_door()
+    other.queue.delete()
+    new = other.client.create_queue(old.queue.name, bucket_size=10)
+    new.put(b"m")
+    with pytest.raises(cassieq.QueueNotFound):
+        old.queue.delete()
+    assert [b"m"] == [one.body for one in new.get()]
+
+
+@pytest.mark.invariant("I1")
+def test_a_deletion_that_another_client_carries_to_its_end_spares_the_next_queue(
+    open_door: OpenDoor,
+) -> None:
+    door, other = open_door(), open_door()
+    made: list[cassieq.Queue] = []
+
+    def create_again() -> None:
+        made.append(other.client.create_queue(door.queue.name, bucket_size=10))
+        made[0].put(b"m")
+
+    door.faults.before("read_queue", create_again, after=1)
+    door.client.delete_queue(door.queue.name)
+    assert [b"m"] == [one.body for one in made[0].get()]
+
+
+def test_a_purge_drops_a_transaction_whose_committer_died_behind_the_commit(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "_roll_forward_if_possible", lambda *_: None)
+    door.put_batch(0, b"a", b"b")
+    assert 2 == door.queue.purge()
+    assert [] == door.queue.get()
+
+
+def test_two_alterations_that_would_close_a_cycle_together_are_not_both_made(
+    open_door: OpenDoor,
+) -> None:
+    door = open_door()
+    first, second = f"{door.queue.name}.1", f"{door.queue.name}.2"
+    for name in (first, second):
+        door.client.create_queue(name)
+    other = open_door()
+
+    def alter_the_other() -> None:
+        other.client.alter_queue(second, dead_letter_queue=first)
+
+    door.faults.before("update_queue", alter_the_other)
+    with pytest.raises(cassieq.QueueExists, match="cycle"):
+        door.client.alter_queue(first, dead_letter_queue=second)
+    assert door.client.queue(first).settings.dead_letter_queue is None
+    assert first == door.client.queue(second).settings.dead_letter_queue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -20,6 +21,8 @@ from cassieq_spark.store import session
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.fixtures.queues import Door, OpenDoor
 
 STEPS = ("write_message", "read_bucket", "read_pointers")
@@ -275,3 +278,40 @@ def test_two_handles_of_one_client_share_its_bucket(door: Door) -> None:
     for _ in range(3):
         door.client.queue(door.queue.name).put(b"m")
     assert 3 == len(door.store.messages.scan(door.lane.lane_id, BucketNo(0)))
+
+
+# --- found by review ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ids", [5, "text", {"a"}, {"a": 1}, iter([None])], ids=repr)
+def test_message_ids_that_are_no_list_are_refused(door: Door, ids: object) -> None:
+    with pytest.raises(cassieq.OptionInvalid, match="message_ids is a list"):
+        door.queue.put_many([b"m"], message_ids=ids)  # type: ignore[arg-type]
+
+
+def test_a_memoryview_that_was_released_is_refused(door: Door) -> None:
+    view = memoryview(b"m")
+    view.release()
+    with pytest.raises(cassieq.BodyInvalid, match="released"):
+        door.queue.put(view)  # type: ignore[arg-type]
+
+
+def test_headers_may_be_any_mapping(door: Door) -> None:
+    door.queue.put(b"m", headers=MappingProxyType({"k": "v"}))
+    assert {"k": "v"} == door.queue.get()[0].headers
+
+
+def test_an_error_of_the_callers_own_generator_comes_out_as_it_is(door: Door) -> None:
+    def broken() -> Iterator[bytes]:
+        yield b"m"
+        raise TypeError("the caller's own")
+
+    with pytest.raises(TypeError, match="the caller's own"):
+        door.queue.put_many(broken())
+
+
+def test_what_tag_and_headers_need_counts_for_the_size_of_a_row(open_door: OpenDoor) -> None:
+    door = open_door(bucket_size=1_000)
+    before = door.session.counts["write_message"]
+    door.queue.put_many([b""] * 6, headers={"k": "v" * 500_000})
+    assert 6 == door.session.counts["write_message"] - before

@@ -294,3 +294,36 @@ def test_r14_the_row_of_a_move_goes_when_the_move_is_over(open_door: OpenDoor) -
     door.client.repair(door.queue.name)
     assert door.store.sinks.read(f"dead:{part.set_id}") is None
     assert [b"m"] == [one.body for one in target.get()]
+
+
+@pytest.mark.parametrize("history", ["not json", "5", "[]"])
+def test_a_header_of_the_producers_that_is_called_history_stops_no_repair(
+    open_door: OpenDoor, history: str
+) -> None:
+    dead = open_door(".dead")
+    door = open_door(max_deliveries=1, dead_letter_queue=dead.queue.name)
+    door.queue.put(b"m", headers={"cassieq-history": history})
+    door.queue.get(visibility_timeout=1)
+    door.clock.advance(60)
+    assert [] == door.client.repair(door.queue.name).problems
+    (moved,) = dead.queue.get()
+    assert [door.queue.name] == [
+        hop["source-queue"] for hop in json.loads(moved.headers["cassieq-history"])
+    ]
+
+
+def test_the_dead_of_a_queue_that_has_lost_its_dead_letter_queue_are_reported_and_wait(
+    open_door: OpenDoor,
+) -> None:
+    dead = open_door(".dead")
+    door = open_door(max_deliveries=1, dead_letter_queue=dead.queue.name)
+    door.queue.put(b"m")
+    door.queue.get(visibility_timeout=1)
+    door.clock.advance(60)
+    door.queue.get()
+    door.client.alter_queue(door.queue.name, dead_letter_queue=None)
+    (problem,) = door.client.repair(door.queue.name).problems
+    assert "until it has one again" in problem
+    door.client.alter_queue(door.queue.name, dead_letter_queue=dead.queue.name)
+    assert [] == door.client.repair(door.queue.name).problems
+    assert [b"m"] == [one.body for one in dead.queue.get()]
