@@ -11,16 +11,17 @@ import threading
 from collections import deque
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CassieqError, QueueDeleted, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.options import arguments
 from cassieq_spark.queue import hold
+from cassieq_spark.queue.acks_behind import RETRY_S, AcksBehind
 from cassieq_spark.queue.get import PAUSES_S, Getter, Wanted
 from cassieq_spark.queue.message import Message, time_of, us_of
-from cassieq_spark.queue.verdict import AckGroup, Verdict
+from cassieq_spark.queue.verdict import AckGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -29,12 +30,6 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.queue.lane import Lane
-
-ACK_WITHIN_S: Final = 0.1
-"""An ack waits at most so long for others to share its LWT."""
-
-RETRY_S: Final = 1.0
-"""After an error of the store."""
 
 _logger = get_logger("queue")
 
@@ -70,9 +65,6 @@ class Consumer:
 
     Use it in a ``with`` block: at its end acks are stored, and what was got and not handed out is
     given back, uncounted.
-
-    Attributes:
-        stale: Messages whose ack came too late: they were, or will be, delivered again.
     """
 
     def __init__(self, ways: Ways, *, idle_timeout_s: float | None) -> None:
@@ -87,10 +79,7 @@ class Consumer:
         # Conditions of one lock: no thread is woken by every message and every ack.
         self._arrived = threading.Condition(self._lock)
         self._is_due = threading.Condition(self._lock)
-        self._is_ack_due = threading.Condition(self._lock)
-        self._settling = threading.Lock()
         self._waiting: deque[_Held] = deque()
-        self._done: list[Receipt] = []
         self._looks_begun = self._looks_ended = self._empty_looks = 0
         self._failure: Exception | None = None  # told once
         self._end: Exception | None = None  # told to everybody: the thread is gone
@@ -101,10 +90,20 @@ class Consumer:
             for work in (self._get_ahead, self._ack_behind)
         ]
         # When the threads are to do what, by the monotonic clock.
-        self._ack_at = self._renew_at = inf
+        self._renew_at = inf
         self._look_at = -inf
         self._look_wanted = 0
-        self.stale = 0
+        self._acks = AcksBehind(
+            ways.lane,
+            ways.acks,
+            at_most=self._prefetch,
+            within_s=ways.wanted.visibility_us / 4e6,
+        )
+
+    @property
+    def stale(self) -> int:
+        """How many acks came too late: those messages were, or will be, delivered again."""
+        return self._acks.stale
 
     def get(self, wait: float | timedelta | None = None) -> Message | None:
         """The next message.
@@ -137,18 +136,9 @@ class Consumer:
             UsageError: The consumer is closed.
         """
         receipts = self._ways.receipts(messages)
-        with self._lock:
-            if self._is_closing:
-                raise UsageError("this consumer is closed: ack by the queue itself")
-            if self._ack_at == inf:
-                within_s = min(ACK_WITHIN_S, self._visibility_us / 4e6)
-                self._ack_at = self._clock.monotonic() + within_s
-                self._is_ack_due.notify()
-            had_enough = len(self._done) >= self._prefetch
-            self._done += receipts
-            if len(self._done) >= self._prefetch and not had_enough:
-                self._ack_at = min(self._ack_at, self._clock.monotonic())
-                self._is_ack_due.notify()
+        if self._is_closing:
+            raise UsageError("this consumer is closed: ack by the queue itself")
+        self._acks.add(receipts)
 
     def flush(self) -> None:
         """Return when every ack so far is stored.
@@ -157,7 +147,7 @@ class Consumer:
             QueueDeleted: The queue is gone.
             StoreError: It is unknown of some; they are tried again.
         """
-        self._settle()
+        self._acks.flush()
 
     def close(self) -> None:
         """Store the acks, give back what was not handed out. Idempotent.
@@ -169,14 +159,14 @@ class Consumer:
             self._is_closing = True
             self._arrived.notify_all()
             self._is_due.notify()
-            self._is_ack_due.notify()
+        self._acks.close()
         for thread in self._threads if self._is_started else ():
             thread.join()
         with self._lock:
             left = [held.receipt for held in self._waiting]
             self._waiting.clear()
         try:
-            self._settle()
+            self._acks.flush()
         finally:
             if left:
                 # Nobody has seen them: their delivery does not count.
@@ -252,7 +242,7 @@ class Consumer:
     # --- the threads --------------------------------------------------------------------------
 
     def _get_ahead(self) -> None:
-        while self._await(self._is_due, self._next_look_or_renewal):
+        while self._await_look_or_renewal():
             now = self._clock.monotonic()
             if now >= self._renew_at and not self._attempt(self._renew):
                 self._renew_at = self._clock.monotonic() + RETRY_S
@@ -260,8 +250,8 @@ class Consumer:
                 self._look_at = self._clock.monotonic() + RETRY_S
 
     def _ack_behind(self) -> None:
-        while self._await(self._is_ack_due, lambda: self._ack_at):
-            self._attempt(self._settle)
+        while self._acks.wait():
+            self._attempt(self._acks.flush)
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
@@ -271,14 +261,15 @@ class Consumer:
                 self._failure = self._end = error
                 self._arrived.notify_all()
 
-    def _await(self, condition: threading.Condition, due: Callable[[], float]) -> bool:
-        """Until something is due; False: this is the end."""
+    def _await_look_or_renewal(self) -> bool:
+        """Until one of them is due; False: this is the end."""
         with self._lock:
             while not self._is_closing:
-                left_s = due() - self._clock.monotonic()
+                due = min(self._renew_at, self._look_at if self._has_room else inf)
+                left_s = due - self._clock.monotonic()
                 if left_s <= 0:
                     return True
-                condition.wait(min(left_s, threading.TIMEOUT_MAX))
+                self._is_due.wait(min(left_s, threading.TIMEOUT_MAX))
             return False
 
     def _attempt(self, step: Callable[[], None]) -> bool:
@@ -294,36 +285,6 @@ class Consumer:
                 self._arrived.notify_all()
             return False
         return True
-
-    def _next_look_or_renewal(self) -> float:
-        return min(self._renew_at, self._look_at if self._has_room else inf)
-
-    def _settle(self) -> None:
-        """Ack what is done: one LWT a bucket, which threads of other acks share."""
-        with self._settling:
-            with self._lock:
-                receipts, self._done = self._done, []
-                self._ack_at = inf
-            if not receipts:
-                return
-            try:
-                verdicts, failure = self._ways.acks.ack(self._ways.lane(), receipts)
-            except BaseException:  # also Ctrl-C: an ack twice is harmless, one less is not
-                self._ack_again(receipts)
-                raise
-            if stale := verdicts.count(Verdict.STALE):
-                self.stale += stale
-                event(_logger, "acks_stale", queue=self._name, messages=stale)
-            if failure is not None:
-                pairs = zip(receipts, verdicts, strict=True)
-                self._ack_again([one for one, verdict in pairs if verdict is Verdict.UNKNOWN])
-                raise failure
-
-    def _ack_again(self, receipts: list[Receipt]) -> None:
-        with self._lock:
-            self._done = receipts + self._done
-            self._ack_at = min(self._ack_at, self._clock.monotonic() + RETRY_S)
-            self._is_ack_due.notify()
 
     def _renew(self) -> None:
         """Let nothing run out that waits here: the program may take long over what it has.

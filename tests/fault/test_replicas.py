@@ -11,8 +11,8 @@ from cassandra import ConsistencyLevel
 import cassieq_spark as cassieq
 from cassieq_spark.errors import StoreError
 from cassieq_spark.model.bucket import Status
-from cassieq_spark.store import statements
-from cassieq_spark.testing import EmbeddedCassandra, wait_until
+from cassieq_spark.store import cas, session, statements
+from cassieq_spark.testing import wait_until
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.queues import door_of, payload
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cassieq_spark.embedded.node import Node
+    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door
 
 BODY = b"all of it"
@@ -48,35 +49,32 @@ def take_down(node: Node, ring: EmbeddedCassandra) -> None:
 
 @pytest.mark.invariant("I5")
 def test_p4_a_seal_that_finds_a_message_on_one_replica_leaves_it_whole_on_two(
-    queue_name: str,
+    ring: EmbeddedCassandra, queue_name: str
 ) -> None:
     """A put that died half-way: one replica has it. The manifest names it, so it must stay.
 
     Read repair writes back only what was selected: a scan of the keys alone would leave the second
     replica without the payload, and the third read, without the first replica, would find that.
     """
-    settings = {"hinted_handoff_enabled": False}  # what a replica missed, it has missed
-    with EmbeddedCassandra(nodes=3, settings=settings) as ring:
-        first, second, third = ring.nodes
-        with door_on(ring, queue_name) as door:
-            bucket = door.reserve()
-            second.kill()
-            third.kill()
-            _write_at_one(door, bucket)
-            ring.start()
-            take_down(third, ring)
-        with door_on(ring, queue_name, nodes=(first, second)) as door:
-            door.clock.advance(60)
-            claimed = door.reader(visibility_s=3_600).get(1)
-            assert [BODY] == door.bodies(claimed)
-            assert Status.SEALED is door.value(bucket).status
-        third.start()
-        take_down(first, ring)
-        with door_on(ring, queue_name, nodes=(second, third)) as door:
-            assert [BODY] == door.bodies(claimed)
-            door.ack(claimed)
-            assert Status.DRAINED is door.value(bucket).status
-        ring.kill()
+    first, second, third = ring.nodes
+    with door_on(ring, queue_name) as door:
+        bucket = door.reserve()
+        second.kill()
+        third.kill()
+        _write_at_one(door, bucket)
+        ring.start()
+        take_down(third, ring)
+    with door_on(ring, queue_name, nodes=(first, second)) as door:
+        door.clock.advance(60)
+        claimed = door.reader(visibility_s=3_600).get(1)
+        assert [BODY] == door.bodies(claimed)
+        assert Status.SEALED is door.value(bucket).status
+    third.start()
+    take_down(first, ring)
+    with door_on(ring, queue_name, nodes=(second, third)) as door:
+        assert [BODY] == door.bodies(claimed)
+        door.ack(claimed)
+        assert Status.DRAINED is door.value(bucket).status
 
 
 @pytest.mark.invariant("I1")
@@ -100,7 +98,7 @@ def test_a_node_may_go_and_come_back_between_any_two_steps(
 
 @pytest.mark.invariant("I7")
 def test_without_a_quorum_a_batch_ends_in_an_error_and_nothing_of_it_is_seen(
-    ring: EmbeddedCassandra, queue_name: str
+    ring: EmbeddedCassandra, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with door_on(ring, queue_name) as door:
         door.put(b"there before")
@@ -108,10 +106,13 @@ def test_without_a_quorum_a_batch_ends_in_an_error_and_nothing_of_it_is_seen(
         result = door.task(who, 0, b"in doubt")
         for node in ring.nodes[1:]:
             node.kill()
+        for module in (cas, session):
+            monkeypatch.setattr(module, "DEADLINE_S", 5.0)
         with pytest.raises(StoreError):
             door.commit(who, 0, result)
         with pytest.raises(StoreError):
             door.reader().get(1)
+        monkeypatch.undo()
         ring.start()
         found = wait_until(door.drain, deadline_s=60, describe="the queue to answer again")
         # The commit may have happened or not; its retry knows.
@@ -123,8 +124,8 @@ def test_without_a_quorum_a_batch_ends_in_an_error_and_nothing_of_it_is_seen(
 
 def _write_at_one(door: Door, bucket: int) -> None:
     """Behind the back of our own consistency levels, to the only replica that is up."""
-    session = door.session._session
-    write = session.prepare(statements.WRITE_MESSAGE.cql.format(ks=KEYSPACE))
+    driver = door.session._session
+    write = driver.prepare(statements.WRITE_MESSAGE.cql.format(ks=KEYSPACE))
     write.consistency_level = ConsistencyLevel.ONE
     now_us = door.lane.clock.now_us()
-    session.execute(write, (door.lane.lane_id, bucket, 0, 0, 1, 1, payload(BODY), None, now_us))
+    driver.execute(write, (door.lane.lane_id, bucket, 0, 0, 1, 1, payload(BODY), None, now_us))
