@@ -33,7 +33,8 @@ def door_on(
     """A client's way to a queue with three copies; by way of some nodes, or of all."""
     points = ",".join(node.contact_point for node in nodes or ring.nodes)
     with cassieq.connect(points, keyspace=KEYSPACE, datacenter=ring.datacenter) as client:
-        client.bootstrap({"class": "NetworkTopologyStrategy", ring.datacenter: 3})
+        if nodes is None:
+            client.bootstrap({"class": "NetworkTopologyStrategy", ring.datacenter: 3})
         yield door_of(client, name)
 
 
