@@ -220,6 +220,11 @@ def derived_message_id(lane: LaneId, message_id: int) -> UUID:
     return UUID(int=value | (0x8 << 76) | (0x2 << 62))
 
 
+def message_id_of(lane: LaneId, number: int, chosen: bytes | None) -> str:
+    """As users see it: what its writer chose, 16 bytes, else what is made of lane and id."""
+    return str(derived_message_id(lane, number) if chosen is None else UUID(bytes=chosen))
+
+
 def _put_varint(out: bytearray, value: int) -> None:
     while value > 0x7F:  # noqa: PLR2004 - seven bits a byte
         out.append(value & 0x7F | 0x80)

@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Self
 
-from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CassieqError, QueueDeleted, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.options import arguments
 from cassieq_spark.queue import hold
 from cassieq_spark.queue.acks_behind import RETRY_S, AcksBehind
-from cassieq_spark.queue.get import PAUSES_S, Getter, Wanted
+from cassieq_spark.queue.get import Getter, Wanted, pause_after
 from cassieq_spark.queue.message import Message, time_of, us_of
 from cassieq_spark.queue.verdict import AckGroup
 
@@ -337,7 +336,6 @@ class Consumer:
         wanted = replace(self._ways.wanted, at_most=self._prefetch - len(self._waiting))
         found = self._ways.getter.get(self._ways.lane(), wanted)
         held = map(_Held, found, self._ways.receipts(found), map(_until_us, found))
-        pause_s = jitter(PAUSES_S[min(self._empty_looks, len(PAUSES_S) - 1)], 0)
         with self._lock:
             self._looks_ended = self._looks_begun
             if found:
@@ -347,7 +345,7 @@ class Consumer:
             else:
                 self._empty_looks += 1
                 if self._look_wanted <= self._looks_begun:
-                    self._look_at = self._clock.monotonic() + pause_s
+                    self._look_at = self._clock.monotonic() + pause_after(self._empty_looks)
             self._failure = self._end  # what was wrong is over
             self._arrived.notify_all()
 

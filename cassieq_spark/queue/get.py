@@ -72,7 +72,7 @@ class Getter:
         deadline = now + wanted.wait_s
         while True:
             if self._empty_looks and now < deadline:
-                pause_s = jitter(PAUSES_S[min(self._empty_looks, len(PAUSES_S)) - 1], 0)
+                pause_s = pause_after(self._empty_looks)
                 due = self._looked_at + pause_s
                 if due > now:
                     # The last look is at the deadline: not one just before it, too.
@@ -96,6 +96,11 @@ class Getter:
                     reader.lease_as(wanted.owner, wanted.visibility_us)
                     return reader
         return Reader(lane, owner=wanted.owner, run=None, visibility_us=wanted.visibility_us)
+
+
+def pause_after(empty_looks: int) -> float:
+    """Seconds until the next look, after so many that found nothing, 1 or more."""
+    return jitter(PAUSES_S[min(empty_looks, len(PAUSES_S)) - 1], 0)
 
 
 def _look(reader: Reader, wanted: Wanted) -> list[Claimed]:

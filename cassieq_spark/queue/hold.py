@@ -13,7 +13,7 @@ from cassieq_spark.errors import ReceiptExpired, UsageError
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import union
 from cassieq_spark.model.ids import Runs
-from cassieq_spark.queue.verdict import by_lease, runs_of
+from cassieq_spark.queue.verdict import by_lease, held_runs, is_held, runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -145,8 +145,9 @@ def _each_bucket(lane: Lane, receipts: Iterable[Receipt], move: Move) -> list[Re
         refused: list[Receipt] = []
 
         def change(row: Bucket) -> Bucket | None:
-            held = [receipt for receipt in asked if _is_held(row, receipt)]
-            refused[:] = [receipt for receipt in asked if receipt not in held]
+            runs = held_runs(row)
+            held = [receipt for receipt in asked if is_held(runs, receipt)]
+            refused[:] = [receipt for receipt in asked if not is_held(runs, receipt)]
             if not held:
                 return None
             new = move(row, by_lease(held), lane.clock.now_us())
@@ -171,13 +172,8 @@ def _hint(lane: Lane, bucket: BucketNo, new: Bucket, moved: Runs) -> None:
     lane.store.hints.write(lane.lane_id, [(bucket, time_us) for time_us in times], now_us=now_us)
 
 
-def _is_held(row: Bucket, receipt: Receipt) -> bool:
-    lease = row.lease(receipt.lease_id)
-    return lease is not None and runs_of(receipt).issubset(lease.runs)
-
-
 def _check_held(lane: Lane, row: Bucket | None, receipt: Receipt) -> None:
-    if row is None or not _is_held(row, receipt):
+    if row is None or not is_held(held_runs(row), receipt):
         raise expired(lane, [receipt])
     lease = row.lease(receipt.lease_id)
     if lease is not None and lease.run is not None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from cassieq_spark.model.ids import derived_message_id, first_id
+from cassieq_spark.model.ids import first_id, message_id_of
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.fetch import Found, Planned, fetch
 from cassieq_spark.store import chunk as chunks
@@ -119,13 +119,8 @@ def _messages(lane: Lane, found: Found, until_us: int | None) -> Iterator[Messag
                 first=offset,
                 last=offset,
             )
-        chosen = stored.message_id
         yield Message(
-            message_id=str(
-                derived_message_id(lane.lane_id, base + offset)
-                if chosen is None
-                else UUID(bytes=chosen)
-            ),
+            message_id=message_id_of(lane.lane_id, base + offset, stored.message_id),
             id=base + offset,
             body=found.bodies.get(offset, stored.body),
             tag=stored.tag,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import (
@@ -23,7 +22,7 @@ from cassieq_spark.errors import (
     StoreUnavailable,
 )
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Runs, derived_message_id
+from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Runs, message_id_of
 from cassieq_spark.model.sizes import BUCKET_BYTES, BYTES_IN_FLIGHT
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.lane import MAX_LOST_RACES
@@ -235,18 +234,11 @@ class Producer:
 
 def message_ids(lane: Lane, placed: Iterable[Placed]) -> list[str]:
     """Of each message, in order: what its producer chose, else what is made of lane and id."""
-    found = []
-    for one in placed:
-        first = one.bucket * lane.bucket_size + one.first
-        for at, chosen in enumerate(one.packed.message_ids):
-            found.append(
-                str(
-                    derived_message_id(lane.lane_id, first + at)
-                    if chosen is None
-                    else UUID(bytes=chosen)
-                )
-            )
-    return found
+    return [
+        message_id_of(lane.lane_id, one.bucket * lane.bucket_size + one.first + at, chosen)
+        for one in placed
+        for at, chosen in enumerate(one.packed.message_ids)
+    ]
 
 
 def _fits(block: _Block, packed: Packed, bucket_size: int) -> bool:

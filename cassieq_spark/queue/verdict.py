@@ -157,11 +157,22 @@ def runs_of(receipt: Receipt) -> Runs:
     return Runs.span(receipt.first, receipt.last)
 
 
-def _judge(row: Bucket, receipts: Sequence[Receipt]) -> tuple[list[Verdict], dict[UUID, Runs]]:
-    """A verdict for each, and what they ack, by lease."""
+def held_runs(row: Bucket) -> dict[UUID, Runs]:
+    """What each delivery holds still; a part that was extended is an entry of its own."""
     held: dict[UUID, Runs] = {}
     for lease in row.leases:
         held[lease.lease_id] = held.get(lease.lease_id, EMPTY) | lease.runs
+    return held
+
+
+def is_held(held: dict[UUID, Runs], receipt: Receipt) -> bool:
+    """Whether all of a receipt is held still, by its own delivery (I3)."""
+    return runs_of(receipt).issubset(held.get(receipt.lease_id, EMPTY))
+
+
+def _judge(row: Bucket, receipts: Sequence[Receipt]) -> tuple[list[Verdict], dict[UUID, Runs]]:
+    """A verdict for each, and what they ack, by lease."""
+    held = held_runs(row)
     asked = by_lease(receipts)
     if all(runs.issubset(held.get(lease_id, EMPTY)) for lease_id, runs in asked.items()):
         return [Verdict.ACKED] * len(receipts), asked
@@ -173,7 +184,7 @@ def _judge(row: Bucket, receipts: Sequence[Receipt]) -> tuple[list[Verdict], dic
 
 def _verdict(row: Bucket, held: dict[UUID, Runs], unacked: Runs, receipt: Receipt) -> Verdict:
     runs = runs_of(receipt)
-    if runs.issubset(held.get(receipt.lease_id, EMPTY)):
+    if is_held(held, receipt):
         return Verdict.ACKED
     if not runs.issubset(row.manifest):
         return Verdict.UNKNOWN
