@@ -202,16 +202,11 @@ ABLATIONS: Final = (
         path="cassieq_spark/queue/fetch.py",
         old=(
             "            keep = (span & planned.runs) - gone\n"
-            "            if not keep or _is_delayed(chunk, planned.visible_at_us):\n"
+            "            if not keep:\n"
             "                continue\n"
             "            seen |= keep\n"
         ),
-        new=(
-            "            keep = span\n"
-            "            if _is_delayed(chunk, planned.visible_at_us):\n"
-            "                continue\n"
-            "            seen |= span & planned.runs\n"
-        ),
+        new=("            keep = span\n            seen |= span & planned.runs\n"),
         tests=(
             "tests/node/test_seal.py::test_p6_a_row_outside_the_manifest_stays_where_it_is_and_is_never_delivered",
         ),

@@ -28,8 +28,7 @@ class Planned:
     Attributes:
         lease_id: The delivery they belong to; None for a look without a lease.
         revisions: (offset, revision) of those that have an updated body.
-        visible_at_us: None: a message that is not there is an error. Else this is a look: it passes
-            over what is not there, and what is delayed beyond this time.
+        is_look: It passes over what is not there any more; else that is an error.
     """
 
     bucket: BucketNo
@@ -37,7 +36,7 @@ class Planned:
     delivery_count: int
     lease_id: UUID | None
     revisions: tuple[tuple[int, int], ...] = ()
-    visible_at_us: int | None = None
+    is_look: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +74,7 @@ def fetch(
     for position, chunks in store.messages.read(lane_id, wanted):
         planned = parts[position]
         bodies = (
-            store.overlays.read(
-                lane_id,
-                planned.bucket,
-                planned.revisions,
-                is_look=planned.visible_at_us is not None,
-            )
+            store.overlays.read(lane_id, planned.bucket, planned.revisions, is_look=planned.is_look)
             if planned.revisions
             else {}
         )
@@ -90,13 +84,13 @@ def fetch(
         for chunk in chunks:
             span = Runs.span(chunk.first, chunk.first + chunk.count - 1)
             keep = (span & planned.runs) - gone
-            if not keep or _is_delayed(chunk, planned.visible_at_us):
+            if not keep:
                 continue
             seen |= keep
             yield Found(
                 planned=planned, chunk=chunk, keep=None if keep == span else keep, bodies=bodies
             )
-        if planned.visible_at_us is None and seen != planned.runs:
+        if not planned.is_look and seen != planned.runs:
             missing = planned.runs - seen
             raise DataLoss(
                 f"{missing.count} of {planned.runs.count} planned messages are not in bucket "
@@ -115,8 +109,3 @@ def _parts(planned: Planned) -> Iterator[Planned]:
         if runs:
             revisions = tuple(entry for entry in planned.revisions if entry[0] in runs)
             yield replace(planned, runs=runs, revisions=revisions)
-
-
-def _is_delayed(chunk: ChunkRow, visible_at_us: int | None) -> bool:
-    """A look into an open bucket sees delayed chunks; a lease never names one before its time."""
-    return visible_at_us is not None and chunk.due_us is not None and chunk.due_us > visible_at_us

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from cassieq_spark.model.bucket import Bucket, Status
-from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 from cassieq_spark.model.lease import held_by_nobody, is_expired
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.message import Message, read_messages
@@ -58,15 +58,16 @@ def stats(lane: Lane) -> QueueStats:
     monoton = lane.store.monotons.read(lane.lane_id)
     total.lwts += 0 if monoton is None else monoton.version.row_version
     oldest_us: int | None = None
-    for bucket, row in _rows(lane):
-        if row is None or row.value.status is Status.SEALING:
-            waiting = lane.store.messages.scan(lane.lane_id, bucket)
-            total.add_open(waiting)
-            put_us = min((chunk.enqueued_us for chunk in waiting), default=None)
-        else:
-            put_us = None
-            if oldest_us is None and row.value.status is Status.SEALED and row.value.unacked:
-                put_us = _put_us(lane, bucket, row.value.unacked)
+    for bucket, row, waiting in _rows(lane):
+        total.add_open(waiting)
+        put_us = min((chunk.enqueued_us for chunk in waiting), default=None)
+        if (
+            oldest_us is None
+            and row is not None
+            and row.value.status is Status.SEALED
+            and row.value.unacked
+        ):
+            put_us = _put_us(lane, bucket, row.value.unacked)
         # One producer's ids ascend, so the first bucket that holds any is about the oldest.
         oldest_us = put_us if oldest_us is None else oldest_us
         total.add(row)
@@ -94,7 +95,7 @@ class _Count:
     def add_open(self, waiting: list[ChunkRow]) -> None:
         """Of a bucket that is not sealed."""
         for chunk in waiting:
-            if chunk.due_us is None or chunk.due_us <= self._now_us:
+            if _is_due(chunk, self._now_us):
                 self.visible += chunk.count
             else:
                 self.delayed += chunk.count
@@ -134,11 +135,9 @@ def peek(lane: Lane, at_most: int) -> list[Message]:
     plan: list[Planned] = []
     left = at_most
     for planned in plan_visible(lane):
-        # How many an open bucket holds is not known before it is read.
         taken, _ = planned.runs.take(left)
-        is_open = planned.runs.count == lane.bucket_size
-        plan.append(planned if is_open else replace(planned, runs=taken))
-        left -= 0 if is_open else taken.count
+        plan.append(replace(planned, runs=taken))
+        left -= taken.count
         if left <= 0:
             break
     return list(islice(read_messages(lane, [(planned, None) for planned in plan]), at_most))
@@ -148,13 +147,14 @@ def plan_visible(lane: Lane) -> list[Planned]:
     """Everything a get could deliver at this moment, by bucket and delivery count so far."""
     now_us = lane.clock.now_us()
     plan: list[Planned] = []
-    for bucket, row in _rows(lane):
-        if row is None or row.value.status is Status.SEALING:
-            parts = [(0, Runs.span(0, lane.bucket_size - 1))]
-        elif row.value.status is Status.SEALED:
+    for bucket, row, waiting in _rows(lane):
+        due = EMPTY
+        for chunk in waiting:
+            if _is_due(chunk, now_us):
+                due |= Runs.span(chunk.first, chunk.first + chunk.count - 1)
+        parts = [(0, due)]
+        if row is not None and row.value.status is Status.SEALED:
             parts = _visible(row.value, now_us)
-        else:
-            continue
         plan += [
             Planned(
                 bucket=bucket,
@@ -162,7 +162,7 @@ def plan_visible(lane: Lane) -> list[Planned]:
                 delivery_count=deliveries,
                 lease_id=None,
                 revisions=() if row is None else row.value.revisions_of(runs),
-                visible_at_us=now_us,
+                is_look=True,
             )
             for deliveries, runs in parts
             if runs
@@ -176,8 +176,15 @@ def _visible(row: Bucket, now_us: int) -> list[tuple[int, Runs]]:
     return [(0, row.fresh), *back]
 
 
-def _rows(lane: Lane) -> Iterator[tuple[BucketNo, Stored[Bucket] | None]]:
-    """Every bucket from the repair pointer to the monoton id; dropped ones are left out (G5)."""
+def _is_due(chunk: ChunkRow, now_us: int) -> bool:
+    return chunk.due_us is None or chunk.due_us <= now_us
+
+
+def _rows(lane: Lane) -> Iterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
+    """Every bucket from the repair pointer to the monoton id; dropped ones are left out (G5).
+
+    With the messages of those that nobody has sealed.
+    """
     monoton = lane.store.monotons.read(lane.lane_id)
     if monoton is None:
         raise lane.deleted()
@@ -187,4 +194,27 @@ def _rows(lane: Lane) -> Iterator[tuple[BucketNo, Stored[Bucket] | None]]:
         window = [BucketNo(number) for number in range(start, min(start + _WINDOW, end))]
         rows = lane.store.buckets.read_many(lane.lane_id, window)
         low = lane.pointers().repair
-        yield from ((bucket, row) for bucket, row in rows.items() if bucket >= low)
+        for bucket, row in rows.items():
+            if bucket < low:
+                continue
+            if _is_unsealed(row):
+                now, waiting = _look_into(lane, bucket)
+                yield bucket, now, waiting
+            else:
+                yield bucket, row, []
+
+
+def _look_into(lane: Lane, bucket: BucketNo) -> tuple[Stored[Bucket] | None, list[ChunkRow]]:
+    """The row and the messages of a bucket that was not sealed a moment ago.
+
+    The row is read after the messages: a transaction may have begun to write here meanwhile, and
+    none of it may be seen before its commit (I7). Sealed or dropped since: what the row says.
+    """
+    waiting = lane.store.messages.scan(lane.lane_id, bucket)
+    now = lane.store.buckets.read(lane.lane_id, bucket)
+    is_waiting = _is_unsealed(now) and not (waiting and lane.is_dropped(bucket))
+    return now, waiting if is_waiting else []
+
+
+def _is_unsealed(row: Stored[Bucket] | None) -> bool:
+    return row is None or row.value.status is Status.SEALING

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +18,9 @@ from cassieq_spark.store.tables.monotons import Monoton
 from tests.fixtures.queues import payload
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cassieq_spark import Queue
     from tests.fixtures.queues import Door, OpenDoor
 
 
@@ -119,3 +124,41 @@ def test_p2_a_seal_leaves_a_bulk_bucket_to_its_sink(door: Door) -> None:
     closed = seal.close(door.lane, result.buckets[0][0])
     assert closed is not None
     assert Status.PREPARED is closed.row.value.status
+
+
+@pytest.mark.invariant("I7")
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param(lambda queue: queue.stats().visible, id="stats"),
+        pytest.param(lambda queue: len(queue.peek(10)), id="peek"),
+    ],
+)
+def test_a_look_into_a_bucket_that_is_being_opened_sees_nothing_of_it(
+    open_door: OpenDoor, seen: Callable[[Queue], int]
+) -> None:
+    """It finds no row, and the messages that were written behind its back."""
+    writing, looking = open_door(), open_door()
+    who = writing.identity()
+    is_reserved, may_write = Event(), Event()
+
+    def hold() -> None:
+        is_reserved.set()
+        assert may_write.wait(30)
+
+    writing.faults.before("insert_bucket", hold)
+    with ThreadPoolExecutor(1) as thread:
+        written = thread.submit(writing.task, who, 0, b"a", b"b")
+
+        def go_on() -> None:
+            may_write.set()
+            written.result(30)
+
+        try:
+            assert is_reserved.wait(30)
+            looking.faults.before("scan_messages", go_on)
+            assert 0 == seen(looking.queue)
+        finally:
+            may_write.set()
+    writing.commit(who, 0, written.result())
+    assert 2 == seen(looking.queue)
