@@ -1,24 +1,27 @@
 """Options: one table of all of them, and what they are parsed into (conventions 4).
 
 From `OPTIONS` come the parsers, ``docs/reference/options.md``, ``conf/cassieq.toml`` and the table
-in the README. To add an option, add its row there and its field in `parse`.
+in the README. To add an option, add its row to its group and its field in `parsed`.
 """
 
 from __future__ import annotations
 
+from cassieq_spark.options.option import Option, Scope
 from cassieq_spark.options.parse import (
-    ConnectionOptions,
     QueueSettings,
-    ReadOptions,
-    SinkOptions,
-    SourceOptions,
     parse_connection,
     parse_read,
     parse_sink,
     parse_source,
     queue_name,
 )
-from cassieq_spark.options.table import OPTIONS, Option, Scope
+from cassieq_spark.options.parsed import (
+    ConnectionOptions,
+    ReadOptions,
+    SinkOptions,
+    SourceOptions,
+)
+from cassieq_spark.options.table import OPTIONS
 from cassieq_spark.options.values import DEFAULT_PORT
 
 __all__ = [

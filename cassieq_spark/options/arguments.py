@@ -10,7 +10,7 @@ from uuid import UUID
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
 from cassieq_spark.options import values
-from cassieq_spark.options.table import THIRTY_DAYS_S
+from cassieq_spark.options.option import THIRTY_DAYS_S
 from cassieq_spark.options.values import NotAllowed
 
 if TYPE_CHECKING:

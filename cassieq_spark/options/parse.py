@@ -13,84 +13,19 @@ from typing import Any, Final, Self
 from cassieq_spark.errors import OptionInvalid, OptionUnknown, RowCorrupt, SchemaMismatch
 from cassieq_spark.model.ids import QueueName
 from cassieq_spark.options import values
-from cassieq_spark.options.table import OPTIONS, Option, Scope
-from cassieq_spark.options.values import NotAllowed, Secret
+from cassieq_spark.options.option import Option, Scope
+from cassieq_spark.options.parsed import (
+    ConnectionOptions,
+    Login,
+    ReadOptions,
+    SinkOptions,
+    SourceOptions,
+    TlsOptions,
+)
+from cassieq_spark.options.table import OPTIONS
+from cassieq_spark.options.values import NotAllowed
 
 _FORMAT_SCOPES: Final = (Scope.SOURCE, Scope.READ, Scope.SINK)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Login:
-    """Whom to log in as."""
-
-    username: str
-    password: Secret
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsOptions:
-    """How to know a node, and how to be known. Paths only: tasks read the files where they run."""
-
-    ca_file: str
-    cert_file: str | None = None
-    key_file: str | None = None
-    key_password: Secret | None = None
-    verifies_hostname: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionOptions:
-    """How to reach Cassandra. Hashable: a process keeps one session for each.
-
-    Attributes:
-        login: None: none.
-        tls: None: none.
-    """
-
-    contact_points: tuple[tuple[str, int], ...]
-    keyspace: str
-    datacenter: str | None
-    connect_timeout_s: float
-    login: Login | None = None
-    tls: TlsOptions | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """Of ``spark.read``."""
-
-    connection: ConnectionOptions
-    queue: QueueName
-    min_partitions: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
-    """Of ``spark.readStream``."""
-
-    connection: ConnectionOptions
-    queue: QueueName
-    min_partitions: int | None
-    max_messages_per_trigger: int | None
-    visibility_timeout_s: float | None
-    consumer: str | None
-    on_lease_lost: str
-    fail_on_data_loss: bool
-    max_batch_duration_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOptions:
-    """Of ``df.writeStream`` and ``df.write``."""
-
-    connection: ConnectionOptions
-    queue: QueueName
-    sink_id: str | None
-    batch_id: int | None
-    chunk_messages: int
-    chunk_bytes: int
-    bucket_bytes: int
-    writes_in_flight: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,11 +129,15 @@ def parse_source(given: Mapping[str, Any]) -> SourceOptions:
         queue=found["queue"],
         min_partitions=found["minPartitions"],
         max_messages_per_trigger=found["maxMessagesPerTrigger"],
+        max_bytes_per_trigger=found["maxBytesPerTrigger"],
+        min_messages_per_trigger=found["minMessagesPerTrigger"],
+        max_trigger_delay_s=found["maxTriggerDelay"],
         visibility_timeout_s=found["visibilityTimeout"],
         consumer=found["consumer"],
         on_lease_lost=found["onLeaseLost"],
         fail_on_data_loss=found["failOnDataLoss"],
         max_batch_duration_s=found["maxBatchDuration"],
+        ack_mode=found["ackMode"],
     )
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cassieq_spark.options import ConnectionOptions
-    from cassieq_spark.options.parse import TlsOptions
+    from cassieq_spark.options.parsed import TlsOptions
 
 _LOOK_S: Final = 3.0
 """For each look at one node after a connection has failed."""

@@ -1,0 +1,97 @@
+"""Options of every door: how to reach Cassandra, and as whom."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cassieq_spark.options import values
+from cassieq_spark.options.option import EVERYWHERE, Option
+
+CONNECTION: Final[tuple[Option, ...]] = (
+    Option(
+        name="contactPoints",
+        scopes=EVERYWHERE,
+        values=values.contact_points(),
+        is_required=True,
+        example="10.0.0.1:9042,10.0.0.2:9042",
+        doc="Cassandra nodes to connect to first. A port that is left out is 9042.",
+    ),
+    Option(
+        name="keyspace",
+        scopes=EVERYWHERE,
+        values=values.keyspace(),
+        default="cassieq",
+        doc="The keyspace that `client.bootstrap()` made.",
+    ),
+    Option(
+        name="datacenter",
+        scopes=EVERYWHERE,
+        values=values.text(200),
+        example="datacenter1",
+        doc="The local data centre. Unset: that of the contact points.",
+    ),
+    Option(
+        name="connectTimeoutSeconds",
+        scopes=EVERYWHERE,
+        values=values.seconds(1, 60),
+        default=10.0,
+        unit="seconds",
+        doc="How long to wait for a node to answer at all.",
+    ),
+    Option(
+        name="username",
+        scopes=EVERYWHERE,
+        values=values.text(200),
+        example="billing",
+        doc="The role to log in as; needs `password`. Unset: no login.",
+    ),
+    # Spark blanks an option whose name has "password" in it (spark.redaction.regex) where it
+    # prints plans; so the names of secrets must have it.
+    Option(
+        name="password",
+        scopes=EVERYWHERE,
+        values=values.secret(1_000),
+        example="***",
+        is_secret=True,
+        doc="Of `username`. Better given by its variable than in a program.",
+    ),
+    Option(
+        name="sslCaFile",
+        scopes=EVERYWHERE,
+        values=values.file_path(),
+        example="/etc/cassieq/ca.pem",
+        doc="PEM file with the certificates of the CAs that may sign a node's. Set: TLS, and "
+        "nothing else; unset: no TLS. On every machine that runs tasks, as the two below.",
+    ),
+    Option(
+        name="sslCertFile",
+        scopes=EVERYWHERE,
+        values=values.file_path(),
+        example="/etc/cassieq/client.pem",
+        doc="PEM file with this client's certificate, and those between it and its CA, where "
+        "nodes ask for one.",
+    ),
+    Option(
+        name="sslKeyFile",
+        scopes=EVERYWHERE,
+        values=values.file_path(),
+        example="/etc/cassieq/client.key",
+        doc="PEM file with the key of `sslCertFile`. Unset: it is in that file.",
+    ),
+    Option(
+        name="sslKeyPassword",
+        scopes=EVERYWHERE,
+        values=values.secret(1_000),
+        example="***",
+        is_secret=True,
+        doc="Of an encrypted key.",
+    ),
+    Option(
+        name="sslVerifyHostname",
+        scopes=EVERYWHERE,
+        values=values.flag(),
+        default=True,
+        doc="Whether a node's certificate must name the address that is connected to. Drivers "
+        "connect to addresses that nodes tell each other: certificates need those.",
+    ),
+)

@@ -1,0 +1,67 @@
+"""What an option is: its name, who takes it, what it may be."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from cassieq_spark.options.values import Values
+
+ENV_PREFIX: Final = "CASSIEQ_"
+
+THIRTY_DAYS_S: Final = 30 * 86_400.0
+"""The longest visibility timeout (G6)."""
+
+
+class Scope(Enum):
+    """Who takes an option; the value is how errors call it."""
+
+    CONNECTION = "connect()"
+    SOURCE = "the cassieq source"
+    READ = "the cassieq batch reader"
+    SINK = "the cassieq sink"
+    QUEUE = "create_queue()"
+    SPARK = "Spark"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option.
+
+    Attributes:
+        default: Parsed; None: unset.
+        unit: Of a number, for the reference.
+        example: As a user writes it; where there is a default that is one.
+        has_variable: Whether an environment variable may set it. Not what names one writer's
+            transaction: two writers of one environment would share it.
+        is_secret: Whether no error may show its value.
+    """
+
+    name: str
+    scopes: frozenset[Scope]
+    values: Values[Any]
+    doc: str
+    default: Any = None
+    unit: str = ""
+    example: Any = None
+    is_required: bool = False
+    has_variable: bool = True
+    is_secret: bool = False
+    since: str = "0.1"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable: ``contactPoints`` is ``CASSIEQ_CONTACT_POINTS``."""
+        return ENV_PREFIX + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.name).upper()
+
+
+SOURCE: Final = frozenset({Scope.SOURCE})
+READ: Final = frozenset({Scope.READ})
+READING: Final = SOURCE | READ
+SINK: Final = frozenset({Scope.SINK})
+FORMAT: Final = READING | SINK
+EVERYWHERE: Final = FORMAT | {Scope.CONNECTION}
+QUEUE: Final = frozenset({Scope.QUEUE})
+SPARK: Final = frozenset({Scope.SPARK})

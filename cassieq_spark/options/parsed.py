@@ -1,0 +1,88 @@
+"""What the options of one door are parsed into: frozen, and safe to pickle into tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cassieq_spark.model.ids import QueueName
+    from cassieq_spark.options.values import Secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """Whom to log in as."""
+
+    username: str
+    password: Secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsOptions:
+    """How to know a node, and how to be known. Paths only: tasks read the files where they run."""
+
+    ca_file: str
+    cert_file: str | None = None
+    key_file: str | None = None
+    key_password: Secret | None = None
+    verifies_hostname: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """How to reach Cassandra. Hashable: a process keeps one session for each.
+
+    Attributes:
+        login: None: none.
+        tls: None: none.
+    """
+
+    contact_points: tuple[tuple[str, int], ...]
+    keyspace: str
+    datacenter: str | None
+    connect_timeout_s: float
+    login: Login | None = None
+    tls: TlsOptions | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """Of ``spark.read``."""
+
+    connection: ConnectionOptions
+    queue: QueueName
+    min_partitions: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """Of ``spark.readStream``."""
+
+    connection: ConnectionOptions
+    queue: QueueName
+    min_partitions: int | None
+    max_messages_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    min_messages_per_trigger: int | None
+    max_trigger_delay_s: float
+    visibility_timeout_s: float | None
+    consumer: str | None
+    on_lease_lost: str
+    fail_on_data_loss: bool
+    max_batch_duration_s: float
+    ack_mode: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """Of ``df.writeStream`` and ``df.write``."""
+
+    connection: ConnectionOptions
+    queue: QueueName
+    sink_id: str | None
+    batch_id: int | None
+    chunk_messages: int
+    chunk_bytes: int
+    bucket_bytes: int
+    writes_in_flight: int
