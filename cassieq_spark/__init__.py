@@ -12,6 +12,7 @@ from cassieq_spark.errors import (
     CasAmbiguous,
     CasContention,
     CassieqError,
+    ConnectorMissing,
     DataLoss,
     EmbeddedFailed,
     EnvironmentProblem,
@@ -50,10 +51,15 @@ from cassieq_spark.queue.consumer import Consumer
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.look import QueueStats
 from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.rulings import Settled
 from cassieq_spark.queue.verdict import Verdict
 
 if TYPE_CHECKING:
+    from cassieq_spark.spark.config import spark_config
+    from cassieq_spark.spark.connector import foreach_batch
     from cassieq_spark.spark.data_source import register
+    from cassieq_spark.spark.listener import CassieqListener
+    from cassieq_spark.spark.settle import settle
 
 __version__ = "0.1.0"
 
@@ -63,7 +69,9 @@ __all__ = [
     "CasAmbiguous",
     "CasContention",
     "CassieqError",
+    "CassieqListener",
     "Client",
+    "ConnectorMissing",
     "Consumer",
     "DataLoss",
     "EmbeddedFailed",
@@ -91,6 +99,7 @@ __all__ = [
     "RowCorrupt",
     "SchemaMismatch",
     "SchemaMissing",
+    "Settled",
     "SinkDiverged",
     "SinkFenced",
     "SinkIdReused",
@@ -104,11 +113,20 @@ __all__ = [
     "Verdict",
     "WorkerEnvironment",
     "connect",
+    "foreach_batch",
     "register",
+    "settle",
+    "spark_config",
 ]
 
 
-_OF_SPARK = {"register": "cassieq_spark.spark.data_source"}
+_OF_SPARK = {
+    "CassieqListener": "cassieq_spark.spark.listener",
+    "foreach_batch": "cassieq_spark.spark.connector",
+    "register": "cassieq_spark.spark.data_source",
+    "settle": "cassieq_spark.spark.settle",
+    "spark_config": "cassieq_spark.spark.config",
+}
 
 
 def __getattr__(name: str) -> Any:

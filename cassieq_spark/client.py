@@ -178,18 +178,22 @@ class Client:
             if row.status is QueueStatus.ACTIVE
         ]
 
-    def repair(self, queue: str | None = None) -> RepairReport:
+    def repair(self, queue: str | None = None, *, full: bool = False) -> RepairReport:
         """One repair pass in this process, over one queue or all of this data centre.
 
-        Finishes what others left half-way, moves the dead to their dead-letter queues, drops what
-        is done. Any number may run at once.
+        Finishes what others left half-way, ends what nobody ends, moves the dead to their
+        dead-letter queues, drops what is done. Any number may run at once.
+
+        Args:
+            full: Also look through all of the keyspace for what landed late below what was
+                dropped. It only takes space: once a week is enough.
 
         Raises:
             QueueNotFound: There is no such queue.
             StoreError: Nothing could be read at all; what fails for one queue is in the report.
         """
         schema.check(self._session)
-        return heal(self._store, None if queue is None else [queue_name(queue)])
+        return heal(self._store, None if queue is None else [queue_name(queue)], is_full=full)
 
     def forget_sink(self, queue: str, sink_id: str) -> None:
         """Let a new checkpoint write under a sink id that an old one has used.

@@ -1,7 +1,7 @@
 """Every exception of the package.
 
     CassieqError
-    ├─ UsageError (ValueError)       OptionUnknown · OptionInvalid · BodyInvalid
+    ├─ UsageError (ValueError)       OptionUnknown · OptionInvalid · BodyInvalid · ConnectorMissing
     ├─ QueueError                    QueueNotFound · QueueExists · QueueDeleted
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
     ├─ PutAmbiguous
@@ -81,6 +81,14 @@ class BodyInvalid(UsageError):
     code = "body_invalid"
     meaning = "A message cannot be stored as it is."
     remedy = "Look at the row that the message names; cast text to binary."
+
+
+class ConnectorMissing(UsageError):
+    """The Spark Cassandra Connector is not on the session's class path."""
+
+    code = "connector_missing"
+    meaning = "What `foreach_batch` writes through is not on the class path of the Spark session."
+    remedy = "Start the session with the settings of cassieq_spark.spark_config(...)."
 
 
 class QueueError(CassieqError):

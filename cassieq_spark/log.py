@@ -25,6 +25,14 @@ EVENTS: Final[dict[str, Event]] = {
         meaning="A consumer acked messages whose leases had ended: they are delivered again.",
     ),
     "batch_committed": Event(level=logging.INFO, meaning="A sink's micro-batch became visible."),
+    "batch_prepared": Event(
+        level=logging.DEBUG,
+        meaning="All of a micro-batch was stored through the connector; it is not visible yet.",
+    ),
+    "batch_purged": Event(
+        level=logging.WARNING,
+        meaning="A restarted query goes on without messages of its batch that a purge dropped.",
+    ),
     "batch_replayed": Event(level=logging.INFO, meaning="A restart resumed a logged batch."),
     "bucket_sealed": Event(level=logging.DEBUG, meaning="An open bucket's content was fixed."),
     "buckets_dropped": Event(
@@ -51,6 +59,16 @@ EVENTS: Final[dict[str, Event]] = {
     "heartbeat_failed": Event(
         level=logging.INFO, meaning="A writer could not say that it is at work."
     ),
+    "lag_unknown": Event(
+        level=logging.INFO, meaning="A query's lag could not be counted; tried again later."
+    ),
+    "last_ack_failed": Event(
+        level=logging.WARNING,
+        meaning="The last batch of a query that ended could not be acked; its restart acks it.",
+    ),
+    "lead_lost": Event(
+        level=logging.INFO, meaning="Two repairs may run at once: twice the work, and no harm."
+    ),
     "lease_lost_in_batch": Event(
         level=logging.WARNING,
         meaning="Leases of a running batch ran out: another consumer processes its messages too.",
@@ -73,6 +91,7 @@ EVENTS: Final[dict[str, Event]] = {
     "put_unproven": Event(
         level=logging.WARNING, meaning="A put could be neither proven nor settled: PutAmbiguous."
     ),
+    "query_progress": Event(level=logging.INFO, meaning="How far a streaming query is behind."),
     "queue_altered": Event(level=logging.INFO, meaning="Settings of a queue were changed."),
     "queue_created": Event(level=logging.INFO, meaning="A queue was created."),
     "queue_deleted": Event(level=logging.INFO, meaning="A queue was deleted with all it held."),
@@ -101,6 +120,14 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "sink_forgotten": Event(
         level=logging.INFO, meaning="A sink id was freed for a new checkpoint."
+    ),
+    "transaction_aborted": Event(
+        level=logging.WARNING,
+        meaning="A bulk writer was silent for long: nothing of its transaction will be visible.",
+    ),
+    "verdicts_stale": Event(
+        level=logging.WARNING,
+        meaning="Verdicts came for messages whose delivery had ended: they are delivered again.",
     ),
 }
 

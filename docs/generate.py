@@ -18,6 +18,7 @@ from cassieq_spark import errors, log, metrics
 from cassieq_spark.cli.settings import SECTIONS, options_of
 from cassieq_spark.options import OPTIONS, Option, Scope
 from cassieq_spark.options.values import show_bytes
+from cassieq_spark.repair.verify import FINDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -124,6 +125,14 @@ def pages(root: Path) -> dict[Path, str]:
     if readme.exists():
         text = _between_markers(readme, _read(readme) or "", "options", options_table())
         found[readme] = _between_markers(readme, text, "numbers", numbers_table(root / BENCH))
+    source = root / "docs" / "guides" / "source.md"
+    if source.exists():
+        found[source] = _between_markers(source, _read(source) or "", "options", source_table())
+    repair = root / "docs" / "operations" / "repair.md"
+    if repair.exists():
+        rows = [[f"`{kind}`", meaning] for kind, meaning in FINDINGS.items()]
+        table = _table(["Kind", "Meaning"], rows)
+        found[repair] = _between_markers(repair, _read(repair) or "", "findings", table)
     if benchmarks.exists():
         text = _read(benchmarks) or ""
         text = _between_markers(benchmarks, text, "numbers", numbers_page(root / BENCH))
@@ -266,6 +275,16 @@ def options_table() -> str:
         if not option.scopes & {Scope.QUEUE, Scope.SPARK}
     ]
     return _table(["Option", "Of", "Default", "Meaning"], rows)
+
+
+def source_table() -> str:
+    """What the guide to the source shows: its options, but for the connection's."""
+    rows = [
+        [f"`{option.name}`", _default(option), option.doc]
+        for option in OPTIONS
+        if Scope.SOURCE in option.scopes and Scope.CONNECTION not in option.scopes
+    ]
+    return _table(["Option", "Default", "Meaning"], rows)
 
 
 def errors_page() -> str:

@@ -178,6 +178,16 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="P5",
+        rule="A driver that opens a block of buckets reads the repair pointer after the last of their rows.",
+        path="cassieq_spark/queue/bulk_buckets.py",
+        old=" or bucket < dropped_below",
+        new="",
+        tests=(
+            "tests/node/test_bulk_buckets.py::test_p5_the_repair_pointer_is_read_after_the_rows_and_once_a_block",
+        ),
+    ),
+    Ablation(
+        mark="P5",
         rule="A bucket that is reserved and stays without a row is closed after the gap timeout.",
         path="cassieq_spark/queue/reader.py",
         old=("            elif is_old[bucket]:\n                ripe.append(bucket)\n"),
@@ -303,10 +313,10 @@ ABLATIONS: Final = (
         rule="What another consumer holds by now is left out of a replay.",
         path="cassieq_spark/spark/planner.py",
         old=(
-            "                self._lose(leased, is_gone=leased.bucket < low)\n                continue\n"
+            "                # Else what is missing was settled, before a crash kept Spark from committing.\n"
+            "                continue\n"
         ),
         new=(
-            "                self._lose(leased, is_gone=leased.bucket < low)\n"
             "                plan.append(Planned(bucket=leased.bucket, runs=leased.runs, delivery_count=1, lease_id=leased.lease_id))\n"
             "                continue\n"
         ),
@@ -732,10 +742,20 @@ ABLATIONS: Final = (
     Ablation(
         mark="R11",
         rule="A bucket that was closed before its writer came is replaced by another.",
-        path="cassieq_spark/queue/bulk.py",
-        old="            is_ours = isinstance(outcome, Applied) and outcome.now.value.status is Status.WRITING\n",
-        new="            is_ours = True\n",
+        path="cassieq_spark/queue/bulk_buckets.py",
+        old="    is_ours = isinstance(outcome, Applied) and outcome.now.value.status is Status.WRITING\n",
+        new="    is_ours = True\n",
         tests=("tests/node/test_bulk.py::test_r11_a_refused_bucket_is_replaced",),
+    ),
+    Ablation(
+        mark="R11",
+        rule="Buckets are reserved by 64 at most, each block's rows inserted before the next is reserved.",
+        path="cassieq_spark/queue/bulk_buckets.py",
+        old="min(number - len(opened), LARGEST_BLOCK)",
+        new="number - len(opened)",
+        tests=(
+            "tests/node/test_bulk_buckets.py::test_r11_no_block_is_larger_than_its_rows_are_soon_there",
+        ),
     ),
     Ablation(
         mark="R12",

@@ -33,6 +33,10 @@ DELAYED_GROUPS_LIMIT = 4_096
 for its size [R7]."""
 
 
+OUT_OF_DELIVERIES = "max_deliveries"
+"""Why a message died that nobody has said anything about."""
+
+
 class Status(StrEnum):
     """What a bucket row says of itself."""
 
@@ -110,17 +114,19 @@ class Delayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadSet:
-    """Out of deliveries by one CAS. Never extended or merged: a mover may have it [R14].
+    """What died by one CAS. Never extended or merged: a mover may have it [R14].
 
     Attributes:
         deliveries: Of each message in it.
         died_us: Cluster time of that CAS.
+        reason: In the words of who judged them dead; or they were out of deliveries.
     """
 
     set_id: UUID
     runs: Runs
     deliveries: int = 0
     died_us: int = 0
+    reason: str = OUT_OF_DELIVERIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +145,7 @@ class Bucket:
         fresh: Never delivered.
         revisions: (offset, revision) of each message that has an updated body, ascending. Here and
             not in a lease: a reclaim would forget it [P26].
+        purged: What a purge has dropped unacked: a batch that named it is not as it was.
     """
 
     status: Status
@@ -152,6 +159,7 @@ class Bucket:
     leases: tuple[Lease, ...] = ()
     dead: tuple[DeadSet, ...] = field(default=())
     revisions: tuple[tuple[int, int], ...] = ()
+    purged: Runs = EMPTY
 
     @property
     def is_empty(self) -> bool:
@@ -282,6 +290,7 @@ def purged(row: Bucket, *, now_us: int) -> Bucket:
         manifest=row.manifest,
         size_bytes=row.size_bytes,
         sink=row.sink,
+        purged=row.unacked,
     )
 
 

@@ -13,6 +13,7 @@ from cassieq_spark.options.parse import (
     parse_read,
     parse_sink,
     parse_source,
+    parse_view,
     queue_name,
 )
 from cassieq_spark.options.parsed import (
@@ -38,5 +39,6 @@ __all__ = [
     "parse_read",
     "parse_sink",
     "parse_source",
+    "parse_view",
     "queue_name",
 ]

@@ -29,6 +29,7 @@ _EXTENSION = values.seconds(0, THIRTY_DAYS_S, from_text=False)
 _WAIT = values.seconds(0, 86_400, from_text=False)
 _COUNT = values.whole(1, MOST_MESSAGES, from_text=False)
 _NAME = values.text(200)
+_ON_STALE = values.one_of("count", "fail")
 
 
 def visibility_us(value: object) -> int:
@@ -54,6 +55,16 @@ def wait_s(value: object, name: str = "wait") -> float:
 def count(name: str, value: object) -> int:
     """Of messages."""
     return _checked(name, value, _COUNT)
+
+
+def reason(value: object) -> str:
+    """Why messages are dead: it is stored in their bucket's row, so a few words."""
+    return _checked("reason", value, _NAME)
+
+
+def on_stale(value: object) -> str:
+    """Of ``settle(on_stale=)``."""
+    return _checked("on_stale", value, _ON_STALE)
 
 
 def consumer(value: object) -> str:

@@ -14,6 +14,7 @@ from cassieq_spark.model.sizes import (
 from cassieq_spark.options import values
 from cassieq_spark.options.option import (
     FORMAT,
+    READ,
     READING,
     SINK,
     SOURCE,
@@ -21,6 +22,11 @@ from cassieq_spark.options.option import (
     THIRTY_DAYS_S,
     Option,
 )
+
+VIEWS: Final = ("messages", "buckets", "leases", "dead", "queues", "stats")
+
+VIEWS_OF_MANY: Final = frozenset({"queues", "stats"})
+"""These need no queue: without one they show all."""
 
 FORMATS: Final[tuple[Option, ...]] = (
     Option(
@@ -30,6 +36,25 @@ FORMATS: Final[tuple[Option, ...]] = (
         is_required=True,
         example="orders",
         doc="The queue to read or to write.",
+    ),
+    Option(
+        name="view",
+        scopes=READ,
+        values=values.one_of(*VIEWS),
+        default="messages",
+        has_variable=False,
+        doc="What a batch read shows: visible messages, or another side of the queue's state; see "
+        "the guide to views. `queues` and `stats` need no `queue`: they show all of the keyspace.",
+    ),
+    Option(
+        name="pushFilters",
+        scopes=READ,
+        values=values.flag(),
+        default=False,
+        has_variable=False,
+        doc="Read only the buckets that a query's filters let through. For a DataFrame that is "
+        "filtered in one way only: Spark 4.3.0 gives what was pushed for one scan to the others, "
+        "see the guide to views. Needs `spark.sql.python.filterPushdown.enabled`.",
     ),
     Option(
         name="minPartitions",
@@ -74,6 +99,14 @@ FORMATS: Final[tuple[Option, ...]] = (
         unit="seconds",
         example="30s",
         doc="How long `minMessagesPerTrigger` may hold back what is visible.",
+    ),
+    Option(
+        name="lagInterval",
+        scopes=SOURCE,
+        values=values.seconds(0.1, 86_400),
+        default=10.0,
+        unit="seconds",
+        doc="How often the messages behind are counted, for the query's progress.",
     ),
     Option(
         name="ackMode",

@@ -6,13 +6,14 @@ import difflib
 import json
 import os
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self
 
 from cassieq_spark.errors import OptionInvalid, OptionUnknown, RowCorrupt, SchemaMismatch
 from cassieq_spark.model.ids import QueueName
 from cassieq_spark.options import values
+from cassieq_spark.options.of_spark import VIEWS_OF_MANY
 from cassieq_spark.options.option import Option, Scope
 from cassieq_spark.options.parsed import (
     ConnectionOptions,
@@ -137,18 +138,35 @@ def parse_source(given: Mapping[str, Any]) -> SourceOptions:
         on_lease_lost=found["onLeaseLost"],
         fail_on_data_loss=found["failOnDataLoss"],
         max_batch_duration_s=found["maxBatchDuration"],
+        lag_interval_s=found["lagInterval"],
         ack_mode=found["ackMode"],
     )
 
 
 def parse_read(given: Mapping[str, Any]) -> ReadOptions:
     """Options of ``read``; raises as `parse_connection`."""
-    found = _read(given, Scope.READ)
+    is_of_many = parse_view(given) in VIEWS_OF_MANY
+    found = _read(given, Scope.READ, unless={"queue"} if is_of_many else frozenset())
     return ReadOptions(
         connection=_connection(found),
         queue=found["queue"],
         min_partitions=found["minPartitions"],
+        view=found["view"],
+        push_filters=found["pushFilters"],
     )
+
+
+def parse_view(given: Mapping[str, Any]) -> str:
+    """Which view a read is of, whatever the other options are: its columns are asked for first.
+
+    Raises:
+        OptionInvalid: There is no such view.
+    """
+    [option] = [option for option in _of(Scope.READ) if option.name == "view"]
+    for name, value in given.items():
+        if _key(name, Scope.READ) == option.name and value is not None:
+            return str(_parse(option, value, f"option {option.name!r} of {Scope.READ.value}"))
+    return str(option.default)
 
 
 def parse_sink(given: Mapping[str, Any]) -> SinkOptions:
@@ -239,8 +257,14 @@ def _field(option: Option) -> str:
     return f"{option.name}_s" if option.unit == "seconds" else option.name
 
 
-def _read(given: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
-    """Every option of a scope, by name; None where it is unset and has no default."""
+def _read(
+    given: Mapping[str, Any], scope: Scope, *, unless: Set[str] = frozenset()
+) -> dict[str, Any]:
+    """Every option of a scope, by name; None where it is unset and has no default.
+
+    Args:
+        unless: Required ones that may be unset this time.
+    """
     arguments = _by_option(given, scope)
     found: dict[str, Any] = {}
     for option in _of(scope):
@@ -252,7 +276,7 @@ def _read(given: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
         elif has_variable and option.variable in os.environ:
             where = f"variable {option.variable}"
             found[option.name] = _parse(option, os.environ[option.variable], where)
-        elif option.is_required:
+        elif option.is_required and option.name not in unless:
             raise OptionInvalid(
                 f"option {option.name!r} of {scope.value} is not set. {option.doc} Set it to "
                 f"{option.values.allowed}"

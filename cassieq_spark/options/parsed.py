@@ -48,11 +48,17 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Of ``spark.read``."""
+    """Of ``spark.read``.
+
+    Attributes:
+        queue: None only for a view of many queues: all of them.
+    """
 
     connection: ConnectionOptions
-    queue: QueueName
+    queue: QueueName | None
     min_partitions: int | None
+    view: str = "messages"
+    push_filters: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +77,7 @@ class SourceOptions:
     on_lease_lost: str
     fail_on_data_loss: bool
     max_batch_duration_s: float
+    lag_interval_s: float
     ack_mode: str
 
 

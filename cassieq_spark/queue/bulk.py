@@ -10,18 +10,16 @@ import math
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from cassieq_spark import metrics
-from cassieq_spark.errors import CassieqError, SinkFenced
+from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, SinkRef, Status
-from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Runs
+from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
 from cassieq_spark.model.sizes import BYTES_IN_FLIGHT
+from cassieq_spark.queue.bulk_buckets import OpenBucket, insert_writing, prepare
 from cassieq_spark.queue.reserve import Block, reserve
-from cassieq_spark.store.cas import Applied, Stored
 from cassieq_spark.store.tables.messages import ChunkRow
 
 if TYPE_CHECKING:
@@ -43,18 +41,6 @@ HALF = 0.5
 LEAST_S = 1e-3
 
 _logger = get_logger("queue")
-
-
-@dataclass(slots=True, kw_only=True)
-class _Open:
-    """A bucket that is being filled."""
-
-    bucket: BucketNo
-    row: Stored[Bucket]
-    sink: SinkRef
-    count: int = 0
-    size_bytes: int = 0
-    due_us: dict[int, int] = field(default_factory=dict)
 
 
 class BulkWriter:
@@ -87,11 +73,11 @@ class BulkWriter:
         self._block_lock = threading.Lock()
         self._block = Block(first=FIRST_BUCKET, end=FIRST_BUCKET)
         self._block_size = 0
-        self._next: deque[Future[_Open]] = deque()
+        self._next: deque[Future[OpenBucket]] = deque()
         self._filled = 0
         self._began = 0.0
         self._fills_s = self._opens_s = LEAST_S
-        self._current: _Open | None = None
+        self._current: OpenBucket | None = None
         self._preparing: list[Future[tuple[BucketNo, int]]] = []
         self.written: tuple[tuple[BucketNo, int], ...] = ()
 
@@ -153,15 +139,15 @@ class BulkWriter:
         """End its threads. Without `finish` the buckets stay undecided, and become void later."""
         self._beside.shutdown(wait=True, cancel_futures=True)
 
-    def _is_full(self, current: _Open, more_bytes: int) -> bool:
+    def _is_full(self, current: OpenBucket, more_bytes: int) -> bool:
         return current.count > 0 and current.size_bytes + more_bytes > self._bucket_bytes
 
-    def _take_next(self) -> _Open:
+    def _take_next(self) -> OpenBucket:
         taken = self._next.popleft().result() if self._next else self._open()
         self._began = self._lane.clock.monotonic()
         return taken
 
-    def _open_ahead(self, current: _Open) -> None:
+    def _open_ahead(self, current: OpenBucket) -> None:
         """Just so far that no chunk waits for an LWT, by how long both have taken so far."""
         fullness = max(
             current.count / self._lane.bucket_size, current.size_bytes / self._bucket_bytes
@@ -173,16 +159,16 @@ class BulkWriter:
         while len(self._next) < min(wanted, MOST_AHEAD):
             self._next.append(self._beside.submit(self._open))
 
-    def _close_current(self, current: _Open) -> None:
+    def _close_current(self, current: OpenBucket) -> None:
         """Prepare it once its last chunk is stored; the next bucket's are sent meanwhile."""
         self._current = None
         self._filled += 1
         self._fills_s = max(self._lane.clock.monotonic() - self._began, LEAST_S)
         self._writer.after_these(
-            lambda: self._preparing.append(self._beside.submit(self._prepare, current))
+            lambda: self._preparing.append(self._beside.submit(prepare, self._lane, current))
         )
 
-    def _open(self) -> _Open:
+    def _open(self) -> OpenBucket:
         """Insert ``writing``, then read L [P5].
 
         Below it, or refused, the bucket was closed already, and another is taken [R11].
@@ -197,37 +183,11 @@ class BulkWriter:
                 bucket, end = self._block.first, self._block.end
                 self._block = Block(first=BucketNo(bucket + 1), end=end)
             sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=end)
-            outcome = lane.store.buckets.insert(
-                lane.lane_id, bucket, rules.writing(sink, now_us=lane.clock.now_us())
-            )
-            is_ours = isinstance(outcome, Applied) and outcome.now.value.status is Status.WRITING
-            if is_ours and outcome.now is not None and not lane.is_dropped(bucket):
+            row = insert_writing(lane, bucket, sink)
+            if row is not None and not lane.is_dropped(bucket):
                 self._opens_s = lane.clock.monotonic() - began
-                return _Open(bucket=bucket, row=outcome.now, sink=sink)
+                return OpenBucket(bucket=bucket, row=row, sink=sink)
             event(_logger, "reserved_bucket_lost", queue=lane.queue, bucket=bucket)
-
-    def _prepare(self, filled: _Open) -> tuple[BucketNo, int]:
-        lane = self._lane
-        outcome = lane.store.buckets.fill(
-            lane.lane_id,
-            filled.bucket,
-            filled.row,
-            rules.prepared(
-                filled.row.value,
-                manifest=Runs.span(0, filled.count - 1),
-                due_us=filled.due_us,
-                size_bytes=filled.size_bytes,
-                now_us=lane.clock.now_us(),
-            ),
-        )
-        if not isinstance(outcome, Applied):
-            raise SinkFenced(
-                f"bucket {filled.bucket} of queue {lane.queue!r} was closed while it was written: "
-                f"the transaction of sink {self._sink_id!r} was aborted. Nothing of it is visible",
-                sink_id=self._sink_id,
-            )
-        metrics.MESSAGES_PREPARED.inc(filled.count)
-        return filled.bucket, filled.count
 
     def _give_back(self) -> None:
         """Void what was reserved and not used: else readers wait for the gap timeout (I10).

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import ReceiptInvalid
 from cassieq_spark.options import arguments
-from cassieq_spark.queue import hold, life, look, outgoing, put, receipts
+from cassieq_spark.queue import hold, life, look, outgoing, put, receipts, rulings
 from cassieq_spark.queue.consumer import Consumer, Ways
 from cassieq_spark.queue.get import Getter, Wanted
-from cassieq_spark.queue.lane import lane_of
+from cassieq_spark.queue.lane import look_again
 from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.verdict import AckGroup, Verdict
-from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -252,6 +251,20 @@ class Queue:
         if refused := hold.release(lane, given, due_us=due_us):
             raise hold.expired(lane, refused)
 
+    def reject(self, messages: Held | Iterable[Held], *, reason: str = "rejected") -> None:
+        """Judge messages dead, whatever deliveries they had left; repair moves them, and says why.
+
+        Raises:
+            OptionInvalid, ReceiptInvalid: Nothing was changed.
+            UsageError: There is no dead-letter queue; nothing was changed.
+            ReceiptExpired: Names those whose delivery had ended; the others are dead.
+        """
+        why = arguments.reason(reason)
+        given = self._receipts(messages)
+        lane = self._lane
+        if refused := rulings.reject(lane, given, reason=why):
+            raise hold.expired(lane, refused)
+
     def update(
         self,
         message: Message,
@@ -339,22 +352,11 @@ class Queue:
         now = self._known_lane.clock.monotonic()
         if now - self._looked_at > LOOK_AGAIN_S and self._looking.acquire(blocking=False):
             try:
-                self._look_again()
+                self._known_lane = look_again(self._known_lane)
                 self._looked_at = now
             finally:
                 self._looking.release()
         return self._known_lane
-
-    def _look_again(self) -> None:
-        known = self._known_lane
-        found = known.store.queues.read(known.queue)
-        if (
-            found is None
-            or found.value.status is not QueueStatus.ACTIVE
-            or known.lane_id not in found.value.lanes
-        ):
-            raise known.deleted()
-        self._known_lane = lane_of(known.store, found.value)
 
     def _wanted(
         self, at_most: int, visibility: Seconds | None, wait: Seconds, consumer: str | None

@@ -116,7 +116,7 @@ def update(
         )
         if gives_back:
             new = rules.release(new, {new_id: None}, now_us=now_us)
-        _hint(lane, receipt.bucket, new, runs_of(receipt))
+        hint_returns(lane, receipt.bucket, new, runs_of(receipt))
         return new
 
     now = lane.change_bucket(receipt.bucket, change)
@@ -151,7 +151,7 @@ def _each_bucket(lane: Lane, receipts: Iterable[Receipt], move: Move) -> list[Re
             if not held:
                 return None
             new = move(row, by_lease(held), lane.clock.now_us())
-            _hint(lane, bucket, new, union(runs_of(receipt) for receipt in held))
+            hint_returns(lane, bucket, new, union(runs_of(receipt) for receipt in held))
             return new
 
         return refused if lane.change_bucket(bucket, change) is not None else asked
@@ -159,7 +159,7 @@ def _each_bucket(lane: Lane, receipts: Iterable[Receipt], move: Move) -> list[Re
     return [receipt for some in lane.store.session.map(one, by_bucket) for receipt in some]
 
 
-def _hint(lane: Lane, bucket: BucketNo, new: Bucket, moved: Runs) -> None:
+def hint_returns(lane: Lane, bucket: BucketNo, new: Bucket, moved: Runs) -> None:
     """Say when these messages come back, by the row that is about to be written (design 6) [R12].
 
     The reader pointer may be past this bucket, and then only a hint finds them.

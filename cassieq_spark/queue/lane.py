@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CasContention, QueueDeleted, QueueNotFound, UsageError
 from cassieq_spark.model.bucket import Bucket
+from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.store.cas import Applied, Evicted, Refused, Stored
 from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from cassieq_spark.clock import Clock
-    from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
+    from cassieq_spark.model.ids import LaneId, QueueName
     from cassieq_spark.model.pointer import Pointers
     from cassieq_spark.options import QueueSettings
     from cassieq_spark.store.store import Store
@@ -141,6 +142,37 @@ def open_lane(store: Store, name: QueueName) -> Lane:
     return lane_of(store, found.value)
 
 
+def look_again(lane: Lane) -> Lane:
+    """The lane with its queue's settings as they are now.
+
+    Raises:
+        QueueDeleted: The queue is gone, or is another one of that name.
+    """
+    found = lane.store.queues.read(lane.queue)
+    if (
+        found is None
+        or found.value.status is not QueueStatus.ACTIVE
+        or lane.lane_id not in found.value.lanes
+    ):
+        raise lane.deleted()
+    return lane_of(lane.store, found.value)
+
+
+def lanes_of(store: Store, names: list[QueueName] | None) -> list[Lane]:
+    """Of these queues; None: of all that live in this client's data centre.
+
+    Raises:
+        QueueNotFound: A named queue is not there.
+    """
+    if names is not None:
+        return [open_lane(store, name) for name in names]
+    return [
+        lane_of(store, row)
+        for row in store.queues.read_all()
+        if row.status is QueueStatus.ACTIVE and row.home_datacenter == store.session.datacenter
+    ]
+
+
 def lane_of(store: Store, row: QueueRow) -> Lane:
     """The lane of a queue row."""
     if row.home_datacenter != store.session.datacenter:
@@ -155,3 +187,21 @@ def lane_of(store: Store, row: QueueRow) -> Lane:
         settings=row.settings,
         created_us=row.created_us,
     )
+
+
+def live_buckets(lane: Lane) -> range:
+    """All buckets that may have a row: from the repair pointer to the monoton id.
+
+    Raises:
+        QueueDeleted: The lane is dead.
+    """
+    monoton = lane.store.monotons.read(lane.lane_id)
+    if monoton is None:
+        raise lane.deleted()
+    return range(lane.pointers().repair, -(-monoton.value.next_id // lane.bucket_size))
+
+
+def windows(buckets: range, size: int) -> Iterator[list[BucketNo]]:
+    """So many at a time."""
+    for start in range(buckets.start, buckets.stop, size):
+        yield [BucketNo(number) for number in range(start, min(start + size, buckets.stop))]

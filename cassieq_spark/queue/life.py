@@ -19,14 +19,12 @@ from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.options import QueueSettings, queue_name
 from cassieq_spark.queue import roll, seal
-from cassieq_spark.queue.lane import MAX_LOST_RACES, Lane
+from cassieq_spark.queue.lane import MAX_LOST_RACES, Lane, live_buckets, windows
 from cassieq_spark.store.cas import Applied, Stored
 from cassieq_spark.store.tables.monotons import Monoton
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cassieq_spark.store.store import Store
 
 WINDOW: Final = 256
@@ -149,12 +147,8 @@ def purge(lane: Lane) -> int:
     Returns:
         How many messages were dropped.
     """
-    monoton = lane.store.monotons.read(lane.lane_id)
-    if monoton is None:
-        raise lane.deleted()
-    end = -(-monoton.value.next_id // lane.bucket_size)
     dropped = 0
-    for window in _windows(lane.pointers().repair, end):
+    for window in windows(live_buckets(lane), WINDOW):
         rows = lane.store.buckets.read_many(lane.lane_id, window)
         rows |= roll.settle_decided(
             lane,
@@ -274,10 +268,5 @@ def _drop(store: Store, lane: LaneId, low: BucketNo, end: BucketNo) -> None:
         store.overlays.drop(lane, bucket)
         store.buckets.delete(lane, bucket)
 
-    for window in _windows(low, end):
+    for window in windows(range(low, end), WINDOW):
         store.session.map(one, window)
-
-
-def _windows(low: int, end: int) -> Iterator[list[BucketNo]]:
-    for start in range(low, end, WINDOW):
-        yield [BucketNo(number) for number in range(start, min(start + WINDOW, end))]

@@ -14,10 +14,11 @@ from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 from cassieq_spark.model.lease import held_by_nobody, is_expired
 from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.queue.message import Message, read_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
@@ -58,7 +59,7 @@ def stats(lane: Lane) -> QueueStats:
     monoton = lane.store.monotons.read(lane.lane_id)
     total.lwts += 0 if monoton is None else monoton.version.row_version
     oldest_us: int | None = None
-    for bucket, row, waiting in _rows(lane):
+    for bucket, row, waiting in live_rows(lane):
         total.add_open(waiting)
         put_us = min((chunk.enqueued_us for chunk in waiting), default=None)
         if (
@@ -143,11 +144,15 @@ def peek(lane: Lane, at_most: int) -> list[Message]:
     return list(islice(read_messages(lane, [(planned, None) for planned in plan]), at_most))
 
 
-def plan_visible(lane: Lane) -> list[Planned]:
-    """Everything a get could deliver at this moment, by bucket and delivery count so far."""
+def plan_visible(lane: Lane, spans: Iterable[range] | None = None) -> list[Planned]:
+    """Everything a get could deliver at this moment, by bucket and delivery count so far.
+
+    Args:
+        spans: Of these buckets only.
+    """
     now_us = lane.clock.now_us()
     plan: list[Planned] = []
-    for bucket, row, waiting in _rows(lane):
+    for bucket, row, waiting in live_rows(lane, spans):
         due = EMPTY
         for chunk in waiting:
             if _is_due(chunk, now_us):
@@ -180,40 +185,43 @@ def _is_due(chunk: ChunkRow, now_us: int) -> bool:
     return chunk.due_us is None or chunk.due_us <= now_us
 
 
-def _rows(lane: Lane) -> Iterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
-    """Every bucket from the repair pointer to the monoton id; dropped ones are left out (G5).
+def live_rows(
+    lane: Lane, spans: Iterable[range] | None = None, *, scans: bool = True
+) -> Iterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
+    """Every live bucket, ascending, with the messages of those that nobody has sealed.
 
-    With the messages of those that nobody has sealed.
+    What is below the repair pointer as read after the row is a ghost and left out (G5, ADR 11).
+
+    Args:
+        spans: Of these buckets only, ascending.
+        scans: Whether to look into what is not sealed; else it has no messages here.
     """
-    monoton = lane.store.monotons.read(lane.lane_id)
-    if monoton is None:
-        raise lane.deleted()
-    low = lane.pointers().repair
-    end = -(-monoton.value.next_id // lane.bucket_size)
-    for start in range(low, end, _WINDOW):
-        window = [BucketNo(number) for number in range(start, min(start + _WINDOW, end))]
-        rows = lane.store.buckets.read_many(lane.lane_id, window)
-        low = lane.pointers().repair
-        for bucket, row in rows.items():
-            if bucket < low:
-                continue
-            if _is_unsealed(row):
-                now, waiting = _look_into(lane, bucket)
-                yield bucket, now, waiting
-            else:
-                yield bucket, row, []
+    live = live_buckets(lane)
+    for span in [live] if spans is None else spans:
+        first, end = max(live.start, span.start), min(live.stop, span.stop)
+        for window in windows(range(first, end), _WINDOW):
+            rows = lane.store.buckets.read_many(lane.lane_id, window)
+            low = lane.pointers().repair
+            for bucket, row in rows.items():
+                if bucket < low:
+                    continue
+                if not scans or not _is_unsealed(row):
+                    yield bucket, row, []
+                elif (found := _look_into(lane, bucket)) is not None:
+                    yield bucket, *found
 
 
-def _look_into(lane: Lane, bucket: BucketNo) -> tuple[Stored[Bucket] | None, list[ChunkRow]]:
-    """The row and the messages of a bucket that was not sealed a moment ago.
+def _look_into(lane: Lane, bucket: BucketNo) -> tuple[Stored[Bucket] | None, list[ChunkRow]] | None:
+    """The row and the messages of a bucket that was not sealed a moment ago; None: it was dropped.
 
     The row is read after the messages: a transaction may have begun to write here meanwhile, and
-    none of it may be seen before its commit (I7). Sealed or dropped since: what the row says.
+    none of it may be seen before its commit (I7). The repair pointer is read after the row (G5).
     """
     waiting = lane.store.messages.scan(lane.lane_id, bucket)
     now = lane.store.buckets.read(lane.lane_id, bucket)
-    is_waiting = _is_unsealed(now) and not (waiting and lane.is_dropped(bucket))
-    return now, waiting if is_waiting else []
+    if lane.is_dropped(bucket):
+        return None
+    return now, waiting if _is_unsealed(now) else []
 
 
 def _is_unsealed(row: Stored[Bucket] | None) -> bool:

@@ -12,6 +12,7 @@ from cassieq_spark.model.lease import claimable, is_dying, is_expired
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.claim import Claimed, Claimer, held
 from cassieq_spark.queue.lane import MAX_LOST_RACES
+from cassieq_spark.queue.room import Room
 from cassieq_spark.queue.survey import BUCKETS_PER_CALL, Rows, Survey, Surveyor, offset_below
 from cassieq_spark.store.tables.buckets import ROW_LIMIT_BYTES, ROW_PREFERRED_BYTES, size_of
 
@@ -68,8 +69,29 @@ class Reader:
             return True
         return self._surveyor.has_news(survey)
 
-    def get(self, at_most: int, *, below_id: int | None = None) -> list[Claimed]:
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the last get has found nothing, and the next begins with `may_find`'s reads."""
+        return self._quiet is not None
+
+    def count(self, enough: int) -> int:
+        """About how many messages a get would find, or that they are enough; claims nothing."""
+        lane = self._lane
+        survey = self._surveyor.look(enough)
+        found = survey.available
+        now_us = lane.clock.now_us()
+        for bucket in (*survey.half_sealed, *survey.open):
+            if found >= enough:
+                break
+            found += lane.store.messages.count(lane.lane_id, bucket, now_us=now_us)
+        return found
+
+    def get(
+        self, at_most: int, *, below_id: int | None = None, at_most_bytes: float | None = None
+    ) -> list[Claimed]:
         """Claim up to ``at_most`` messages, ids below ``below_id``; none only if none is visible.
+
+        And about ``at_most_bytes``, as they are stored, but one message at least.
 
         One LWT per sealed bucket, two more per bucket it has to seal first. May wait up to
         ``linger`` for a bucket that is still too young.
@@ -83,7 +105,8 @@ class Reader:
         self._quiet = None
         in_vain = 0
         while in_vain < MAX_LOST_RACES:
-            claimed, changed, sealed = self._go_round(at_most, below_id)
+            room = Room(messages=at_most, size_bytes=at_most_bytes)
+            claimed, changed, sealed = self._go_round(room, below_id)
             if confirmed := self._claimer.confirm(claimed):
                 return confirmed
             # "None" is only said after a round in which nothing changed: no race lost, no gap
@@ -97,19 +120,18 @@ class Reader:
             is_sure = not changed
         raise self._lane.contended("what is visible")
 
-    def _go_round(self, at_most: int, below_id: int | None) -> tuple[list[Claimed], bool, bool]:
+    def _go_round(self, room: Room, below_id: int | None) -> tuple[list[Claimed], bool, bool]:
         """One look and what it leads to.
 
         Returns:
             What was claimed; whether any row was changed, by us or by others; whether by a seal, of
             which there are only so many.
         """
-        survey = self._surveyor.look(at_most, below_id=below_id)
+        survey = self._surveyor.look(room.messages, below_id=below_id, want_bytes=room.size_bytes)
         updated: Rows = {}
-        claimed = self._claim_sealed(survey, at_most, below_id, updated)
+        claimed = self._claim_sealed(survey, room, below_id, updated)
         if survey.open or survey.half_sealed:
-            missing = at_most - sum(one.lease.runs.count for one in claimed)
-            claimed += self._claim_open(survey, missing, below_id, updated, bool(claimed))
+            claimed += self._claim_open(survey, room, below_id, updated, bool(claimed))
         self._surveyor.advance(survey, updated)
         if not claimed and not updated and self._surveyor.is_quiet_after(survey):
             self._quiet = (survey, self._lane.clock.monotonic())
@@ -117,7 +139,7 @@ class Reader:
         return claimed, bool(updated), not silent.isdisjoint(updated)
 
     def _claim_sealed(
-        self, survey: Survey, at_most: int, below_id: int | None, updated: Rows
+        self, survey: Survey, room: Room, below_id: int | None, updated: Rows
     ) -> list[Claimed]:
         """The candidates side by side; the rest is taken from where a race was not lost [P28]."""
         claimed: list[Claimed] = []
@@ -128,19 +150,17 @@ class Reader:
                 key=lambda item: (_is_crowded(item[1]), _came_back_us(item[1], now_us)),
             )
         )
-        missing = at_most
         for _ in range(ROUNDS):
-            shares = self._share(rows, missing, below_id)
+            shares = self._share(rows, replace(room), below_id)
             if not shares:
                 break
-
             got: list[Claimed] = []
             for at in range(0, len(shares), CLAIMS_PER_HINT):
                 some = shares[at : at + CLAIMS_PER_HINT]
                 got += self._claim_shares(some, rows, below_id, updated)
             claimed += got
-            missing -= sum(part.lease.runs.count for part in got)
-            if missing <= 0:
+            _take(room, got)
+            if room.is_full:
                 break
             # What a race was lost for goes to the end, as it is now [P28].
             tried = {bucket: updated[bucket] for bucket, _ in shares if bucket in updated}
@@ -170,12 +190,12 @@ class Reader:
 
         return [part for got in self._lane.store.session.map(one, shares) for part in got]
 
-    def _share(self, rows: Rows, missing: int, below_id: int | None) -> list[tuple[BucketNo, int]]:
-        """(bucket, messages to take) until enough is named."""
+    def _share(self, rows: Rows, room: Room, below_id: int | None) -> list[tuple[BucketNo, int]]:
+        """(bucket, messages to take) until the room is full."""
         shares: list[tuple[BucketNo, int]] = []
         now_us = self._lane.clock.now_us()
         for bucket, row in rows.items():
-            if missing <= 0 or len(shares) >= BUCKETS_PER_CALL:
+            if room.is_full or len(shares) >= BUCKETS_PER_CALL:
                 break
             below = offset_below(below_id, bucket, self._lane.bucket_size)
             limit = self._lane.max_deliveries
@@ -183,16 +203,18 @@ class Reader:
             if _is_too_large(row, now_us) and not dies:
                 continue
             available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)
-            count = min(missing, available)
+            count = room.for_messages_of(row.value, available)
             if count > 0 or dies:
                 shares.append((bucket, count))
-                missing -= count
+                room.take(row.value, count)
+            elif available > 0:
+                break  # the next message is larger than what is left; none goes out before it
         return shares
 
     def _claim_open(
         self,
         survey: Survey,
-        missing: int,
+        room: Room,
         below_id: int | None,
         updated: Rows,
         has_found: bool,
@@ -203,7 +225,7 @@ class Reader:
         every later call would begin there (I9, I10).
         """
         claimed: list[Claimed] = []
-        wants_more = missing > 0
+        wants_more = not room.is_full
         if not has_found:
             # What was put since the last look must be found: memory only serves calls that have
             # something already.
@@ -219,10 +241,12 @@ class Reader:
         # What holds messages first: a dead writer's gaps must not hide them.
         ripe.sort(key=lambda bucket: (bucket not in self._first_seen, bucket))
         for bucket in [*survey.half_sealed, *ripe][:SEALS_PER_CALL]:
-            if wants_more and missing <= 0:
+            if wants_more and room.is_full:
                 break
             below = offset_below(below_id, bucket, self._lane.bucket_size)
-            terms = self._claimer.terms(missing, below=below) if wants_more else None
+            # What it weighs is known once it is sealed: a limit of bytes has its claim after that.
+            at_once = wants_more and room.size_bytes is None
+            terms = self._claimer.terms(room.messages, below=below) if at_once else None
             closed = seal.close(self._lane, bucket, terms)
             self._first_seen.pop(bucket, None)
             if closed is None:
@@ -237,13 +261,14 @@ class Reader:
             )
             got = held(bucket, closed.row, closed.leases)
             if not got and wants_more:
-                terms = self._claimer.terms(missing, below=below)
+                at_most = room.for_messages_of(closed.row.value, room.messages)
+                terms = self._claimer.terms(at_most, below=below)
                 self._claimer.hint([bucket], terms.until_us)
                 got, now = self._claimer.claim(bucket, closed.row, terms)
                 if now is not None:
                     updated[bucket] = now
             claimed += got
-            missing -= sum(one.lease.runs.count for one in got)
+            _take(room, got)
         return claimed
 
     def _ripe(
@@ -298,6 +323,11 @@ class Reader:
         ripe += [bucket for bucket in filled if ages[bucket] >= oldest_allowed]
         waits = [oldest_allowed - ages[bucket] for bucket in filled if bucket not in ripe]
         return ripe, min(waits, default=None)
+
+
+def _take(room: Room, claimed: list[Claimed]) -> None:
+    for one in claimed:
+        room.take(one.row.value, one.lease.runs.count)
 
 
 def _came_back_us(row: Stored[Bucket], now_us: int) -> float:

@@ -6,6 +6,7 @@ a moment what it need not look at again.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from cassieq_spark.model.ids import BucketNo, bucket_of
 from cassieq_spark.model.lease import claimable, is_dying
 from cassieq_spark.model.pointer import Pointer, Pointers, is_passable, minute_of
 from cassieq_spark.queue import roll
+from cassieq_spark.queue.room import mean_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,6 +49,7 @@ class Survey:
         oldest_later_us: Per open bucket: some later bucket or the monoton row is at least this old,
             so this bucket was reserved before that (cluster time) [R11].
         available: Messages in ``candidates``.
+        available_bytes: Of them, as stored, by the mean of each bucket.
         claimable: Buckets in ``candidates`` that hold some of them.
         is_settled: Whether all that was looked at waits for time alone, or for nothing: what comes
             next is under a new id, or has a hint.
@@ -59,6 +62,7 @@ class Survey:
     half_sealed: list[BucketNo] = field(default_factory=list)
     oldest_later_us: dict[BucketNo, int] = field(default_factory=dict)
     available: int = 0
+    available_bytes: float = 0
     claimable: int = 0
     is_settled: bool = True
 
@@ -71,8 +75,12 @@ class Surveyor:
         self._finished: set[BucketNo] = set()
         self._jumps: dict[BucketNo, tuple[BucketNo, float]] = {}
 
-    def look(self, want: int, *, below_id: int | None = None) -> Survey:
+    def look(
+        self, want: int, *, below_id: int | None = None, want_bytes: float | None = None
+    ) -> Survey:
         """Find up to ``want`` claimable messages with ids below ``below_id``.
+
+        Or fewer that have ``want_bytes`` together.
 
         At least two reads (pointers, monoton) and one per hour since the time pointer; then the
         bucket rows from the reader pointer on, until enough is found.
@@ -87,7 +95,7 @@ class Surveyor:
             raise lane.deleted()
         survey = Survey(pointers=pointers, monoton=monoton.value)
         self._look_at_hints(survey, below_id)
-        self._look_ahead(survey, want, below_id)
+        self._look_ahead(survey, want, math.inf if want_bytes is None else want_bytes, below_id)
         return survey
 
     def advance(self, survey: Survey, updated: Rows) -> None:
@@ -174,7 +182,9 @@ class Surveyor:
         if passed > max(survey.pointers.time, minute_of(self._lane.created_us)):
             self._lane.store.pointers.advance(self._lane.lane_id, Pointer.TIME, passed)
 
-    def _look_ahead(self, survey: Survey, want: int, below_id: int | None) -> None:
+    def _look_ahead(
+        self, survey: Survey, want: int, want_bytes: float, below_id: int | None
+    ) -> None:
         """From the reader pointer to the monoton id, in growing windows."""
         lane = self._lane
         size = lane.bucket_size
@@ -186,7 +196,12 @@ class Surveyor:
         window = _FIRST_WINDOW
         times: dict[BucketNo, int] = {}
         silent: dict[BucketNo, bool] = {}
-        while at < end and survey.available < want and survey.claimable < BUCKETS_PER_CALL:
+        while (
+            at < end
+            and survey.available < want
+            and survey.available_bytes < want_bytes
+            and survey.claimable < BUCKETS_PER_CALL
+        ):
             buckets, at = self._window(at, end, window)
             window = min(window * 2, _LARGEST_WINDOW)
             rows = self._read(buckets)
@@ -289,6 +304,7 @@ class Surveyor:
         if available or dies or row.value.is_behind_reader:
             survey.candidates[bucket] = row
             survey.available += available
+            survey.available_bytes += available * mean_bytes(row.value)
             survey.claimable += bool(available)
         survey.is_settled &= row.value.is_behind_reader and not (available or dies)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
@@ -27,7 +28,6 @@ from cassieq_spark.store import chunk as chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from uuid import UUID
 
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.lane import Lane
@@ -40,7 +40,15 @@ PREFIX: Final = "cassieq-"
 MESSAGES_TOGETHER: Final = 1_000
 WRITES_IN_FLIGHT: Final = 8
 
+SINK_PREFIX: Final = "dead:"
+"""Of the sink id of a move; the rest is the set's id."""
+
 _logger = get_logger("repair")
+
+
+def set_of(sink_id: str) -> UUID | None:
+    """The dead set that a sink moves; None: it moves none."""
+    return UUID(sink_id.removeprefix(SINK_PREFIX)) if sink_id.startswith(SINK_PREFIX) else None
 
 
 def move(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet) -> int:
@@ -50,7 +58,7 @@ def move(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet) -> int:
         SinkFenced: Another mover has done it meanwhile.
         StoreError: Try again: what was done is found.
     """
-    sink_id = f"dead:{dead.set_id}"
+    sink_id = f"{SINK_PREFIX}{dead.set_id}"
     transaction.begin_once(target, sink_id)
     moved = 0
     if _is_there(lane, bucket, dead.set_id):
@@ -102,7 +110,7 @@ def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:
         "deliveries": str(dead.deliveries),
         "first-time": message.enqueued_at.isoformat(),
         "last-time": time_of(dead.died_us).isoformat(),
-        "reason": "max_deliveries",
+        "reason": dead.reason,
     }
     return chunks.Row(
         body=message.body,

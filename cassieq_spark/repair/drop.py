@@ -10,6 +10,8 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.queue.lane import Lane
 
@@ -27,8 +29,7 @@ def drop(lane: Lane) -> int:
     on an absent row means "dropped" and not "open" (G4, G5).
     """
     pointers = lane.pointers()
-    rest_us = int(min(LONGEST_REST_S, lane.settings.repair_timeout_s) * 1e6)
-    before_us = lane.clock.now_us() - rest_us
+    before_us = lane.clock.now_us() - rest_us(lane)
     end: int = pointers.repair
     while end < pointers.reader:
         window = [BucketNo(at) for at in range(end, min(end + WINDOW, pointers.reader))]
@@ -48,6 +49,35 @@ def drop(lane: Lane) -> int:
     lane.store.session.map(lambda bucket: lane.store.buckets.delete(lane.lane_id, bucket), done)
     event(_logger, "buckets_dropped", queue=lane.queue, buckets=len(done))
     return len(done)
+
+
+def rest_us(lane: Lane) -> int:
+    """So long a finished row is left alone [R2]."""
+    return int(min(LONGEST_REST_S, lane.settings.repair_timeout_s) * 1e6)
+
+
+def free(lane: Lane, finished: Iterable[BucketNo]) -> int:
+    """Drop the messages of finished buckets wherever they are; their rows stay (design 9) [P14].
+
+    What waits below them may pin the repair pointer for thirty days. Where nothing is left there is
+    nothing to write: each pass would leave another tombstone (I9).
+    """
+    freed = [bucket for bucket in finished if lane.store.messages.has_any(lane.lane_id, bucket)]
+    lane.store.session.map(lambda bucket: _drop_messages(lane, bucket), freed)
+    return len(freed)
+
+
+def sweep(lane: Lane, rows: Iterable[BucketNo], messages: Iterable[BucketNo]) -> int:
+    """Remove what lies below the repair pointer: late writes and ghosts; how many buckets.
+
+    Nobody reads there, so they cost space and nothing else (ADR 10, 11).
+    """
+    low = lane.pointers().repair
+    ghosts = {bucket for bucket in rows if bucket < low}
+    litter = {bucket for bucket in messages if bucket < low}
+    lane.store.session.map(lambda bucket: _drop_messages(lane, bucket), litter)
+    lane.store.session.map(lambda bucket: lane.store.buckets.delete(lane.lane_id, bucket), ghosts)
+    return len(ghosts | litter)
 
 
 def _is_done(row: Bucket, before_us: int) -> bool:

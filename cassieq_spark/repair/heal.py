@@ -2,172 +2,130 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import CassieqError, SinkFenced
-from cassieq_spark.log import event, get_logger
-from cassieq_spark.model import lease as rules
-from cassieq_spark.model.bucket import Bucket, Status
-from cassieq_spark.model.ids import BucketNo
-from cassieq_spark.model.lease import Terms, is_dying
-from cassieq_spark.queue import life, roll, seal
-from cassieq_spark.queue.lane import Lane, lane_of, open_lane
+from cassieq_spark.queue import life
+from cassieq_spark.queue.lane import Lane, lanes_of, live_buckets, windows
 from cassieq_spark.repair import dead
-from cassieq_spark.repair.drop import drop
+from cassieq_spark.repair.drop import drop, free, sweep
+from cassieq_spark.repair.gaps import close_gaps
 from cassieq_spark.repair.report import QueueRepair, RepairReport
+from cassieq_spark.repair.steps import Healed, heal_buckets, noting
+from cassieq_spark.repair.transactions import abort_if_silent, end_once
 from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from uuid import UUID
 
-    from cassieq_spark.model.ids import QueueName
-    from cassieq_spark.store.cas import Stored
+    from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
     from cassieq_spark.store.store import Store
-
-    Row = Stored[Bucket]
 
 WINDOW: Final = 64
 
-_logger = get_logger("repair")
+
+class Pass:
+    """One pass over some queues: `begin`, then for each queue `Pass.finish`, then `Pass.end`.
+
+    What is done bucket by bucket may be done anywhere between, by `repair.steps.heal_buckets`.
+
+    Attributes:
+        lanes: Of the queues to heal.
+        report: Of what was done so far.
+    """
+
+    def __init__(self, store: Store, names: list[QueueName] | None, *, is_full: bool) -> None:
+        self._store = store
+        self._is_full = is_full
+        self._has_all = names is None
+        self.report = RepairReport()
+        # Before any bucket is read: see `_end_moves`.
+        self._once: dict[LaneId, list[str]] = defaultdict(list)
+        for sink_id, lane_id in store.sinks.once():
+            self._once[lane_id].append(sink_id)
+        self._dead_sets: set[UUID] = set()
+        self.lanes = self._open(names)
+
+    def finish(self, lane: Lane, healed: Healed) -> None:
+        """What is to be done for a queue when all its buckets were healed."""
+        done = healed.done
+        for sink_id, undecided in healed.undecided.items():
+            with noting(done):
+                done.aborted += abort_if_silent(lane, sink_id, undecided)
+        with noting(done):
+            done.gaps_closed = close_gaps(lane)
+        for sink_id in self._once[lane.lane_id]:
+            if not sink_id.startswith(dead.SINK_PREFIX):
+                with noting(done):
+                    done.sinks_ended += end_once(lane, sink_id)
+        with noting(done):
+            done.dropped = drop(lane)
+            low = lane.pointers().repair
+            done.freed = free(lane, [bucket for bucket in healed.finished if bucket >= low])
+        self._dead_sets |= healed.dead_sets
+        self.report.queues.append(done)
+
+    def end(self) -> RepairReport:
+        """What is to be done when all queues were healed."""
+        if self._has_all and not self.report.problems:
+            self._end_moves()
+        if self._is_full:
+            self._sweep()
+        return self.report
+
+    def _open(self, names: list[QueueName] | None) -> list[Lane]:
+        if names is None:
+            for row in self._store.queues.read_all():
+                if row.status is QueueStatus.DELETING:
+                    self._finish_deletion(row.name)
+        return lanes_of(self._store, names)
+
+    def _finish_deletion(self, name: QueueName) -> None:
+        found = self._store.queues.read(name)
+        if found is not None and found.value.status is QueueStatus.DELETING:
+            life.finish_deletion(self._store, found)
+            self.report.deletions_finished.append(name)
+
+    def _end_moves(self) -> None:
+        """Remove the rows of moves whose mover died when all was done but this.
+
+        A set that was in no bucket row, read after its sink's row, is never moved again: who takes
+        it for there without looking finds its transaction gone [P24].
+        """
+        for lane, done in zip(self.lanes, self.report.queues, strict=True):
+            for sink_id in self._once[lane.lane_id]:
+                set_id = dead.set_of(sink_id)
+                if set_id is not None and set_id not in self._dead_sets:
+                    with noting(done):
+                        done.sinks_ended += end_once(lane, sink_id)
+
+    def _sweep(self) -> None:
+        rows: dict[LaneId, list[BucketNo]] = defaultdict(list)
+        messages: dict[LaneId, list[BucketNo]] = defaultdict(list)
+        for lane_id, bucket in self._store.buckets.every():
+            rows[lane_id].append(bucket)
+        for lane_id, bucket in self._store.messages.every():
+            messages[lane_id].append(bucket)
+        for lane, done in zip(self.lanes, self.report.queues, strict=True):
+            with noting(done):
+                done.swept = sweep(lane, rows[lane.lane_id], messages[lane.lane_id])
 
 
-def heal(store: Store, names: list[QueueName] | None) -> RepairReport:
-    """One pass.
+def heal(store: Store, names: list[QueueName] | None, *, is_full: bool = False) -> RepairReport:
+    """One pass in this process.
 
     Args:
         names: None: every queue whose home is this client's data centre.
+        is_full: Also look through all partition keys for what landed below the repair pointers.
 
     Raises:
         QueueNotFound: A named queue is not there.
     """
-    report = RepairReport()
-    if names is None:
-        lanes = []
-        for row in store.queues.read_all():
-            if row.status is QueueStatus.DELETING:
-                _finish_deletion(store, row.name, report)
-            elif row.home_datacenter == store.session.datacenter:
-                lanes.append(lane_of(store, row))
-    else:
-        lanes = [open_lane(store, name) for name in names]
-    report.queues = [heal_queue(lane) for lane in lanes]
-    return report
-
-
-def heal_queue(lane: Lane) -> QueueRepair:
-    """All steps for one queue: what is half-way first, then the dead, then what is done."""
-    done = QueueRepair(queue=lane.queue)
-    with _noting(done):
-        for rows in _live_rows(lane):
-            _finish_halves(lane, rows, done)
-            for bucket, row in rows.items():
-                with _noting(done):
-                    _heal_bucket(lane, bucket, row, done)
-    with _noting(done):
-        done.dropped = drop(lane)
-    return done
-
-
-def _finish_halves(lane: Lane, rows: dict[BucketNo, Row], done: QueueRepair) -> None:
-    """Seals that somebody began, transactions that are decided; ``rows`` as they are then."""
-    bulk = {
-        bucket: row
-        for bucket, row in rows.items()
-        if row.value.status in (Status.WRITING, Status.PREPARED)
-    }
-    with _noting(done):
-        changed = roll.settle_decided(lane, bulk)
-        done.rolled_forward += len(changed)
-        rows.update(changed)
-    for bucket, row in list(rows.items()):
-        if row.value.status is Status.SEALING:
-            with _noting(done):
-                closed = seal.finish(lane, bucket, row)
-                if closed is not None:
-                    rows[bucket] = closed.row
-                    done.seals_finished += 1
-
-
-def _heal_bucket(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> None:
-    if row.value.status is not Status.SEALED:
-        return
-    now = _mark_dead(lane, bucket, row, done)
-    dead_letter_queue = lane.settings.dead_letter_queue
-    if now.value.dead and dead_letter_queue is None:
-        done.problems.append(
-            f"{sum(part.runs.count for part in now.value.dead)} messages of bucket {bucket} of "
-            f"queue {lane.queue!r} died while it had a dead-letter queue: they stay until it has "
-            "one again (client.alter_queue)"
-        )
-    elif dead_letter_queue is not None and now.value.dead:
-        target = open_lane(lane.store, dead_letter_queue)
-        for part in now.value.dead:
-            try:
-                done.moved_dead += dead.move(lane, target, bucket, part)
-            except SinkFenced:
-                continue  # another mover was faster, and has moved it
-    now_us = lane.clock.now_us()
-    due_us = now.value.earliest_return_us()
-    if due_us is not None and due_us <= now_us:
-        # Its hint may be lost: this one makes the next get look there, wherever the reader is.
-        lane.store.hints.write(lane.lane_id, [(bucket, now_us)], now_us=now_us)
-        done.hints_written += 1
-
-
-def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:
-    """What is out of deliveries and held by nobody dies now, not when somebody next asks."""
-    limit = lane.max_deliveries
-    if not is_dying(row.value, now_us=lane.clock.now_us(), max_deliveries=limit):
-        return row
-    before = sum(part.runs.count for part in row.value.dead)
-
-    def change(value: Bucket) -> Bucket | None:
-        now_us = lane.clock.now_us()
-        if not is_dying(value, now_us=now_us, max_deliveries=limit):
-            return None
-        terms = Terms(
-            at_most=0,
-            owner="repair",
-            run=None,
-            now_us=now_us,
-            until_us=now_us,
-            max_deliveries=limit,
-        )
-        return rules.claim(value, terms, new_uuid)[0]
-
-    now = lane.change_bucket(bucket, change, known=row)
-    if now is None:
-        return row
-    done.marked_dead += max(0, sum(part.runs.count for part in now.value.dead) - before)
-    return now
-
-
-def _live_rows(lane: Lane) -> Iterator[dict[BucketNo, Row]]:
-    """Rows from the repair pointer to the monoton id, a window at a time."""
-    monoton = lane.store.monotons.read(lane.lane_id)
-    if monoton is None:
-        raise lane.deleted()
-    end = -(-monoton.value.next_id // lane.bucket_size)
-    for start in range(lane.pointers().repair, end, WINDOW):
-        window = [BucketNo(at) for at in range(start, min(start + WINDOW, end))]
-        found = lane.store.buckets.read_many(lane.lane_id, window)
-        yield {bucket: row for bucket, row in found.items() if row is not None}
-
-
-def _finish_deletion(store: Store, name: QueueName, report: RepairReport) -> None:
-    found = store.queues.read(name)
-    if found is not None and found.value.status is QueueStatus.DELETING:
-        life.finish_deletion(store, found)
-        report.deletions_finished.append(name)
-
-
-@contextmanager
-def _noting(done: QueueRepair) -> Iterator[None]:
-    """A step that fails is reported and left to the next pass; the others go on."""
-    try:
-        yield
-    except CassieqError as error:
-        done.problems.append(str(error))
-        event(_logger, "repair_failed", queue=done.queue, error=str(error))
+    one = Pass(store, names, is_full=is_full)
+    for lane in one.lanes:
+        healed = Healed(done=QueueRepair(queue=lane.queue))
+        with noting(healed.done):
+            for window in windows(live_buckets(lane), WINDOW):
+                healed.add(heal_buckets(lane, window))
+        one.finish(lane, healed)
+    return one.end()

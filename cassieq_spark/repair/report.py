@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 
@@ -12,22 +12,38 @@ class QueueRepair:
 
     Attributes:
         seals_finished: Buckets whose seal somebody had left half-way.
+        gaps_closed: Reserved buckets that nobody wrote into in time.
+        aborted: Bulk buckets that became void with the transaction of a writer that fell silent.
         rolled_forward: Bulk buckets that were decided: made visible, or void.
+        sinks_ended: Rows of transactions that are over.
         marked_dead, moved_dead: Messages out of deliveries; those that are in their dead-letter
             queue now.
         hints_written: Buckets with something that came back and may have no hint.
+        freed: Buckets whose messages are gone while their rows wait for others below them.
         dropped: Buckets that are gone, with their messages.
+        swept: Buckets below the repair pointer in which something had landed late.
         problems: What could not be done, by the error's own words; the next pass tries again.
     """
 
     queue: str
     seals_finished: int = 0
+    gaps_closed: int = 0
+    aborted: int = 0
     rolled_forward: int = 0
+    sinks_ended: int = 0
     marked_dead: int = 0
     moved_dead: int = 0
     hints_written: int = 0
+    freed: int = 0
     dropped: int = 0
+    swept: int = 0
     problems: list[str] = field(default_factory=list)
+
+    def add(self, other: QueueRepair) -> None:
+        """What another task did for the same queue."""
+        for one in fields(self):
+            if one.name != "queue":
+                setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
 
 @dataclass(slots=True, kw_only=True)

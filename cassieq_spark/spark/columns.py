@@ -70,25 +70,33 @@ def _crc_table() -> NDArray[np.uint32]:
 _CRC: Final = _crc_table()
 
 
-def resolve(schema: StructType) -> tuple[str, ...]:
+def resolve(
+    schema: StructType, has: StructType = SCHEMA, whose: str = "a queue"
+) -> tuple[str, ...]:
     """The names a user's schema asks for.
 
+    Args:
+        has: All columns there are.
+        whose: What has them, as errors call it.
+
     Raises:
-        OptionInvalid: It names a column that a queue does not have, or another type; before any
-            message is taken.
+        OptionInvalid: It names a column that is not there, or another type; before anything is
+            read or taken.
     """
+    all_columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in has)
     if not schema.fields:
-        raise OptionInvalid(f"the schema names no column. A queue has: {_all_columns()}")
+        raise OptionInvalid(
+            f"the schema names no column. {whose[0].upper()}{whose[1:]} has: {all_columns}"
+        )
     for field in schema.fields:
-        if field.name not in SCHEMA.names:
+        if field.name not in has.names:
             raise OptionInvalid(
-                f"column {field.name!r} of the schema is none of a queue's. It has: "
-                f"{_all_columns()}"
+                f"column {field.name!r} of the schema is none of {whose}'s. It has: {all_columns}"
             )
-        expected = SCHEMA[field.name].dataType
+        expected = has[field.name].dataType
         if field.dataType.simpleString() != expected.simpleString():
             raise OptionInvalid(
-                f"column {field.name!r} of the schema is {field.dataType.simpleString()}, a queue "
+                f"column {field.name!r} of the schema is {field.dataType.simpleString()}, {whose} "
                 f"has it as {expected.simpleString()}"
             )
     return tuple(schema.names)
@@ -181,21 +189,25 @@ class Builder:
     def _receipts(
         self, bucket: BucketNo, lease: UUID | None, offsets: NDArray[np.int64]
     ) -> pa.Array:
-        """One per message: the bytes they share are hashed once, the rest column by column."""
+        """One per message; null for a look."""
         if lease is None:
             return pa.nulls(len(offsets), pa.string())
-        head = receipt.prefix(self._lane, bucket, lease)
-        tail = np.empty((len(offsets), receipt.RAW_BYTES - len(head)), dtype=np.uint8)
-        tail[:, :4] = tail[:, 4:8] = offsets.astype(">u4").view(np.uint8).reshape(-1, 4)
-        crc = np.full(len(offsets), zlib.crc32(head) ^ 0xFFFFFFFF, dtype=np.uint32)
-        for at in range(8):
-            crc = _CRC[(crc ^ tail[:, at]) & 0xFF] ^ (crc >> np.uint32(8))
-        tail[:, 8:] = (crc ^ np.uint32(0xFFFFFFFF)).astype(">u4").view(np.uint8).reshape(-1, 4)
-        return _base64_texts(head, tail)
+        return receipt_texts(receipt.prefix(self._lane, bucket, lease), offsets)
 
 
-def _all_columns() -> str:
-    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in SCHEMA)
+def receipt_texts(head: bytes, offsets: NDArray[np.int64]) -> pa.Array:
+    """Receipts of one message each: what they share is hashed once, the rest column by column.
+
+    Args:
+        head: `model.receipt.prefix` of their delivery.
+    """
+    tail = np.empty((len(offsets), receipt.RAW_BYTES - len(head)), dtype=np.uint8)
+    tail[:, :4] = tail[:, 4:8] = offsets.astype(">u4").view(np.uint8).reshape(-1, 4)
+    crc = np.full(len(offsets), zlib.crc32(head) ^ 0xFFFFFFFF, dtype=np.uint32)
+    for at in range(8):
+        crc = _CRC[(crc ^ tail[:, at]) & 0xFF] ^ (crc >> np.uint32(8))
+    tail[:, 8:] = (crc ^ np.uint32(0xFFFFFFFF)).astype(">u4").view(np.uint8).reshape(-1, 4)
+    return _base64_texts(head, tail)
 
 
 def _arrow_type(field: StructField) -> pa.DataType:

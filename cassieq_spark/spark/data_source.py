@@ -11,13 +11,13 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from cassieq_spark.errors import UsageError
-from cassieq_spark.options import parse_read, parse_sink, parse_source
+from cassieq_spark.options import parse_read, parse_sink, parse_source, parse_view
 from cassieq_spark.spark import environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSourceReader
 
-    from cassieq_spark.spark.look import LookReader
     from cassieq_spark.spark.sink import BatchWriter, StreamWriter
     from cassieq_spark.spark.source import StreamReader
 
@@ -31,19 +31,18 @@ class CassieqDataSource(DataSource):
         return "cassieq"
 
     def schema(self) -> StructType:
-        """All columns a queue has; a user schema may name some of them instead."""
+        """All columns of the view; a user schema may name some of them instead."""
         environment.check_here()
-        from cassieq_spark.spark import columns  # noqa: PLC0415 - after the check: needs pyarrow
+        from cassieq_spark.spark import views  # noqa: PLC0415 - after the check: needs pyarrow
 
-        return columns.SCHEMA
+        return views.schema_of(parse_view(self.options))
 
-    def reader(self, schema: StructType) -> LookReader:
-        """A look at visible messages, without a lease."""
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A look at visible messages, or at another view, without a lease."""
         environment.check_here()
-        from cassieq_spark.spark import columns  # noqa: PLC0415 - after the check: needs pyarrow
-        from cassieq_spark.spark.look import LookReader  # noqa: PLC0415 - as above
+        from cassieq_spark.spark import views  # noqa: PLC0415 - after the check: needs pyarrow
 
-        return LookReader(parse_read(self.options), columns.resolve(schema))
+        return views.reader(parse_read(self.options), schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """A consumer that leases messages and acks them when their micro-batch is done."""

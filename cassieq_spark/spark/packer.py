@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -11,19 +11,34 @@ from cassieq_spark.model import packing
 from cassieq_spark.store import chunk as chunks
 
 if TYPE_CHECKING:
-    from cassieq_spark.clock import Clock
-    from cassieq_spark.options import SinkOptions
-    from cassieq_spark.queue.bulk import BulkWriter
+    from collections.abc import Callable, Sequence
+
+
+class ChunkTaker(Protocol):
+    """What is fed with chunks: a bulk writer, or rows for the connector to write."""
+
+    def room(self) -> int:
+        """How many messages the next chunk may have: 1 or more."""
+
+    def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
+        """Take one chunk, see `queue.bulk.BulkWriter.add`."""
 
 
 class Packer:
-    """Feeds a bulk writer. Rows that do not fill a chunk wait for the next batch."""
+    """Feeds a taker of chunks. Rows that do not fill a chunk wait for the next batch."""
 
-    def __init__(self, writer: BulkWriter, clock: Clock, options: SinkOptions) -> None:
+    def __init__(
+        self,
+        writer: ChunkTaker,
+        now_us: Callable[[], int],
+        *,
+        chunk_messages: int,
+        chunk_bytes: int,
+    ) -> None:
         self._writer = writer
-        self._clock = clock
-        self._messages = options.chunk_messages
-        self._bytes = options.chunk_bytes
+        self._now_us = now_us
+        self._messages = chunk_messages
+        self._bytes = chunk_bytes
         self._encoder = chunks.Encoder()
         self._waiting: pa.RecordBatch | None = None
         self._position = 0
@@ -65,6 +80,6 @@ class Packer:
         delays = chunks.delays_us(part)
         due_us: list[int] | None = None
         if delays is not None:
-            now_us = self._clock.now_us()
+            now_us = self._now_us()
             due_us = np.where(delays > 0, delays + now_us, 0).tolist()
         self._writer.add(self._encoder.encode(part), part.num_rows, due_us)

@@ -13,11 +13,13 @@ from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import DataLoss, LeaseLost
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 from cassieq_spark.model.offset import LeasedRuns, SourceOffset
 from cassieq_spark.queue import settle
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.reader import Reader
+from cassieq_spark.spark.admission import Limits, Patience
+from cassieq_spark.spark.lag import Lag
 from cassieq_spark.spark.renewal import Renewal
 
 if TYPE_CHECKING:
@@ -28,9 +30,6 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.claim import Claimed
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
-
-ALL_VISIBLE: Final = 1 << 62
-"""No limit; `queue.survey.BUCKETS_PER_CALL` still bounds one batch."""
 
 _PLANS_KEPT: Final = 2
 
@@ -43,12 +42,14 @@ class Planner:
     Attributes:
         run: Fresh with each start of the query: leases carry it, so that a copy of this checkpoint
             that runs elsewhere is noticed [P25].
+        lag: How far it is behind.
     """
 
     def __init__(self, lane: Lane, options: SourceOptions) -> None:
         self.lane = lane
         self.run: UUID = new_uuid()
         self._options = options
+        self._acks = options.ack_mode == "commit"
         visibility_s = options.visibility_timeout_s or lane.settings.visibility_timeout_s
         self._visibility_us = int(visibility_s * 1e6)
         self._reader = Reader(
@@ -62,16 +63,21 @@ class Planner:
             run=self.run,
             visibility_us=self._visibility_us,
             give_up_after_s=options.max_batch_duration_s,
+            is_settled_by_others=not self._acks,
         )
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="cassieq-ack")
+        self.lag = Lag(lane, self._reader, options)
+        self._patience = Patience(lane.clock)
         self._target_id: int | None = None
         self._pending: tuple[str, SourceOffset] | None = None
         self._acked: tuple[UUID | None, int] = (None, 0)
         self._plans: dict[str, list[Planned]] = {}
         self._rows: dict[BucketNo, Stored[Bucket]] = {}
 
-    def latest(self, start: dict[str, Any], at_most: int | None) -> dict[str, Any]:
-        """Ack ``start``, then claim; ``start`` itself when there is nothing to claim.
+    def latest(self, start: dict[str, Any], limits: Limits) -> dict[str, Any]:
+        """Ack ``start``, then claim; ``start`` itself when there is nothing to claim, or too few.
+
+        While nothing new is there a call is two reads (I9).
 
         The same ``start`` again gets the same answer, and claims nothing: what the first answer
         claimed would be named by no offset [P23].
@@ -89,7 +95,7 @@ class Planner:
         if self._pending is not None and self._pending[0] == key:
             self._ack(offset)
             return self._pending[1].to_json()
-        claimed = self._ack_and_claim(offset, at_most)
+        claimed = self._ack_and_claim(offset, limits)
         if not claimed:
             return start
         end = SourceOffset(
@@ -149,9 +155,10 @@ class Planner:
     def close(self) -> None:
         """End its threads."""
         self._aside.shutdown()
+        self.lag.close()
         self._renewal.close()
 
-    def _ack_and_claim(self, offset: SourceOffset, at_most: int | None) -> list[Claimed]:
+    def _ack_and_claim(self, offset: SourceOffset, limits: Limits) -> list[Claimed]:
         """Side by side, where no claim can meet the ack in a row; both are done when this returns.
 
         Were the ack still under way when Spark logs the next offset, a crash would leave a batch
@@ -161,10 +168,28 @@ class Planner:
         try:
             if aside is None:
                 self._ack(offset)
-            return self._reader.get(at_most or ALL_VISIBLE, below_id=self._target_id)
+            return self._claim(limits)
         finally:
             if aside is not None:
                 aside.result()
+
+    def _claim(self, limits: Limits) -> list[Claimed]:
+        if not self._reader.may_find():
+            return []
+        # To the target of AvailableNow nothing more comes: it would wait for ever.
+        if self._target_id is None and self._patience.should_wait(self._reader, limits):
+            return []
+        claimed: list[Claimed] = []
+        while more := self._reader.get(
+            limits.at_most - _messages(claimed),
+            below_id=self._target_id,
+            at_most_bytes=limits.at_most_bytes,
+        ):
+            # A get that has found something leaves the youngest messages; they were counted, too.
+            claimed += more
+            if _messages(claimed) >= min(limits.at_least, limits.at_most) or limits.at_most_bytes:
+                break
+        return claimed
 
     def _is_all_claimed(self, offset: SourceOffset) -> bool:
         """Whether the buckets of a batch held nothing more to claim when it was claimed."""
@@ -178,8 +203,9 @@ class Planner:
         for leased in offset.leases:
             by_bucket.setdefault(leased.bucket, {})[leased.lease_id] = leased.runs
         self._renewal.drop(by_bucket)
-        settle.ack(self.lane, by_bucket, known=self._rows)
-        metrics.MESSAGES_ACKED.inc(sum(leased.runs.count for leased in offset.leases))
+        if self._acks:
+            settle.ack(self.lane, by_bucket, known=self._rows)
+            metrics.MESSAGES_ACKED.inc(sum(leased.runs.count for leased in offset.leases))
         self._acked = (offset.stream, offset.seq)
         self._rows = {}
 
@@ -207,7 +233,13 @@ class Planner:
             lease = None if row is None else row.value.lease(leased.lease_id)
             runs = None if lease is None else lease.runs & leased.runs
             if row is None or lease is None or not runs:
-                self._lose(leased, is_gone=leased.bucket < low)
+                is_gone = leased.bucket < low
+                purged = EMPTY if row is None else row.value.purged & leased.runs
+                if purged:
+                    self._purged(leased.bucket, purged.count)
+                elif self._acks:
+                    self._lose(leased, is_gone=is_gone)
+                # Else what is missing was settled, before a crash kept Spark from committing.
                 continue
             plan.append(
                 Planned(
@@ -253,6 +285,16 @@ class Planner:
                 "them (they are processed elsewhere), and a longer visibilityTimeout"
             )
 
+    def _purged(self, bucket: BucketNo, messages: int) -> None:
+        """A batch that was not committed yet was dropped by somebody's order."""
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"queue {self.lane.queue!r} was purged while this query was down: {messages} "
+                f"messages of bucket {bucket} that its batch holds are gone. Start with a new "
+                "checkpoint, or set failOnDataLoss to false to go on without them"
+            )
+        event(_logger, "batch_purged", queue=self.lane.queue, bucket=bucket, messages=messages)
+
     def _is_of_this_lane(self, offset: SourceOffset) -> bool:
         """Whether the queue is still the one the checkpoint was written for.
 
@@ -282,3 +324,7 @@ def _key(offset: dict[str, Any]) -> str:
 
 def _ids_in(claimed: list[Claimed], bucket: BucketNo) -> frozenset[UUID]:
     return frozenset(one.lease.lease_id for one in claimed if one.bucket == bucket)
+
+
+def _messages(claimed: list[Claimed]) -> int:
+    return sum(one.lease.runs.count for one in claimed)

@@ -32,12 +32,19 @@ class Renewal:
     """
 
     def __init__(
-        self, lane: Lane, *, run: UUID, visibility_us: int, give_up_after_s: float
+        self,
+        lane: Lane,
+        *,
+        run: UUID,
+        visibility_us: int,
+        give_up_after_s: float,
+        is_settled_by_others: bool = False,
     ) -> None:
         self._lane = lane
         self._run = run
         self._visibility_us = visibility_us
         self._give_up_after_s = give_up_after_s
+        self._is_settled_by_others = is_settled_by_others
         self._parent = os.getppid()
         self._lock = threading.Lock()
         self._held: dict[BucketNo, frozenset[UUID]] = {}
@@ -85,13 +92,15 @@ class Renewal:
             self._thread.join()
 
     def _work(self) -> None:
-        period_s = self._visibility_us / 1e6 / RENEWALS_PER_TIMEOUT
-        while not self._ended.wait(period_s):
+        period_s = pause_s = self._visibility_us / 1e6 / RENEWALS_PER_TIMEOUT
+        while not self._ended.wait(pause_s):
             if os.getppid() != self._parent:
                 return
             with self._lock:
-                idle_s = self._lane.clock.monotonic() - self._called
+                began = self._lane.clock.monotonic()
+                idle_s = began - self._called
                 held = dict(self._held)
+            pause_s = period_s
             if idle_s > self._give_up_after_s:
                 continue
             try:
@@ -99,6 +108,8 @@ class Renewal:
             except Exception as error:  # noqa: BLE001 - without this thread all later leases run out
                 # The next period tries again; until the leases run out nothing is lost.
                 event(_logger, "renewal_failed", queue=self._lane.queue, error=str(error))
+            # One that an outage has held up has written an end that is near, or over (I2).
+            pause_s = max(0.0, period_s - (self._lane.clock.monotonic() - began))
 
     def _renew(self, held: Mapping[BucketNo, frozenset[UUID]]) -> None:
         until_us = self._lane.clock.now_us() + self._visibility_us
@@ -122,7 +133,8 @@ class Renewal:
     def _note_ended(self, results: Mapping[BucketNo, Extended]) -> None:
         """A held lease that ended ran out and was re-claimed: its messages go to two consumers.
 
-        Unless it was acked just now: then it is held no more [P25].
+        Unless it was acked just now: then it is held no more [P25]. Where the query's own program
+        settles messages, that is how a lease ends, and whose was lost the program is told.
         """
         with self._lock:
             for bucket, result in results.items():
@@ -131,6 +143,8 @@ class Renewal:
                     left = self._held.pop(bucket) - lost
                     if left:
                         self._held[bucket] = left
+                    if self._is_settled_by_others:
+                        continue
                     metrics.LEASES_LOST.inc(len(lost))
                     event(
                         _logger,

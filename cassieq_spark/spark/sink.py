@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
+    from pyspark import SparkContext
     from pyspark.sql.types import StructType
 
     from cassieq_spark.options import SinkOptions
@@ -92,7 +93,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             lane=lane.lane_id,
             query_id=query_id,
             checkpoint=_canonical(self._checkpoint),
-            run=_run_id(context),
+            run=run_id(context),
         )
         rules = _Transaction(is_once=False, refuse_second_write=False)
         return _write(lane, self._options, who, int(batch_id), iterator, rules=rules)
@@ -133,7 +134,7 @@ class BatchWriter(DataSourceArrowWriter):
             sink_id=options.sink_id or "",
             lane=lane.lane_id,
             query_id=query_id,
-            run=None if query_id is None else _run_id(context),
+            run=None if query_id is None else run_id(context),
         )
         rules = _Transaction(is_once=False, refuse_second_write=True)
         return _write(lane, options, who, options.batch_id or 0, iterator, rules=rules)
@@ -176,7 +177,12 @@ def _write(
             writes_in_flight=options.writes_in_flight,
         ) as writer,
     ):
-        packer = Packer(writer, lane.clock, options)
+        packer = Packer(
+            writer,
+            lane.clock.now_us,
+            chunk_messages=options.chunk_messages,
+            chunk_bytes=options.chunk_bytes,
+        )
         for batch in batches:
             packer.add(batch)
         packer.flush()
@@ -207,7 +213,7 @@ def _context() -> TaskContext:
     return context
 
 
-def _run_id(context: TaskContext) -> str | None:
+def run_id(context: TaskContext | SparkContext) -> str | None:
     """The run of the streaming query; None if the user has put another job group in its place.
 
     A name of the user's own would be the same in every run, and a replay would look like a second

@@ -9,15 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from cassieq_spark.model.offset import INITIAL
 from cassieq_spark.queue.lane import open_lane
+from cassieq_spark.spark.admission import Limits, read_limit
 from cassieq_spark.spark.partition import PlannedPartition, read_partition, spread
 from cassieq_spark.spark.planner import Planner
 from cassieq_spark.store import store
@@ -47,9 +43,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return INITIAL.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """From ``maxMessagesPerTrigger``; unset: all that are visible."""
-        at_most = self._options.max_messages_per_trigger
-        return ReadAllAvailable() if at_most is None else ReadMaxRows(at_most)
+        """From the ``...PerTrigger`` options; without any: all that is visible."""
+        return read_limit(self._options)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Ack what ``start`` names, then claim the next batch.
@@ -57,8 +52,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Called after every batch, also when idle and once after the last AvailableNow batch; its
         ``start`` is in Spark's commit log already (Spark 4.2, 4.3), so acking it is safe.
         """
-        at_most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return self._plan().latest(start, at_most)
+        return self._plan().latest(start, Limits.of(self._options, limit))
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """How far this query is behind, for its progress; see `spark.lag.Lag.report`."""
+        return self._plan().lag.report()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """The target: what has an id by now."""

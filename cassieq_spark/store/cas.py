@@ -253,8 +253,15 @@ class CasSender:
         Raises:
             CasAmbiguous: See `send`.
         """
+        return self.answer(statement, key, key if before is None else (*key, before.writer))
+
+    def answer(self, statement: Statement, key: tuple[Any, ...], params: tuple[Any, ...]) -> bool:
+        """Send an LWT that nothing hangs on until it is answered; whether it says "applied".
+
+        Raises:
+            CasAmbiguous: See `send`.
+        """
         with self._locks.holding((statement.name.partition("_")[2], *key)):
-            params = key if before is None else (*key, before.writer)
             return self._until_answered(statement, params)
 
     def _next_version(self, before: Version | None) -> Version:
@@ -272,7 +279,8 @@ class CasSender:
     def _until_answered(self, statement: Statement, params: tuple[Any, ...]) -> bool:
         """Whether the server applied it, as its last answer says."""
         clock = self._session.clock
-        deadline = clock.monotonic() + DEADLINE_S
+        at_most_s = DEADLINE_S + self._session.patience_s
+        deadline = clock.monotonic() + at_most_s
         for pause in _pauses():
             try:
                 sent = clock.monotonic()
@@ -285,7 +293,7 @@ class CasSender:
                 metrics.CAS_UNKNOWN.inc()
                 if clock.monotonic() >= deadline:
                     raise CasAmbiguous(
-                        f"statement {statement.name!r} stayed unanswered for {DEADLINE_S:g} s "
+                        f"statement {statement.name!r} stayed unanswered for {at_most_s:g} s "
                         f"({type(error).__name__}: {error}). It may have been applied, or may be "
                         "yet. "
                         + (

@@ -86,6 +86,7 @@ class CqlSession:
         client_id: Whose tags a CAS of this session carries (G2); fresh with each session.
         clock: The cluster's time, measured against the coordinator (G6).
         counts: Statements sent, by name.
+        patience_s: So much longer than `DEADLINE_S` a statement is sent again (`store.shared`).
     """
 
     def __init__(self, options: ConnectionOptions) -> None:
@@ -102,6 +103,7 @@ class CqlSession:
         self.keyspace = options.keyspace
         self.client_id: UUID = new_uuid()
         self.counts: Counter[str] = Counter()
+        self.patience_s = 0.0
         self.interceptor: Interceptor | None = None
         self._prepared: dict[str, PreparedStatement] = {}
         self._is_closed = False
@@ -134,7 +136,10 @@ class CqlSession:
         if statement.kind is Kind.CAS:
             raise ValueError(f"{statement.name} is a CAS: only store/cas.py may send it")
         for attempt in stamina.retry_context(
-            on=(StoreTimeout, StoreUnavailable), attempts=None, timeout=DEADLINE_S, wait_max=2.0
+            on=(StoreTimeout, StoreUnavailable),
+            attempts=None,
+            timeout=DEADLINE_S + self.patience_s,
+            wait_max=2.0,
         ):
             with attempt:
                 try:

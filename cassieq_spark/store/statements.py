@@ -23,6 +23,8 @@ class Kind(Enum):
     WRITE = "write"
     CAS = "cas"
     SERIAL_READ = "serial read"
+    GLANCE = "glance"
+    """One replica's word: decides and repairs nothing, so it may leave columns out [P4]."""
 
 
 class Reach(Enum):
@@ -51,6 +53,8 @@ class Statement:
         """Of reads and plain writes; of a CAS, the level its commit is answered at."""
         if self.kind is Kind.SERIAL_READ:
             return self.serial_consistency
+        if self.kind is Kind.GLANCE:
+            return int(ConsistencyLevel.LOCAL_ONE)
         return int(
             ConsistencyLevel.LOCAL_QUORUM if self.reach is Reach.HOME else ConsistencyLevel.QUORUM
         )
@@ -176,6 +180,14 @@ DELETE_BUCKET: Final = _statement(
     "delete_bucket", Kind.CAS, "DELETE FROM {ks}.bucket WHERE lane = ? AND bucket = ? IF EXISTS",
 )  # fmt: skip
 
+# Whole partitions, by key: what a full repair looks for below the pointers.
+LIST_BUCKETS: Final = _statement(
+    "list_buckets", Kind.READ, "SELECT DISTINCT lane, bucket FROM {ks}.bucket",
+)  # fmt: skip
+LIST_MESSAGES: Final = _statement(
+    "list_messages", Kind.READ, "SELECT DISTINCT lane, bucket FROM {ks}.message",
+)  # fmt: skip
+
 READ_SINK: Final = _statement(
     "read_sink", Kind.READ,
     """SELECT lane, changed_us, epoch, last_batch, list, list_id, list_parts, list_hash,
@@ -184,6 +196,10 @@ READ_SINK: Final = _statement(
 )  # fmt: skip
 # A task decides on this read whether its batch is in the queue already (I7).
 READ_SINK_SERIAL: Final = _statement("read_sink_serial", Kind.SERIAL_READ, READ_SINK.cql)
+# Repair looks for those that are over; it reads each by itself before it does anything.
+LIST_SINKS: Final = _statement(
+    "list_sinks", Kind.READ, "SELECT sink_id, lane, is_once, writer FROM {ks}.sink",
+)  # fmt: skip
 INSERT_SINK: Final = _statement(
     "insert_sink", Kind.CAS,
     """INSERT INTO {ks}.sink (sink_id, lane, changed_us, epoch, last_batch, list, list_id,
@@ -212,6 +228,19 @@ READ_SINK_LIST: Final = _statement(
     "SELECT part, data FROM {ks}.sink_list WHERE sink_id = ? AND list_id = ?",
 )  # fmt: skip
 
+# Saves double work and decides nothing, so its answers need no tags: who is in doubt asks again.
+TAKE_LEAD: Final = _statement(
+    "take_lead", Kind.CAS,
+    "INSERT INTO {ks}.leader (name, holder, since_us) VALUES (?, ?, ?) IF NOT EXISTS USING TTL ?",
+)  # fmt: skip
+KEEP_LEAD: Final = _statement(
+    "keep_lead", Kind.CAS,
+    "UPDATE {ks}.leader USING TTL ? SET holder = ?, since_us = ? WHERE name = ? IF holder = ?",
+)  # fmt: skip
+GIVE_LEAD_UP: Final = _statement(
+    "give_lead_up", Kind.CAS, "DELETE FROM {ks}.leader WHERE name = ? IF holder = ?",
+)  # fmt: skip
+
 WRITE_MESSAGE: Final = _statement(
     "write_message", Kind.WRITE,
     """INSERT INTO {ks}.message (lane, bucket, first, part, count, parts, payload, due_us,
@@ -236,6 +265,11 @@ READ_MESSAGES: Final = _statement(
 PEEK_BUCKET: Final = _statement(
     "peek_bucket", Kind.READ,
     "SELECT first FROM {ks}.message WHERE lane = ? AND bucket = ? LIMIT 1",
+)  # fmt: skip
+# For a source that waits until there is enough: an estimate, of which no payload is read.
+COUNT_MESSAGES: Final = _statement(
+    "count_messages", Kind.GLANCE,
+    "SELECT first, part, count, due_us FROM {ks}.message WHERE lane = ? AND bucket = ?",
 )  # fmt: skip
 
 # A day ahead: late and hinted writes of a message that is gone stay shadowed [P14] [P27].

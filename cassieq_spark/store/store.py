@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.options import ConnectionOptions
@@ -14,12 +16,16 @@ from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.tables.buckets import Buckets
 from cassieq_spark.store.tables.heartbeats import Heartbeats
 from cassieq_spark.store.tables.hints import Hints
+from cassieq_spark.store.tables.leaders import Leaders
 from cassieq_spark.store.tables.messages import Messages
 from cassieq_spark.store.tables.monotons import Monotons
 from cassieq_spark.store.tables.overlays import Overlays
 from cassieq_spark.store.tables.pointers import PointerTable
 from cassieq_spark.store.tables.queues import Queues
 from cassieq_spark.store.tables.sinks import Sinks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Store:
@@ -39,7 +45,12 @@ class Store:
         self.pointers = PointerTable(session)
         self.hints = Hints(session)
         self.heartbeats = Heartbeats(session)
+        self.leaders = Leaders(session, sender)
 
+
+PATIENCE_S: Final = 100.0
+"""Where Spark is the caller nobody waits at a prompt: a node's restart, some two minutes with
+`session.DEADLINE_S`, is outlasted in place of failing a query that would begin its batch anew."""
 
 # One a process and cluster: Spark reuses its Python workers, so each connects once.
 _shared: dict[ConnectionOptions, Store] = {}
@@ -56,14 +67,30 @@ def shared(options: ConnectionOptions) -> Store:
     with _shared_lock:
         store = _shared.get(options)
         if store is None:
-            session = CqlSession(options)
-            try:
-                schema.check(session)
-            except CassieqError:
-                session.close()
-                raise
-            store = _shared[options] = Store(session)
+            store = _connect(options)
+            store.session.patience_s = PATIENCE_S
+            _shared[options] = store
         return store
+
+
+@contextmanager
+def opened(options: ConnectionOptions) -> Iterator[Store]:
+    """A store of one's own for a moment; raises as `shared`."""
+    store = _connect(options)
+    try:
+        yield store
+    finally:
+        store.session.close()
+
+
+def _connect(options: ConnectionOptions) -> Store:
+    session = CqlSession(options)
+    try:
+        schema.check(session)
+    except CassieqError:
+        session.close()
+        raise
+    return Store(session)
 
 
 def close_shared() -> None:

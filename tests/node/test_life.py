@@ -13,6 +13,7 @@ from cassieq_spark.store.tables.queues import QueueStatus
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:
+    from cassieq_spark.queue.lane import Lane
     from tests.fixtures.queues import Door, OpenDoor
 
 
@@ -24,11 +25,11 @@ def crash() -> None:
     raise Crash
 
 
-def messages_in(door: Door, buckets: int) -> int:
+def messages_in(lane: Lane, buckets: int) -> int:
     return sum(
         chunk.count
         for bucket in range(buckets)
-        for chunk in door.store.messages.scan(door.lane.lane_id, BucketNo(bucket))
+        for chunk in lane.store.messages.scan(lane.lane_id, BucketNo(bucket))
     )
 
 
@@ -161,6 +162,7 @@ def test_p13_a_deletion_that_dies_before_any_step_is_finished_by_whoever_comes(
     open_door: OpenDoor, step: str, again: str
 ) -> None:
     door, other = open_door(), open_door()
+    lane = door.lane
     door.queue.put_many([b"old"] * 25)
     name = door.queue.name
     door.faults.before(step, crash)
@@ -175,7 +177,7 @@ def test_p13_a_deletion_that_dies_before_any_step_is_finished_by_whoever_comes(
         assert name in other.client.repair().deletions_finished
     queue = other.client.create_queue(name, bucket_size=10)
     assert [] == queue.get()
-    assert 0 == messages_in(door, 3)
+    assert 0 == messages_in(lane, 3)
     with pytest.raises(cassieq.QueueDeleted):
         door.queue.put(b"x")
     queue.put(b"new")

@@ -34,6 +34,8 @@ def test_p20_both_consistencies_are_on_the_prepared_statement(
     prepared = client._session.prepare(statement)
     if statement.kind is Kind.SERIAL_READ:
         assert serial == prepared.consistency_level
+    elif statement.kind is Kind.GLANCE:
+        assert ConsistencyLevel.LOCAL_ONE == prepared.consistency_level
     else:
         assert quorum == prepared.consistency_level
     if statement.kind is Kind.CAS:

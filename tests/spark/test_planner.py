@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark import metrics
-from cassieq_spark.errors import LeaseLost, StreamFenced
+from cassieq_spark.errors import DataLoss, LeaseLost, StreamFenced
 from cassieq_spark.model.offset import INITIAL, SourceOffset
 from cassieq_spark.model.pointer import Pointer
+from cassieq_spark.spark.admission import Limits
 from cassieq_spark.spark.planner import Planner
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import FaultyStore
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tests.fixtures.streams import Streams
 
 START = INITIAL.to_json()
-ALL = None
+ALL = Limits()
 
 
 @contextmanager
@@ -40,10 +41,10 @@ def test_the_same_start_has_the_same_answer_and_claims_nothing(streams: Streams)
     """What a second claim took would be named by no offset, and come back a timeout late [P23]."""
     streams.put(streams.numbered(0, 800))
     with run_of(streams) as planner:
-        end = planner.latest(START, 300)
+        end = planner.latest(START, Limits(at_most=300))
         before = streams.queue.stats()
 
-        assert end == planner.latest(START, 300)
+        assert end == planner.latest(START, Limits(at_most=300))
         assert replace(before, oldest_age=None) == replace(streams.queue.stats(), oldest_age=None)
         assert 300 == before.invisible
 
@@ -92,10 +93,10 @@ def test_the_ack_runs_beside_the_next_claim_and_ends_with_it(streams: Streams) -
     """Not later: no restart would ack a batch whose successor Spark has logged already."""
     streams.put(streams.numbered(0, 1_000).coalesce(1))
     with run_of(streams) as planner:
-        first = planner.latest(START, 500)
+        first = planner.latest(START, Limits(at_most=500))
         with FaultyStore().on(streams.lane.store.session) as faults:
             faults.park("update_bucket", 2)  # neither goes on without the other
-            planner.latest(first, 500)
+            planner.latest(first, Limits(at_most=500))
 
         assert (0, 500) == (streams.queue.stats().visible, streams.queue.stats().invisible)
 
@@ -103,10 +104,10 @@ def test_the_ack_runs_beside_the_next_claim_and_ends_with_it(streams: Streams) -
 def test_an_ack_comes_before_a_claim_that_may_meet_it_in_a_row(streams: Streams) -> None:
     streams.put(streams.numbered(0, 500).coalesce(1))
     with run_of(streams) as planner:
-        first = planner.latest(START, 300)
+        first = planner.latest(START, Limits(at_most=300))
         counts = streams.lane.store.session.counts
         before = counts["update_bucket"]
-        planner.latest(first, 300)
+        planner.latest(first, Limits(at_most=300))
 
         assert 2 == counts["update_bucket"] - before
     assert (0, 200) == (streams.queue.stats().visible, streams.queue.stats().invisible)
@@ -199,6 +200,37 @@ def test_a_bucket_that_was_dropped_counts_as_acked_and_says_so(
     assert [(bucket, True) for bucket in used] == sorted(
         (each["bucket"], each["dropped"]) for each in fields
     )
+
+
+def test_a_purge_under_a_replay_is_data_loss_or_left_out_as_asked(
+    streams: Streams, caplog: pytest.LogCaptureFixture
+) -> None:
+    streams.put(streams.numbered(0, 900))
+    with run_of(streams) as died:
+        end = died.latest(START, ALL)
+    streams.queue.purge()
+    lost_before = metrics.LEASES_LOST.value
+
+    with run_of(streams) as restarted, pytest.raises(DataLoss, match="was purged while this query"):
+        restarted.plan(START, end)
+    with run_of(streams, failOnDataLoss=False) as restarted:
+        with caplog.at_level(logging.WARNING, logger="cassieq_spark"):
+            assert [] == restarted.plan(START, end)
+        assert end == restarted.latest(end, ALL)
+    assert 900 == sum(
+        record.fields["messages"] for record in caplog.records if record.event == "batch_purged"
+    )
+    assert lost_before == metrics.LEASES_LOST.value
+
+
+def test_what_was_acked_before_a_purge_is_no_loss(streams: Streams) -> None:
+    streams.put(streams.numbered(0, 900))
+    with run_of(streams) as died:
+        end = died.latest(START, Limits(at_most=400))
+        died.ack(end)
+    streams.queue.purge()
+    with run_of(streams) as restarted:
+        assert [] == restarted.plan(START, end)
 
 
 def test_a_plan_is_made_once_per_run_and_batch(streams: Streams) -> None:

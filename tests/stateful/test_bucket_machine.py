@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cassieq_spark.model import bucket as moves
 from cassieq_spark.model import lease as rules
+from cassieq_spark.model import ruling
 from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.ids import Runs
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US, Terms
@@ -86,11 +87,11 @@ class OneBucket(RuleBasedStateMachine):
         taken = [at for lease in leases for at in lease.runs.offsets()]
         assert min(at_most, len(visible)) == len(taken)
         assert visible.issuperset(taken)
-        # Of what ran out nothing waits behind what ran out later.
+        # Of what ran out, and did not die of it, nothing waits behind what ran out later.
         assert all(
             came_back[first] <= came_back[later]
             for first in came_back.keys() & set(taken)
-            for later in came_back.keys() - set(taken)
+            for later in (came_back.keys() & visible) - set(taken)
         )
         for lease in leases:
             for at in lease.runs.offsets():
@@ -147,6 +148,21 @@ class OneBucket(RuleBasedStateMachine):
                 self._free(at)
                 self.due_us[at] = due_us
                 self.deliveries[at] -= 0 if is_counted else 1
+
+    @precondition(lambda self: self.issued)
+    @rule(data=st.data())
+    def condemn(self, data: st.DataObject) -> None:
+        """Judged dead by who holds it; a set that is there takes none in [R14]."""
+        lease, runs = self._some_of_a_lease(data)
+        asked = lease.runs if runs is None else runs
+        before = self.row.dead
+        self.row = ruling.condemn(
+            self.row, {lease.lease_id: asked}, self.new_id, reason="r", now_us=self.now_us
+        )
+        assert before == self.row.dead[: len(before)]
+        for at in asked.offsets():
+            if self._is_under(at, lease):
+                self.place[at] = DEAD
 
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), has_body=st.booleans(), has_time=st.booleans())

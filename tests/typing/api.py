@@ -33,6 +33,7 @@ def client_api() -> None:
         queue.ack(messages)
         queue.ack(messages[0])
         queue.release(message_id)
+        queue.reject(messages, reason="no such customer")
         assert_type(queue.ack_each(messages), list[cassieq.Verdict])
         assert_type(queue.update(messages[0], body=b"new"), cassieq.Message)
         with queue.consumer(prefetch=10) as consumer:
@@ -44,6 +45,15 @@ def client_api() -> None:
 
 def spark_api(spark: SparkSession) -> None:
     cassieq.register(spark)
+    settings = cassieq.spark_config("127.0.0.1:9042", datacenter="datacenter1")
+    assert_type(settings, dict[str, str])
+    put = cassieq.foreach_batch(queue="orders", contact_points=["127.0.0.1:9042"], connector={})
+    spark.readStream.format("rate").load().writeStream.foreachBatch(put)
+    settled = cassieq.settle(
+        spark.table("judged"), "verdict", queue="orders", delay=timedelta(minutes=1), username="ada"
+    )
+    assert_type(settled, cassieq.Settled)
+    assert_type(settled.stale_receipts, tuple[str, ...])
 
 
 def errors() -> None:

@@ -25,6 +25,7 @@ CODES = {
     "body_invalid": errors.BodyInvalid,
     "cas_ambiguous": errors.CasAmbiguous,
     "cas_contention": errors.CasContention,
+    "connector_missing": errors.ConnectorMissing,
     "data_loss": errors.DataLoss,
     "embedded_failed": errors.EmbeddedFailed,
     "java_not_found": errors.JavaNotFound,
@@ -130,6 +131,7 @@ def test_mistakes_of_a_caller_are_value_errors() -> None:
         errors.OptionUnknown,
         errors.OptionInvalid,
         errors.BodyInvalid,
+        errors.ConnectorMissing,
         errors.ReceiptInvalid,
     } == {kind for kind in ALL if issubclass(kind, ValueError)}
 

@@ -18,6 +18,7 @@ from cassieq_spark.options import (
     parse_read,
     parse_sink,
     parse_source,
+    parse_view,
     queue_name,
 )
 
@@ -48,11 +49,16 @@ def test_a_source_has_these_defaults() -> None:
         queue=queue_name("orders"),
         min_partitions=None,
         max_messages_per_trigger=None,
+        max_bytes_per_trigger=None,
+        min_messages_per_trigger=None,
+        max_trigger_delay_s=900.0,
         visibility_timeout_s=None,
         consumer=None,
         on_lease_lost="skip",
         fail_on_data_loss=True,
         max_batch_duration_s=3_600.0,
+        lag_interval_s=10.0,
+        ack_mode="commit",
     ) == parse_source(HERE)
 
 
@@ -65,6 +71,11 @@ def test_a_source_takes_all_its_options_as_text_in_any_case() -> None:
         "queue": "orders",
         "minpartitions": "8",
         "maxmessagespertrigger": "1000",
+        "maxbytespertrigger": "1m",
+        "minmessagespertrigger": "100",
+        "maxtriggerdelay": "2m",
+        "laginterval": "5s",
+        "ackmode": "MANUAL",
         "visibilitytimeout": "90s",
         "consumer": "billing",
         "onleaselost": "FAIL",
@@ -82,11 +93,16 @@ def test_a_source_takes_all_its_options_as_text_in_any_case() -> None:
         queue=queue_name("orders"),
         min_partitions=8,
         max_messages_per_trigger=1_000,
+        max_bytes_per_trigger=1_048_576,
+        min_messages_per_trigger=100,
+        max_trigger_delay_s=120.0,
         visibility_timeout_s=90.0,
         consumer="billing",
         on_lease_lost="fail",
         fail_on_data_loss=False,
         max_batch_duration_s=43_200.0,
+        lag_interval_s=5.0,
+        ack_mode="manual",
     ) == parse_source(given_)
 
 
@@ -94,6 +110,20 @@ def test_a_batch_reader_has_these_options() -> None:
     assert ReadOptions(
         connection=CONNECTION, queue=queue_name("orders"), min_partitions=5
     ) == parse_read({**HERE, "minPartitions": "5"})
+
+
+def test_a_view_of_many_queues_needs_none_and_one_of_messages_does() -> None:
+    for view in ("queues", "STATS"):
+        options = parse_read({"contactPoints": "127.0.0.1", "View": view})
+        assert (None, view.lower(), False) == (options.queue, options.view, options.push_filters)
+        assert queue_name("orders") == parse_read({**HERE, "view": view}).queue
+    for view in (None, "messages", "buckets", "leases", "dead"):
+        with pytest.raises(OptionInvalid, match="option 'queue' of the cassieq batch reader is"):
+            parse_read({"contactPoints": "127.0.0.1", "view": view})
+
+
+def test_the_view_is_known_before_the_other_options_are_looked_at() -> None:
+    assert ["messages", "leases"] == [parse_view({"x": 1}), parse_view({"x": 1, "VIEW": "leases"})]
 
 
 def test_a_sink_has_these_defaults() -> None:

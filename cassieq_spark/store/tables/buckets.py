@@ -10,6 +10,7 @@ from cassandra.query import UNSET_VALUE
 
 from cassieq_spark.errors import RowCorrupt
 from cassieq_spark.model.bucket import (
+    OUT_OF_DELIVERIES,
     Bucket,
     DeadSet,
     Delayed,
@@ -23,7 +24,7 @@ from cassieq_spark.store import statements
 from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from cassieq_spark.store.session import CqlSession
 
@@ -59,6 +60,11 @@ class Buckets:
             rows = self._session.finish(future, statements.READ_BUCKET, params)
             found[bucket] = _stored(rows[0]) if rows and rows[0].writer is not None else None
         return found
+
+    def every(self) -> Iterator[tuple[LaneId, BucketNo]]:
+        """Of all lanes: a scan of the whole table."""
+        for row in self._session.run(statements.LIST_BUCKETS, ()):
+            yield LaneId(row.lane), BucketNo(row.bucket)
 
     def insert(self, lane: LaneId, bucket: BucketNo, row: Bucket) -> Outcome[Bucket]:
         """CAS from no row: ``sealing``, ``writing`` or an unused bucket's ``void``."""
@@ -184,16 +190,9 @@ def _decode(row: Any) -> Bucket:
                 )
                 for lease_id, owner, run, count, runs, until_us in claims.get("leases", ())
             ),
-            dead=tuple(
-                DeadSet(
-                    set_id=UUID(bytes=set_id),
-                    runs=Runs.decode(runs),
-                    deliveries=deliveries,
-                    died_us=died_us,
-                )
-                for set_id, runs, deliveries, died_us in claims.get("dead", ())
-            ),
+            dead=_decode_dead(claims.get("dead", ())),
             revisions=tuple((offset, revision) for offset, revision in claims.get("revisions", ())),
+            purged=Runs.decode(claims["purged"]) if "purged" in claims else EMPTY,
         )
     except (ValueError, TypeError, KeyError) as error:
         raise RowCorrupt(
@@ -223,13 +222,34 @@ def _encode_claims(row: Bucket) -> bytes:
             for lease in row.leases
         ]
     if row.dead:
-        claims["dead"] = [
-            [part.set_id.bytes, part.runs.encode(), part.deliveries, part.died_us]
-            for part in row.dead
-        ]
+        claims["dead"] = _encode_dead(row.dead)
     if row.revisions:
         claims["revisions"] = row.revisions
+    if row.purged:
+        claims["purged"] = row.purged.encode()
     return bytes(msgpack.packb(claims))
+
+
+def _encode_dead(sets: tuple[DeadSet, ...]) -> list[Any]:
+    encoded: list[Any] = []
+    for part in sets:
+        entry = [part.set_id.bytes, part.runs.encode(), part.deliveries, part.died_us]
+        # Out of deliveries, as nearly all are: left out.
+        encoded.append(entry if part.reason == OUT_OF_DELIVERIES else [*entry, part.reason])
+    return encoded
+
+
+def _decode_dead(encoded: Any) -> tuple[DeadSet, ...]:
+    return tuple(
+        DeadSet(
+            set_id=UUID(bytes=set_id),
+            runs=Runs.decode(runs),
+            deliveries=deliveries,
+            died_us=died_us,
+            reason=reason[0] if reason else OUT_OF_DELIVERIES,
+        )
+        for set_id, runs, deliveries, died_us, *reason in encoded
+    )
 
 
 def _encode_delayed(groups: tuple[Delayed, ...]) -> list[Any]:

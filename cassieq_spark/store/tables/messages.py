@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cassandra.query import UNSET_VALUE
 
 from cassieq_spark import metrics
+from cassieq_spark.model.ids import BucketNo, LaneId
 from cassieq_spark.model.packing import split_parts
 from cassieq_spark.model.sizes import MAX_CHUNK_MESSAGES
 from cassieq_spark.store import statements
@@ -17,7 +18,7 @@ from cassieq_spark.store.tables.overlays import DROP_AHEAD_US
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from cassieq_spark.model.ids import BucketNo, LaneId, Runs
+    from cassieq_spark.model.ids import Runs
     from cassieq_spark.store.session import CqlSession
 
 
@@ -130,9 +131,24 @@ class Messages:
         """
         return list(_whole(self._session.run(statements.SCAN_MESSAGES, (lane, bucket))))
 
+    def every(self) -> Iterator[tuple[LaneId, BucketNo]]:
+        """The buckets of all lanes in which anything is stored: a scan of all partition keys."""
+        for row in self._session.run(statements.LIST_MESSAGES, ()):
+            yield LaneId(row.lane), BucketNo(row.bucket)
+
     def has_any(self, lane: LaneId, bucket: BucketNo) -> bool:
         """Whether anything was written into a bucket; decides nothing."""
         return self._session.one(statements.PEEK_BUCKET, (lane, bucket)) is not None
+
+    def count(self, lane: LaneId, bucket: BucketNo, *, now_us: int) -> int:
+        """About how many messages of a bucket are due; decides nothing, and reads no payload."""
+        rows = self._session.run(statements.COUNT_MESSAGES, (lane, bucket))
+        # A torn row says less than it is [P4].
+        return sum(
+            row.count or 0
+            for row in rows
+            if row.part == 0 and (row.due_us is None or row.due_us <= now_us)
+        )
 
     def drop(self, lane: LaneId, bucket: BucketNo) -> None:
         """All of one bucket, by partition; a day ahead, so that late writes stay shadowed [P14]."""

@@ -17,7 +17,7 @@ from cassieq_spark.store import statements
 from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
@@ -54,6 +54,12 @@ class Sinks:
     def read_serial(self, sink_id: str) -> Stored[SinkRow] | None:
         """The row after every commit that was under way has ended."""
         return self._read(statements.READ_SINK_SERIAL, sink_id)
+
+    def once(self) -> Iterator[tuple[str, LaneId]]:
+        """(sink id, lane) of every sink that has one transaction: a scan of the whole table."""
+        for row in self._session.run(statements.LIST_SINKS, ()):
+            if row.is_once and row.writer is not None:
+                yield row.sink_id, LaneId(row.lane)
 
     def insert(self, sink_id: str, row: SinkRow) -> Outcome[SinkRow]:
         """CAS from no row; it comes before any bucket names the sink (design 8)."""

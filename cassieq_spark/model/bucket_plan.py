@@ -1,0 +1,109 @@
+"""Which chunks of a packed batch go into which bucket, at which offset. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+_START = np.dtype("<i4")
+_DUE = np.dtype("<i8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedChunk:
+    """One packed chunk as a driver knows it: all but its payload.
+
+    Attributes:
+        partition: Of the packed batch.
+        number: Its place in that partition, from 0.
+        count: Messages in it, 1 or more.
+        size_bytes: Of its payload, all parts together.
+        due: As `encode_due` makes it; None where no message has a delay.
+    """
+
+    partition: int
+    number: int
+    count: int
+    size_bytes: int
+    due: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketPlan:
+    """What one bucket is to hold: offsets 0 to ``count - 1`` without holes."""
+
+    chunks: tuple[PackedChunk, ...]
+    count: int
+    size_bytes: int
+
+    def placed(self) -> Iterator[tuple[PackedChunk, int]]:
+        """Each chunk with the offset of its first message."""
+        first = 0
+        for chunk in self.chunks:
+            yield chunk, first
+            first += chunk.count
+
+    def due_us(self) -> dict[int, int]:
+        """Offset to due time, for the delayed messages only."""
+        return {
+            first + at: due
+            for chunk, first in self.placed()
+            if chunk.due is not None
+            for at, due in decode_due(chunk.due, chunk.count)
+        }
+
+
+def assign(
+    chunks: Iterable[PackedChunk], *, bucket_size: int, bucket_bytes: int
+) -> list[BucketPlan]:
+    """Fill buckets with the chunks in their order, each to its ids or to its bytes [R15].
+
+    A chunk is never cut. One that is larger than ``bucket_bytes`` has a bucket of its own.
+
+    Raises:
+        ValueError: A chunk holds more messages than a bucket: whoever packed it did not ask.
+    """
+    plans: list[BucketPlan] = []
+    taken: list[PackedChunk] = []
+    count = size = 0
+    for chunk in chunks:
+        if chunk.count > bucket_size:
+            raise ValueError(f"a chunk of {chunk.count} messages fits no bucket of {bucket_size}")
+        is_full = count + chunk.count > bucket_size or size + chunk.size_bytes > bucket_bytes
+        if taken and is_full:
+            plans.append(BucketPlan(chunks=tuple(taken), count=count, size_bytes=size))
+            taken, count, size = [], 0, 0
+        taken.append(chunk)
+        count += chunk.count
+        size += chunk.size_bytes
+    if taken:
+        plans.append(BucketPlan(chunks=tuple(taken), count=count, size_bytes=size))
+    return plans
+
+
+def encode_due(due_us: Sequence[int] | NDArray[np.int64]) -> bytes:
+    """Due times of a chunk's messages, 0 for none: 12 bytes for each run of equal ones.
+
+    All of a chunk with one delay are 12 bytes; each with another, 12 bytes a message.
+    """
+    due = np.asarray(due_us, dtype=np.int64)
+    starts = np.flatnonzero(np.diff(due, prepend=-1))
+    return starts.astype(_START).tobytes() + due[starts].astype(_DUE).tobytes()
+
+
+def decode_due(encoded: bytes, count: int) -> Iterator[tuple[int, int]]:
+    """(place in the chunk, due time in cluster µs) of each message that has one."""
+    runs = len(encoded) // (_START.itemsize + _DUE.itemsize)
+    starts = np.frombuffer(encoded, _START, runs).tolist()
+    times = np.frombuffer(encoded, _DUE, runs, runs * _START.itemsize).tolist()
+    for start, end, due in zip(starts, [*starts[1:], count], times, strict=True):
+        if due > 0:
+            for at in range(start, end):
+                yield at, due

@@ -1,0 +1,51 @@
+"""What may never be true of one bucket row, whoever wrote it last: pure (design 10)."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from cassieq_spark.model.bucket import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.ids import Runs
+
+TWO_STATES = "message_in_two_states"
+NO_MANIFEST = "message_in_no_manifest"
+FINISHED_WITH_MESSAGES = "finished_with_messages"
+
+
+def broken(row: Bucket) -> Iterator[tuple[str, str]]:
+    """(kind, what) of every rule that this row breaks by itself."""
+    places = list(_places(row))
+    for (one, its), (other, theirs) in combinations(places, 2):
+        if both := its & theirs:
+            yield (
+                TWO_STATES,
+                f"{both.count} messages are {one} and {other}, first offset {both.first}",
+            )
+    for place, runs in places:
+        if outside := runs - row.manifest:
+            yield (
+                NO_MANIFEST,
+                f"{outside.count} messages that are {place} are not in its manifest, first offset "
+                f"{outside.first}",
+            )
+    if row.status in {Status.DRAINED, Status.VOID} and row.unacked:
+        yield FINISHED_WITH_MESSAGES, f"it is {row.status} and still holds {row.unacked.count}"
+
+
+def _places(row: Bucket) -> Iterator[tuple[str, Runs]]:
+    """Every place a message may be in, and which are; they must not meet (I2, I4)."""
+    yield "free", row.fresh
+    for returned in row.returned:
+        yield f"free after {returned.deliveries} deliveries", returned.runs
+    for group in row.delayed:
+        yield f"delayed to {group.due_us}", group.runs
+    for lease in row.leases:
+        yield f"leased as {lease.lease_id} to {lease.owner}", lease.runs
+    for part in row.dead:
+        yield f"dead in set {part.set_id}", part.runs

@@ -1,0 +1,121 @@
+"""A bulk bucket's two CAS, and the opening of many at once (design 8). Holds I7.
+
+Shared by both doors of the sink: a task that opens its buckets one by one (`queue.bulk`), and a
+driver that opens all of a batch's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cassieq_spark import metrics
+from cassieq_spark.errors import SinkFenced
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model import bucket as rules
+from cassieq_spark.model.bucket import Bucket, SinkRef, Status
+from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.queue.reserve import reserve
+from cassieq_spark.store.cas import Applied, Stored
+
+if TYPE_CHECKING:
+    from cassieq_spark.queue.lane import Lane
+
+LARGEST_BLOCK = 64
+"""So many buckets are reserved at once at most: all have their rows long before the gap timeout, by
+which a reader would take those without one for gaps [R11]."""
+
+_logger = get_logger("queue")
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenBucket:
+    """A bucket that is being filled.
+
+    Attributes:
+        row: As this writer's CAS to ``writing`` left it.
+        due_us: Offset to due time, for the delayed messages only.
+    """
+
+    bucket: BucketNo
+    row: Stored[Bucket]
+    sink: SinkRef
+    count: int = 0
+    size_bytes: int = 0
+    due_us: dict[int, int] = field(default_factory=dict)
+
+
+def insert_writing(lane: Lane, bucket: BucketNo, sink: SinkRef) -> Stored[Bucket] | None:
+    """CAS from no row to ``writing``; None: somebody closed it before [R11].
+
+    It means nothing until the repair pointer was read after it (G5) [P5].
+    """
+    outcome = lane.store.buckets.insert(
+        lane.lane_id, bucket, rules.writing(sink, now_us=lane.clock.now_us())
+    )
+    is_ours = isinstance(outcome, Applied) and outcome.now.value.status is Status.WRITING
+    return outcome.now if is_ours else None
+
+
+def open_buckets(lane: Lane, number: int, *, sink_id: str, epoch: int) -> list[OpenBucket]:
+    """So many buckets of one's own, ascending, each with its ``writing`` row.
+
+    One LWT for each block of up to 64, and one for each bucket, 16 at once.
+
+    Raises:
+        QueueDeleted: There is no such lane any more.
+    """
+    opened: list[OpenBucket] = []
+    while len(opened) < number:
+        block = reserve(lane, min(number - len(opened), LARGEST_BLOCK))
+        sink = SinkRef(sink_id=sink_id, epoch=epoch, block_end=block.end)
+        buckets = [BucketNo(bucket) for bucket in range(block.first, block.end)]
+        opened += _open_block(lane, buckets, sink)
+    return opened
+
+
+def _open_block(lane: Lane, buckets: list[BucketNo], sink: SinkRef) -> list[OpenBucket]:
+    rows = lane.store.session.map(lambda bucket: insert_writing(lane, bucket, sink), buckets)
+    # One read for all of them, after the last row (G5): what lies below is closed and dropped [P5].
+    dropped_below = lane.pointers().repair
+    opened = []
+    for bucket, row in zip(buckets, rows, strict=True):
+        if row is None or bucket < dropped_below:
+            event(_logger, "reserved_bucket_lost", queue=lane.queue, bucket=bucket)
+        else:
+            opened.append(OpenBucket(bucket=bucket, row=row, sink=sink))
+    return opened
+
+
+def prepare(lane: Lane, filled: OpenBucket) -> tuple[BucketNo, int]:
+    """CAS ``writing`` to ``prepared`` with the manifest, once all its chunks are stored.
+
+    Returns:
+        (bucket, messages in it).
+
+    Raises:
+        SinkFenced: It was closed under its writer: the transaction was aborted.
+        QueueDeleted: It is gone, with its queue.
+    """
+    outcome = lane.store.buckets.fill(
+        lane.lane_id,
+        filled.bucket,
+        filled.row,
+        rules.prepared(
+            filled.row.value,
+            manifest=Runs.span(0, filled.count - 1),
+            due_us=filled.due_us,
+            size_bytes=filled.size_bytes,
+            now_us=lane.clock.now_us(),
+        ),
+    )
+    if not isinstance(outcome, Applied):
+        lane.pointers()  # says so if the queue was deleted [R25]
+        sink_id = filled.sink.sink_id
+        raise SinkFenced(
+            f"bucket {filled.bucket} of queue {lane.queue!r} was closed while it was written: "
+            f"the transaction of sink {sink_id!r} was aborted. Nothing of it is visible",
+            sink_id=sink_id,
+        )
+    metrics.MESSAGES_PREPARED.inc(filled.count)
+    return filled.bucket, filled.count

@@ -1,0 +1,208 @@
+"""What a queue's rows say, as plain facts: what the views of `spark.read` show (issue 5).
+
+Pure but for `queue_facts`; ids are those users see, times are cluster microseconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cassieq_spark.model.bucket import Bucket, Lease, Status
+from cassieq_spark.model.ids import BucketNo, first_id
+from cassieq_spark.model.lease import held_by_nobody, is_expired
+from cassieq_spark.store.tables.queues import QueueStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cassieq_spark.model.pointer import Pointers
+    from cassieq_spark.store.cas import Stored
+    from cassieq_spark.store.store import Store
+    from cassieq_spark.store.tables.messages import ChunkRow
+    from cassieq_spark.store.tables.queues import QueueRow
+
+OPEN = "open"
+"""The status of a bucket without a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketFacts:
+    """One live bucket.
+
+    Attributes:
+        first_id, last_id: The ids it has room for.
+        messages: All that it ever held; of one that nobody has sealed, what is in it by now. The
+            next six are disjoint, and together they are all of them.
+        fresh: Never delivered, and due. A get finds them, unless the status is ``prepared``.
+        returned: Delivered before, and held by nobody now.
+        leased: Under a lease that has not run out.
+        delayed: Not due yet.
+        dead: Waiting for repair to move them to the dead-letter queue.
+        acked: Done: acked, moved to the dead-letter queue, or purged.
+        updated: Messages, not acked, that have another body than the one that was put.
+        leases: Entries of the row, those that ran out too.
+        consumers: Messages under a lease, by who holds it.
+        stored_bytes: Of the messages; 0 where nobody counted.
+        changed_us: Of the CAS that wrote the row.
+        row_version: CAS that made this row what it is.
+    """
+
+    bucket: BucketNo
+    status: str
+    first_id: int
+    last_id: int
+    messages: int = 0
+    fresh: int = 0
+    returned: int = 0
+    leased: int = 0
+    delayed: int = 0
+    dead: int = 0
+    acked: int = 0
+    updated: int = 0
+    leases: int = 0
+    consumers: Mapping[str, int] = field(default_factory=dict)
+    stored_bytes: int = 0
+    changed_us: int | None = None
+    sink_id: str | None = None
+    epoch: int | None = None
+    block_end: int | None = None
+    row_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseFacts:
+    """One lease; where a part of one was extended, its entries are several.
+
+    Attributes:
+        run: The Spark run that holds it.
+        until_us: When it runs out.
+        is_expired: Anybody may take its messages over, and nobody has.
+        id_runs: (first, last) id of each run of messages in it that are not acked.
+    """
+
+    bucket: BucketNo
+    consumer: str
+    lease_id: str
+    run: str | None
+    messages: int
+    delivery_count: int
+    until_us: int
+    is_expired: bool
+    id_runs: tuple[tuple[int, int], ...]
+
+    @property
+    def first_id(self) -> int:
+        """The lowest id in it."""
+        return self.id_runs[0][0]
+
+    @property
+    def last_id(self) -> int:
+        """The highest id in it."""
+        return self.id_runs[-1][1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFacts:
+    """One queue.
+
+    Attributes:
+        next_id: The first id that nobody has reserved. None, as the pointers are, of a queue that
+            is being deleted or whose home is another data centre: only there it is known.
+    """
+
+    row: QueueRow
+    next_id: int | None = None
+    pointers: Pointers | None = None
+
+
+def bucket_facts(
+    bucket: BucketNo,
+    row: Stored[Bucket] | None,
+    waiting: Sequence[ChunkRow],
+    *,
+    bucket_size: int,
+    now_us: int,
+) -> BucketFacts:
+    """One bucket's row, or its messages where it is not sealed."""
+    base = first_id(bucket, bucket_size)
+    last = base + bucket_size - 1
+    if row is None or row.value.status is Status.SEALING:
+        due = sum(chunk.count for chunk in waiting if (chunk.due_us or 0) <= now_us)
+        count = sum(chunk.count for chunk in waiting)
+        return BucketFacts(
+            bucket=bucket,
+            status=OPEN if row is None else row.value.status.value,
+            first_id=base,
+            last_id=last,
+            messages=count,
+            fresh=due,
+            delayed=count - due,
+            stored_bytes=sum(len(chunk.payload) for chunk in waiting),
+            changed_us=None if row is None else row.value.changed_us,
+            row_version=None if row is None else row.version.row_version,
+        )
+    value = row.value
+    consumers: Counter[str] = Counter()
+    for lease in value.leases:
+        if not is_expired(lease, now_us):
+            consumers[lease.owner] += lease.runs.count
+    back = held_by_nobody(value, now_us)
+    return BucketFacts(
+        bucket=bucket,
+        status=value.status.value,
+        first_id=base,
+        last_id=last,
+        messages=value.manifest.count,
+        fresh=value.fresh.count + sum(part.runs.count for part in back if not part.deliveries),
+        returned=sum(part.runs.count for part in back if part.deliveries),
+        leased=sum(consumers.values()),
+        delayed=sum(group.runs.count for group in value.delayed if group.due_us > now_us),
+        dead=sum(part.runs.count for part in value.dead),
+        acked=value.manifest.count - value.unacked.count,
+        updated=len(value.revisions),
+        leases=len(value.leases),
+        consumers=dict(consumers),
+        stored_bytes=value.size_bytes,
+        changed_us=value.changed_us,
+        sink_id=None if value.sink is None else value.sink.sink_id,
+        epoch=None if value.sink is None else value.sink.epoch,
+        block_end=None if value.sink is None else value.sink.block_end,
+        row_version=row.version.row_version,
+    )
+
+
+def lease_facts(
+    bucket: BucketNo, row: Bucket, *, bucket_size: int, now_us: int
+) -> Iterator[LeaseFacts]:
+    """The leases of one bucket, in the order of its row."""
+    base = first_id(bucket, bucket_size)
+    for lease in row.leases:
+        yield LeaseFacts(
+            bucket=bucket,
+            consumer=lease.owner,
+            lease_id=str(lease.lease_id),
+            run=None if lease.run is None else str(lease.run),
+            messages=lease.runs.count,
+            delivery_count=lease.delivery_count,
+            until_us=lease.until_us,
+            is_expired=is_expired(lease, now_us),
+            id_runs=_id_runs(lease, base),
+        )
+
+
+def queue_facts(store: Store, row: QueueRow) -> QueueFacts:
+    """A queue's row with what its lane has handed out: two reads."""
+    is_known = row.status is QueueStatus.ACTIVE and row.home_datacenter == store.session.datacenter
+    if not is_known:
+        return QueueFacts(row=row)
+    monoton = store.monotons.read(row.lanes[0])
+    pointers = store.pointers.read(row.lanes[0])
+    if monoton is None or pointers.is_deleted:
+        return QueueFacts(row=row)
+    return QueueFacts(row=row, next_id=monoton.value.next_id, pointers=pointers)
+
+
+def _id_runs(lease: Lease, base: int) -> tuple[tuple[int, int], ...]:
+    return tuple((base + first, base + last) for first, last in lease.runs.pairs)

@@ -1,0 +1,119 @@
+"""What a repair pass would do: reads only (design 9)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.model import lease as rules
+from cassieq_spark.model.bucket import FINISHED, Bucket, Status
+from cassieq_spark.model.lease import Terms
+from cassieq_spark.model.sink_txn import Fate, fate
+from cassieq_spark.queue.lane import live_buckets, windows
+from cassieq_spark.repair.drop import rest_us
+from cassieq_spark.repair.report import QueueRepair, RepairReport
+from cassieq_spark.repair.steps import BULK
+from cassieq_spark.repair.transactions import is_silent
+from cassieq_spark.store.tables.queues import QueueStatus
+
+if TYPE_CHECKING:
+    from cassieq_spark.model.ids import BucketNo, QueueName
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+    from cassieq_spark.store.store import Store
+
+WINDOW: Final = 64
+
+
+def foresee(store: Store, lanes: list[Lane], *, finishes_deletions: bool) -> RepairReport:
+    """The report of a pass that would begin now, but for what each of its steps leads to.
+
+    Args:
+        finishes_deletions: Of all queues, as a pass over all does.
+    """
+    deletions: list[QueueName] = []
+    if finishes_deletions:
+        deletions = [
+            row.name for row in store.queues.read_all() if row.status is QueueStatus.DELETING
+        ]
+    return RepairReport(
+        queues=[_foresee(lane) for lane in lanes],
+        deletions_finished=[str(one) for one in deletions],
+    )
+
+
+def _foresee(lane: Lane) -> QueueRepair:
+    done = QueueRepair(queue=lane.queue)
+    monoton = lane.store.monotons.read(lane.lane_id)
+    if monoton is None:
+        raise lane.deleted()
+    live = live_buckets(lane)
+    rows: dict[BucketNo, Stored[Bucket] | None] = {}
+    for window in windows(live, WINDOW):
+        rows |= lane.store.buckets.read_many(lane.lane_id, window)
+    low = lane.pointers().repair
+    is_run = True
+    for bucket, row in rows.items():
+        if bucket < low:
+            continue
+        if row is not None:
+            _foresee_bucket(lane, bucket, row.value, done)
+        is_run &= row is not None and _is_droppable(lane, row.value)
+        if is_run:
+            done.dropped += 1
+        elif row is not None and row.value.status in FINISHED:
+            done.freed += lane.store.messages.has_any(lane.lane_id, bucket)
+    done.gaps_closed = _gaps(lane, rows, monoton.value.reserved_us)
+    return done
+
+
+def _foresee_bucket(lane: Lane, bucket: BucketNo, row: Bucket, done: QueueRepair) -> None:
+    now_us = lane.clock.now_us()
+    if row.status is Status.SEALING:
+        done.seals_finished += 1
+    elif row.status in BULK and row.sink is not None:
+        stored = lane.store.sinks.read(row.sink.sink_id)
+        sink = None if stored is None else stored.value
+        if fate(sink, bucket=bucket, epoch=row.sink.epoch) is not Fate.UNDECIDED:
+            done.rolled_forward += 1
+        elif sink is not None and is_silent(
+            lane, row.sink.sink_id, sink, max(row.changed_us, sink.changed_us)
+        ):
+            done.aborted += 1
+    elif row.status is Status.SEALED:
+        _foresee_sealed(lane, row, now_us, done)
+
+
+def _foresee_sealed(lane: Lane, row: Bucket, now_us: int, done: QueueRepair) -> None:
+    terms = Terms(
+        at_most=0,
+        owner="repair",
+        run=None,
+        now_us=now_us,
+        until_us=now_us,
+        max_deliveries=lane.max_deliveries,
+    )
+    after = rules.claim(row, terms, new_uuid)[0]
+    dead = sum(part.runs.count for part in after.dead)
+    done.marked_dead += dead - sum(part.runs.count for part in row.dead)
+    done.moved_dead += dead if lane.settings.dead_letter_queue is not None else 0
+    due_us = after.earliest_return_us()
+    done.hints_written += due_us is not None and due_us <= now_us
+
+
+def _is_droppable(lane: Lane, row: Bucket) -> bool:
+    return row.status in FINISHED and row.changed_us <= lane.clock.now_us() - rest_us(lane)
+
+
+def _gaps(lane: Lane, rows: dict[BucketNo, Stored[Bucket] | None], reserved_us: int) -> int:
+    """Open, empty, and older than the gap timeout by what was reserved later [R11]."""
+    before_us = lane.clock.now_us() - int(lane.settings.gap_timeout_s * 1e6)
+    oldest_us = reserved_us
+    gaps = 0
+    for bucket in sorted(rows, reverse=True):
+        row = rows[bucket]
+        if row is not None:
+            oldest_us = min(oldest_us, row.value.changed_us)
+        elif oldest_us <= before_us:
+            gaps += not lane.store.messages.has_any(lane.lane_id, bucket)
+    return gaps

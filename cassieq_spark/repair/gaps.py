@@ -1,0 +1,38 @@
+"""Reserved buckets that nobody writes: close them, and let the reader pointer pass (design 3, 9).
+
+Where a queue has a reader, that one does it; a queue that is only written to, or that is read no
+more, would never be dropped (I9).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.queue import seal
+from cassieq_spark.queue.survey import Rows, Surveyor
+
+if TYPE_CHECKING:
+    from cassieq_spark.queue.lane import Lane
+
+EVERYTHING: Final = 1 << 62
+
+
+def close_gaps(lane: Lane) -> int:
+    """Close buckets that were reserved long ago and are still empty; how many.
+
+    By the same proof of age as a reader's: the monoton row, or a later bucket's [R11]. One that
+    holds messages is open for its next get, or for its producer.
+    """
+    surveyor = Surveyor(lane)
+    survey = surveyor.look(EVERYTHING)
+    gap_us = int(lane.settings.gap_timeout_s * 1e6)
+    updated: Rows = {}
+    for bucket in survey.open:
+        age_us = lane.clock.now_us() - survey.oldest_later_us[bucket]
+        if age_us < gap_us or lane.store.messages.has_any(lane.lane_id, bucket):
+            continue
+        closed = seal.close(lane, bucket)
+        if closed is not None:
+            updated[bucket] = closed.row
+    surveyor.advance(survey, updated)
+    return len(updated)

@@ -1,0 +1,167 @@
+"""What repair does bucket by bucket: any task may, of any bucket, at any time (design 9)."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import CassieqError, SinkFenced
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model import lease as rules
+from cassieq_spark.model.bucket import FINISHED, Bucket, Status
+from cassieq_spark.model.lease import Terms, is_dying
+from cassieq_spark.queue import roll, seal
+from cassieq_spark.queue.lane import Lane, open_lane
+from cassieq_spark.repair import dead
+from cassieq_spark.repair.report import QueueRepair
+from cassieq_spark.repair.transactions import Undecided
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.store.cas import Stored
+
+    Row = Stored[Bucket]
+
+BULK = frozenset({Status.WRITING, Status.PREPARED})
+
+_logger = get_logger("repair")
+
+
+@dataclass(slots=True, kw_only=True)
+class Healed:
+    """What became of some buckets of one queue, and what is left to do for the queue as a whole.
+
+    Attributes:
+        undecided: By sink id.
+        finished: Drained or void.
+        dead_sets: Still there.
+    """
+
+    done: QueueRepair
+    undecided: dict[str, Undecided] = field(default_factory=dict)
+    finished: list[BucketNo] = field(default_factory=list)
+    dead_sets: set[UUID] = field(default_factory=set)
+
+    def add(self, other: Healed) -> None:
+        """Of other buckets of the same queue."""
+        self.done.add(other.done)
+        for sink_id, some in other.undecided.items():
+            known = self.undecided.setdefault(sink_id, Undecided())
+            known.add(some.buckets, some.epoch, some.youngest_us)
+        self.finished += other.finished
+        self.dead_sets |= other.dead_sets
+
+
+def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
+    """Finish what is half-way, settle what is decided, move the dead, write hints that are lost.
+
+    A failure of one bucket stops no other: it is in the report, and left to the next pass.
+    """
+    healed = Healed(done=QueueRepair(queue=lane.queue))
+    done = healed.done
+    with noting(done):
+        found = lane.store.buckets.read_many(lane.lane_id, buckets)
+        rows = {bucket: row for bucket, row in found.items() if row is not None}
+        _finish_halves(lane, rows, done)
+        for bucket, row in rows.items():
+            now = row
+            with noting(done):
+                now = _heal_bucket(lane, bucket, row, done)
+            _note(healed, bucket, now)
+    return healed
+
+
+def _note(healed: Healed, bucket: BucketNo, row: Row) -> None:
+    value = row.value
+    if value.status in FINISHED:
+        healed.finished.append(bucket)
+    elif value.status in BULK and value.sink is not None:
+        sink = healed.undecided.setdefault(value.sink.sink_id, Undecided())
+        sink.add([bucket], value.sink.epoch, value.changed_us)
+    healed.dead_sets |= {part.set_id for part in value.dead}
+
+
+def _finish_halves(lane: Lane, rows: dict[BucketNo, Row], done: QueueRepair) -> None:
+    """Seals that somebody began, transactions that are decided; ``rows`` as they are then."""
+    bulk = {bucket: row for bucket, row in rows.items() if row.value.status in BULK}
+    with noting(done):
+        changed = roll.settle_decided(lane, bulk)
+        done.rolled_forward += len(changed)
+        rows.update(changed)
+    for bucket, row in list(rows.items()):
+        if row.value.status is Status.SEALING:
+            with noting(done):
+                closed = seal.finish(lane, bucket, row)
+                if closed is not None:
+                    rows[bucket] = closed.row
+                    done.seals_finished += 1
+
+
+def _heal_bucket(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:
+    if row.value.status is not Status.SEALED:
+        return row
+    now = _mark_dead(lane, bucket, row, done)
+    dead_letter_queue = lane.settings.dead_letter_queue
+    if now.value.dead and dead_letter_queue is None:
+        done.problems.append(
+            f"{sum(part.runs.count for part in now.value.dead)} messages of bucket {bucket} of "
+            f"queue {lane.queue!r} died while it had a dead-letter queue: they stay until it has "
+            "one again (client.alter_queue)"
+        )
+    elif dead_letter_queue is not None and now.value.dead:
+        target = open_lane(lane.store, dead_letter_queue)
+        for part in now.value.dead:
+            try:
+                done.moved_dead += dead.move(lane, target, bucket, part)
+            except SinkFenced:
+                continue  # another mover was faster, and has moved it
+    now_us = lane.clock.now_us()
+    due_us = now.value.earliest_return_us()
+    if due_us is not None and due_us <= now_us:
+        # Its hint may be lost: this one makes the next get look there, wherever the reader is.
+        lane.store.hints.write(lane.lane_id, [(bucket, now_us)], now_us=now_us)
+        done.hints_written += 1
+    return now
+
+
+def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:
+    """What is out of deliveries and held by nobody dies now, not when somebody next asks."""
+    limit = lane.max_deliveries
+    if not is_dying(row.value, now_us=lane.clock.now_us(), max_deliveries=limit):
+        return row
+    before = sum(part.runs.count for part in row.value.dead)
+
+    def change(value: Bucket) -> Bucket | None:
+        now_us = lane.clock.now_us()
+        if not is_dying(value, now_us=now_us, max_deliveries=limit):
+            return None
+        terms = Terms(
+            at_most=0,
+            owner="repair",
+            run=None,
+            now_us=now_us,
+            until_us=now_us,
+            max_deliveries=limit,
+        )
+        return rules.claim(value, terms, new_uuid)[0]
+
+    now = lane.change_bucket(bucket, change, known=row)
+    if now is None:
+        return row
+    done.marked_dead += max(0, sum(part.runs.count for part in now.value.dead) - before)
+    return now
+
+
+@contextmanager
+def noting(done: QueueRepair) -> Iterator[None]:
+    """A step that fails is reported and left to the next pass; the others go on."""
+    try:
+        yield
+    except CassieqError as error:
+        done.problems.append(str(error))
+        event(_logger, "repair_failed", queue=done.queue, error=str(error))

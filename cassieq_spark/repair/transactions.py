@@ -1,0 +1,109 @@
+"""Transactions that nobody ends: abort them; remove the rows of those that are over (design 8, 9).
+
+Politeness, not safety: an abort may come at any time, the transaction it meets is void (I7).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model import sink_txn as rules
+from cassieq_spark.model.sink_txn import FIRST_EPOCH
+from cassieq_spark.queue.roll import roll_forward, settle_decided
+from cassieq_spark.store.cas import Applied
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.sink_txn import SinkRow
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+
+LONGEST_PATIENCE_S: Final = 3_600.0
+
+_logger = get_logger("repair")
+
+
+@dataclass(slots=True, kw_only=True)
+class Undecided:
+    """Buckets of one sink that its row has not decided.
+
+    Attributes:
+        epoch: Of the youngest transaction among them.
+        youngest_us: When the last of them was changed, cluster time.
+    """
+
+    buckets: list[BucketNo] = field(default_factory=list)
+    epoch: int = 0
+    youngest_us: int = 0
+
+    def add(self, buckets: Iterable[BucketNo], epoch: int, changed_us: int) -> None:
+        """Some more of them."""
+        self.buckets += buckets
+        self.epoch = max(self.epoch, epoch)
+        self.youngest_us = max(self.youngest_us, changed_us)
+
+
+def abort_if_silent(lane: Lane, sink_id: str, found: Undecided) -> int:
+    """Abort an epoch whose writer has been silent for long; how many buckets became void.
+
+    Silent: no heartbeat, and no bucket changed for twice as long with each abort since the last
+    commit, or a batch that takes longer than the timeout would never end [R3].
+    """
+    stored = lane.store.sinks.read_serial(sink_id)
+    if stored is None or stored.value.lane != lane.lane_id or stored.value.epoch != found.epoch:
+        return 0
+    since_us = max(found.youngest_us, stored.value.changed_us)
+    if not is_silent(lane, sink_id, stored.value, since_us) or not _abort(lane, sink_id, stored):
+        return 0
+    rows = lane.store.buckets.read_many(lane.lane_id, found.buckets)
+    return len(settle_decided(lane, {at: row for at, row in rows.items() if row is not None}))
+
+
+def end_once(lane: Lane, sink_id: str) -> bool:
+    """Remove the row of a sink that had one transaction, if that is over; whether it is gone.
+
+    Never before all it lists is visible: without its row that would be void. One that nobody has
+    committed is aborted first, when its writer is silent.
+    """
+    stored = lane.store.sinks.read_serial(sink_id)
+    if stored is None or not stored.value.is_once or stored.value.lane != lane.lane_id:
+        return False
+    row = stored.value
+    if row.epoch == FIRST_EPOCH:
+        if not is_silent(lane, sink_id, row, row.changed_us) or not _abort(lane, sink_id, stored):
+            return False
+        stored = lane.store.sinks.read_serial(sink_id)
+        if stored is None:
+            return False
+    roll_forward(lane, sink_id, stored.value.listed)
+    lane.store.sinks.delete(sink_id, stored)
+    return True
+
+
+def is_silent(lane: Lane, sink_id: str, row: SinkRow, since_us: int) -> bool:
+    """Whether a sink's writers have said and changed nothing for long [R3]."""
+    timeout_s = lane.settings.repair_timeout_s * 2 ** min(row.aborts, 32)
+    patience_s = max(lane.settings.repair_timeout_s, min(timeout_s, LONGEST_PATIENCE_S))
+    is_old = lane.clock.now_us() - since_us > int(patience_s * 1e6)
+    return is_old and not lane.store.heartbeats.is_alive(sink_id)
+
+
+def _abort(lane: Lane, sink_id: str, stored: Stored[SinkRow]) -> bool:
+    # The next list overwrites this one: all of it must be visible before (I7) [P10].
+    roll_forward(lane, sink_id, stored.value.listed)
+    row = rules.abort(stored.value, now_us=lane.clock.now_us())
+    is_ours = isinstance(lane.store.sinks.update(sink_id, stored, row), Applied)
+    if is_ours:
+        event(
+            _logger,
+            "transaction_aborted",
+            queue=lane.queue,
+            sink=sink_id,
+            epoch=stored.value.epoch,
+            aborts=row.aborts,
+        )
+    return is_ours

@@ -1,0 +1,193 @@
+"""Read everything and say which invariant is broken; change nothing (design 9, 10).
+
+The queue may be in use: what is half-way is no finding, and what was not found is looked for again
+before it is one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
+from cassieq_spark.model.integrity import broken
+from cassieq_spark.queue.lane import live_buckets, windows
+
+if TYPE_CHECKING:
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.ids import LaneId
+    from cassieq_spark.model.pointer import Pointers
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+    from cassieq_spark.store.store import Store
+
+WINDOW: Final = 64
+
+FINDINGS: Final[dict[str, str]] = {
+    "message_in_two_states": "A message is free, leased, delayed or dead at the same time (I2).",
+    "message_in_no_manifest": "A bucket row holds a message that its manifest does not name (I5).",
+    "manifest_without_rows": "A message that is not acked is stored nowhere, or in part (I1).",
+    "pointer_backwards": "The repair pointer is ahead of the reader pointer (I6).",
+    "reader_ahead": "The reader pointer has passed messages that only a look-ahead finds (I1).",
+    "finished_with_messages": "A bucket is drained or void and still holds messages (I4).",
+    "id_ahead": "Something is stored under an id that was never handed out (I6).",
+    "list_without_bucket": "A committed batch lists a bucket that is void, or holds another "
+    "number of messages (I7).",
+}
+"""Every kind, for the reference."""
+
+LISTED: Final = frozenset({Status.PREPARED, Status.SEALED, Status.DRAINED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One broken invariant.
+
+    Attributes:
+        kind: One of `FINDINGS`.
+        bucket: None: of the queue as a whole.
+    """
+
+    queue: str
+    kind: str
+    bucket: int | None
+    what: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdict:
+    """What a look at everything has found.
+
+    Attributes:
+        litter: Messages in sealed buckets that no manifest names: of puts that were never
+            acknowledged. They go with their bucket, and are no finding.
+        ghosts: Rows below repair pointers, and stored messages there; a full repair removes them.
+    """
+
+    queues: int = 0
+    buckets: int = 0
+    messages: int = 0
+    unacked: int = 0
+    litter: int = 0
+    ghosts: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+def verify(store: Store, lanes: list[Lane]) -> Verdict:
+    """Look at all of these queues, and at what lies outside their pointers.
+
+    Reads every stored message that is not dropped.
+    """
+    verdict = Verdict(queues=len(lanes))
+    for lane in lanes:
+        _verify_lane(lane, verdict)
+    _verify_outside(store, {lane.lane_id: lane for lane in lanes}, verdict)
+    return verdict
+
+
+def _verify_lane(lane: Lane, verdict: Verdict) -> None:
+    pointers = lane.pointers()
+    if pointers.repair > pointers.reader:
+        what = f"repair pointer {pointers.repair}, reader pointer {pointers.reader}"
+        verdict.findings.append(_finding(lane, "pointer_backwards", None, what))
+    sinks: dict[str, set[BucketNo]] = defaultdict(set)
+    for window in windows(live_buckets(lane), WINDOW):
+        rows = lane.store.buckets.read_many(lane.lane_id, window)
+        low = lane.pointers().repair
+        for bucket, row in rows.items():
+            if bucket < low:
+                continue
+            verdict.buckets += 1
+            _verify_bucket(lane, bucket, row, pointers, verdict)
+            if row is not None and row.value.sink is not None:
+                sinks[row.value.sink.sink_id].add(bucket)
+    for sink_id in sinks:
+        _verify_list(lane, sink_id, verdict)
+
+
+def _verify_bucket(
+    lane: Lane,
+    bucket: BucketNo,
+    row: Stored[Bucket] | None,
+    pointers: Pointers,
+    verdict: Verdict,
+) -> None:
+    if row is None:
+        verdict.messages += lane.store.messages.count(
+            lane.lane_id, bucket, now_us=lane.clock.now_us()
+        )
+        if bucket < pointers.reader and not lane.is_dropped(bucket):
+            what = f"the reader pointer is {pointers.reader}, and nobody has sealed this bucket"
+            verdict.findings.append(_finding(lane, "reader_ahead", bucket, what))
+        return
+    value = row.value
+    verdict.findings += [_finding(lane, kind, bucket, what) for kind, what in broken(value)]
+    if value.status is not Status.SEALED:
+        return
+    verdict.unacked += value.unacked.count
+    verdict.messages += value.manifest.count
+    if bucket < pointers.reader and value.fresh:
+        what = f"the reader pointer is {pointers.reader}, {value.fresh.count} were never delivered"
+        verdict.findings.append(_finding(lane, "reader_ahead", bucket, what))
+    stored = EMPTY
+    for chunk in lane.store.messages.scan(lane.lane_id, bucket):
+        stored |= Runs.span(chunk.first, chunk.first + chunk.count - 1)
+    verdict.litter += (stored - value.manifest).count
+    missing = value.unacked - stored
+    if missing and _still_holds(lane, bucket, missing):
+        what = f"{missing.count} messages are not stored whole, first offset {missing.first}"
+        verdict.findings.append(_finding(lane, "manifest_without_rows", bucket, what))
+
+
+def _still_holds(lane: Lane, bucket: BucketNo, missing: Runs) -> bool:
+    """Whether what was not found was not just acked, and dropped by a repair, since."""
+    now = lane.store.buckets.read(lane.lane_id, bucket)
+    return now is not None and bool(now.value.unacked & missing) and not lane.is_dropped(bucket)
+
+
+def _verify_list(lane: Lane, sink_id: str, verdict: Verdict) -> None:
+    """Whether all that the last commit lists is visible or about to be, and complete."""
+    stored = lane.store.sinks.read(sink_id)
+    if stored is None or stored.value.lane != lane.lane_id:
+        return
+    listed = dict(stored.value.listed)
+    rows = lane.store.buckets.read_many(lane.lane_id, listed)
+    low = lane.pointers().repair
+    for bucket, row in rows.items():
+        if bucket < low:
+            continue
+        status = "open" if row is None else row.value.status.value
+        count = 0 if row is None else row.value.manifest.count
+        if status not in LISTED or count != listed[bucket]:
+            what = (
+                f"sink {sink_id!r} lists it with {listed[bucket]} messages: it is {status}, {count}"
+            )
+            verdict.findings.append(_finding(lane, "list_without_bucket", bucket, what))
+
+
+def _verify_outside(store: Store, lanes: dict[LaneId, Lane], verdict: Verdict) -> None:
+    """What lies below the repair pointers, and what lies above all ids."""
+    for table in (store.buckets, store.messages):
+        found: dict[LaneId, list[BucketNo]] = defaultdict(list)
+        for lane_id, bucket in table.every():
+            if lane_id in lanes:
+                found[lane_id].append(bucket)
+        for lane_id, buckets in found.items():
+            lane = lanes[lane_id]
+            live = live_buckets(lane)  # after the scan: ids that it cannot have seen are no finding
+            verdict.ghosts += sum(bucket < live.start for bucket in buckets)
+            verdict.findings += [
+                _finding(lane, "id_ahead", bucket, f"ids end with bucket {live.stop - 1}")
+                for bucket in buckets
+                if bucket >= live.stop
+            ]
+
+
+def _finding(lane: Lane, kind: str, bucket: BucketNo | None, what: str) -> Finding:
+    return Finding(queue=lane.queue, kind=kind, bucket=bucket, what=what)

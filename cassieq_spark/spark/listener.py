@@ -1,0 +1,213 @@
+"""`CassieqListener`: a query's lag in the log and for Prometheus, and the ack of its last batch."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from cassieq_spark.errors import CassieqError, UsageError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.offset import SourceOffset
+from cassieq_spark.options import parse_connection, queue_name
+from cassieq_spark.queue import settle
+from cassieq_spark.queue.lane import open_lane
+from cassieq_spark.store.store import opened
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from prometheus_client.core import Metric
+    from prometheus_client.registry import CollectorRegistry
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+    from cassieq_spark.model.ids import BucketNo, Runs
+
+GAUGES: Final = {
+    "behind": ("cassieq_messages_behind", "Visible messages that no batch has taken yet."),
+    "in_flight": ("cassieq_messages_in_flight", "Leased messages, of all consumers of the queue."),
+    "delayed": ("cassieq_messages_delayed", "Messages that are not due yet."),
+    "dead": ("cassieq_messages_dead", "Messages that wait for repair to move them."),
+    "oldest_age_s": (
+        "cassieq_oldest_message_age_seconds",
+        "Since the oldest message was put that nobody has acked; 0: there is none.",
+    ),
+}
+COUNTERS: Final = {
+    "claimed": ("cassieq_messages_claimed", "Messages that the query has leased."),
+    "redelivered": ("cassieq_messages_redelivered", "Of these, not for the first time."),
+    "acked": ("cassieq_messages_acked", "Messages that the query has acked."),
+    "leases_lost": ("cassieq_leases_lost", "Leases of the query that ended before their ack."),
+}
+
+_logger = get_logger("spark")
+
+
+class CassieqListener(StreamingQueryListener):
+    """``spark.streams.addListener(CassieqListener())``: for every query that reads a queue.
+
+    Each progress is logged as event ``query_progress``: messages behind, age of the oldest, in
+    flight, redelivered, acked. With connection options it also acks the last batch of a query that
+    has ended, if Spark has committed it: Spark tells a source so only with the next batch (4.2,
+    4.3). Without, those messages stay leased until the query is started again, or their lease ends
+    and others get them a second time.
+
+    Args:
+        connection: ``contact_points`` and so on, as of `cassieq_spark.connect`; ``CASSIEQ_*``
+            variables count. Nothing given: no acks.
+
+    Raises:
+        OptionUnknown, OptionInvalid: Of the connection.
+    """
+
+    def __init__(self, **connection: Any) -> None:
+        super().__init__()
+        given = {name.replace("_", ""): value for name, value in connection.items()}
+        self._connection = parse_connection(given) if given else None
+        self._lock = threading.Lock()
+        self._names: dict[UUID, str] = {}
+        self._reports: dict[UUID, list[dict[str, Any]]] = {}
+        self._ends: dict[UUID, list[tuple[dict[str, Any], SourceOffset]]] = {}
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Learn its name."""
+        with self._lock:
+            self._names[event.runId] = event.name or str(event.id)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Spark has committed a batch: it says so after its commit log does."""
+        progress = event.progress
+        reports, ends = [], []
+        for source in progress.sources:
+            report = _report(source.latestOffset)
+            if report is None:
+                continue
+            reports.append(report)
+            ends.append((report, SourceOffset.from_json(json.loads(source.endOffset))))
+        with self._lock:
+            name = self._names.setdefault(progress.runId, progress.name or str(progress.id))
+            if reports:
+                self._reports[progress.runId] = reports
+                self._ends[progress.runId] = ends
+        for report in reports:
+            _log(name, progress.batchId, report)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Nothing was visible, or too little for a batch: there is no progress to say so."""
+        with self._lock:
+            for report in self._reports.get(event.runId, []):
+                if not report["min_messages"]:
+                    report |= {"behind": 0, "oldest_age_s": None}
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Ack the last batch that Spark has committed; a later one stays leased for a restart."""
+        with self._lock:
+            self._names.pop(event.runId, None)
+            self._reports.pop(event.runId, None)
+            ends = self._ends.pop(event.runId, [])
+        for report, end in ends:
+            if self._connection is not None and report["ack_mode"] == "commit":
+                self._ack(report["queue"], end)
+
+    def prometheus(self) -> str:
+        """All queries' figures as Prometheus text.
+
+        Raises:
+            UsageError: Package prometheus_client is missing.
+        """
+        from prometheus_client import generate_latest  # noqa: PLC0415 - an extra of the package
+
+        return generate_latest(self._registry()).decode()
+
+    def serve(self, port: int, address: str = "127.0.0.1") -> int:
+        """Let Prometheus scrape ``http://address:port/metrics``; the port, where 0 was given.
+
+        Raises:
+            UsageError: Package prometheus_client is missing.
+        """
+        registry = self._registry()
+        from prometheus_client import start_http_server  # noqa: PLC0415 - as above
+
+        server, _ = start_http_server(port, address, registry)
+        return int(server.server_port)
+
+    def collect(self) -> Iterable[Metric]:
+        """For a registry of prometheus_client."""
+        from prometheus_client.core import (  # noqa: PLC0415 - as above
+            CounterMetricFamily,
+            GaugeMetricFamily,
+        )
+
+        with self._lock:
+            reports = [
+                (self._names.get(run, str(run)), dict(report))
+                for run, reports in self._reports.items()
+                for report in reports
+            ]
+        for key, (name, meaning) in GAUGES.items():
+            gauge = GaugeMetricFamily(name, meaning, labels=["query", "queue"])
+            for query, report in reports:
+                if report["behind"] is not None:
+                    gauge.add_metric([query, report["queue"]], report[key] or 0)
+            yield gauge
+        for key, (name, meaning) in COUNTERS.items():
+            counter = CounterMetricFamily(name, meaning, labels=["query", "queue"])
+            for query, report in reports:
+                counter.add_metric([query, report["queue"]], report[key])
+            yield counter
+
+    def _registry(self) -> CollectorRegistry:
+        try:
+            from prometheus_client import CollectorRegistry  # noqa: PLC0415 - as above
+        except ImportError as error:
+            raise UsageError(
+                "Prometheus text needs the package prometheus_client. Install "
+                "'cassieq_spark[prometheus]'"
+            ) from error
+        registry = CollectorRegistry()
+        registry.register(self)
+        return registry
+
+    def _ack(self, queue: str, end: SourceOffset) -> None:
+        if self._connection is None or not end.leases:
+            return
+        by_bucket: dict[BucketNo, dict[UUID, Runs | None]] = {}
+        for leased in end.leases:
+            by_bucket.setdefault(leased.bucket, {})[leased.lease_id] = leased.runs
+        try:
+            with opened(self._connection) as store:
+                lane = open_lane(store, queue_name(queue))
+                if lane.lane_id == end.lane:
+                    settle.ack(lane, by_bucket)
+        except CassieqError as error:
+            event(_logger, "last_ack_failed", queue=queue, error=str(error))
+
+
+def _report(latest: str | None) -> dict[str, Any] | None:
+    """What `spark.lag.Lag` has reported; None of another source."""
+    try:
+        found = json.loads(latest or "null")
+    except ValueError:
+        return None
+    if not isinstance(found, Mapping) or not {"queue", "behind", "ack_mode"} <= found.keys():
+        return None
+    return dict(found)
+
+
+def _log(query: str, batch_id: int, report: Mapping[str, Any]) -> None:
+    shown = ("queue", *GAUGES, *COUNTERS)
+    event(
+        _logger,
+        "query_progress",
+        query=query,
+        batch=batch_id,
+        **{name: report[name] for name in shown},
+    )

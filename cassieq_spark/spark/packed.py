@@ -1,0 +1,123 @@
+"""A micro-batch packed into chunk rows, before anybody knows into which buckets they go.
+
+Nothing in here connects to Cassandra: a packed row depends on the rows of its partition, on the
+options and on the time that the driver has measured for the whole batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.model.bucket_plan import encode_due
+from cassieq_spark.model.packing import split_parts
+from cassieq_spark.spark.packer import Packer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+SCHEMA: Final = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("number", pa.int32()),
+        # Which task attempt packed this row. Where two attempts of a task have both kept their
+        # blocks, a later job may read either: the driver's plan names the one it is about [P8].
+        ("attempt", pa.binary()),
+        ("part", pa.int32()),
+        ("parts", pa.int32()),
+        ("count", pa.int32()),
+        ("size_bytes", pa.int64()),
+        ("due", pa.binary()),
+        ("payload", pa.binary()),
+    ]
+)
+"""One row for each part of a chunk; ``due`` is on the first part only. Each partition begins with a
+row that is none: number `NO_CHUNK`, which names the attempt where there is no chunk to do so."""
+
+NO_CHUNK: Final = -1
+
+SPARK_SCHEMA: Final = (
+    "partition int, number int, attempt binary, part int, parts int, count int, size_bytes long, "
+    "due binary, payload binary"
+)
+
+
+def packing(
+    *, bucket_size: int, chunk_messages: int, chunk_bytes: int, now_us: int
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for ``mapInArrow``: messages in, rows of `SCHEMA` out, each chunk as a batch.
+
+    Args:
+        bucket_size: No chunk holds more messages.
+        now_us: Cluster time that delays count from, the same in every attempt.
+    """
+
+    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Runs in a task, once per attempt.
+
+        Raises:
+            BodyInvalid: See `Packer.add`.
+        """
+        context = TaskContext.get()
+        rows = _Rows(0 if context is None else context.partitionId(), bucket_size)
+        yield rows.head()
+        packer = Packer(
+            rows, lambda: now_us, chunk_messages=chunk_messages, chunk_bytes=chunk_bytes
+        )
+        for batch in batches:
+            packer.add(batch)
+            yield from rows.taken()
+        packer.flush()
+        yield from rows.taken()
+
+    return pack
+
+
+class _Rows:
+    """Takes chunks, gives rows."""
+
+    def __init__(self, partition: int, bucket_size: int) -> None:
+        self._partition = partition
+        self._bucket_size = bucket_size
+        self._attempt = new_uuid().bytes
+        self._number = 0
+        self._ready: list[pa.RecordBatch] = []
+
+    def room(self) -> int:
+        """Chunks are placed into buckets later, and whole: each may have what a bucket may."""
+        return self._bucket_size
+
+    def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
+        """One row for each part of a megabyte [R15]."""
+        parts = [payload[start:end] for start, end in split_parts(len(payload))]
+        due = None if due_us is None or not any(due_us) else encode_due(due_us)
+        self._ready.append(self._batch(self._number, parts, count, due))
+        self._number += 1
+
+    def head(self) -> pa.RecordBatch:
+        """The row that each partition begins with."""
+        return self._batch(NO_CHUNK, [b""], 0, None)
+
+    def taken(self) -> list[pa.RecordBatch]:
+        """What was added since the last call."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def _batch(
+        self, number: int, parts: Sequence[bytes], count: int, due: bytes | None
+    ) -> pa.RecordBatch:
+        columns = {
+            "partition": [self._partition] * len(parts),
+            "number": [number] * len(parts),
+            "attempt": [self._attempt] * len(parts),
+            "part": list(range(len(parts))),
+            "parts": [len(parts)] * len(parts),
+            "count": [count] * len(parts),
+            "size_bytes": [sum(map(len, parts))] * len(parts),
+            "due": [due, *[None] * (len(parts) - 1)],
+            "payload": parts,
+        }
+        return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)

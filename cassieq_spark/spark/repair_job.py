@@ -1,0 +1,108 @@
+"""A repair pass on Spark: tasks heal the buckets, the driver does the rest (design 9)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.queue.lane import Lane, live_buckets, windows
+from cassieq_spark.repair.heal import Pass
+from cassieq_spark.repair.report import QueueRepair
+from cassieq_spark.repair.steps import Healed, heal_buckets, noting
+from cassieq_spark.store import store
+from cassieq_spark.store.store import opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
+    from cassieq_spark.options import ConnectionOptions, QueueSettings
+    from cassieq_spark.repair.report import RepairReport
+    from cassieq_spark.store.store import Store
+
+BUCKETS_PER_SHARE: Final = 256
+"""Of a task's work: about what its start costs Spark."""
+
+FEW_SHARES: Final = 4
+"""Up to so many the driver is faster alone."""
+
+SHARES_PER_CORE: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Some buckets of one queue, for a task; pickled into it."""
+
+    queue: QueueName
+    lane_id: LaneId
+    settings: QueueSettings
+    created_us: int
+    buckets: tuple[BucketNo, ...]
+
+
+def heal(
+    spark: SparkSession,
+    connection: ConnectionOptions,
+    names: list[QueueName] | None,
+    *,
+    is_full: bool = False,
+) -> RepairReport:
+    """One pass; see `cassieq_spark.repair.heal.heal`.
+
+    Buckets are read by their keys, which the pointers name: no scan, and no connector on the class
+    path (ADR 14).
+
+    Raises:
+        QueueNotFound: A named queue is not there.
+    """
+    with opened(connection) as here:
+        one = Pass(here, names, is_full=is_full)
+        healed = {lane.lane_id: Healed(done=QueueRepair(queue=lane.queue)) for lane in one.lanes}
+        shares = [share for lane in one.lanes for share in _shares(lane, healed[lane.lane_id])]
+        is_little = len(shares) <= FEW_SHARES
+        found = _heal(here, shares) if is_little else _by_tasks(spark, connection, shares)
+        for lane_id, some in found:
+            healed[lane_id].add(some)
+        for lane in one.lanes:
+            one.finish(lane, healed[lane.lane_id])
+        return one.end()
+
+
+def _shares(lane: Lane, healed: Healed) -> Iterator[Share]:
+    with noting(healed.done):
+        for window in windows(live_buckets(lane), BUCKETS_PER_SHARE):
+            yield Share(
+                queue=lane.queue,
+                lane_id=lane.lane_id,
+                settings=lane.settings,
+                created_us=lane.created_us,
+                buckets=tuple(window),
+            )
+
+
+def _by_tasks(
+    spark: SparkSession, connection: ConnectionOptions, shares: list[Share]
+) -> list[tuple[LaneId, Healed]]:
+    context = spark.sparkContext
+    slices = min(len(shares), SHARES_PER_CORE * context.defaultParallelism)
+    work = context.parallelize(shares, slices)
+    found: list[tuple[LaneId, Healed]] = work.mapPartitions(
+        partial(_heal_in_task, connection)
+    ).collect()
+    return found
+
+
+def _heal_in_task(
+    connection: ConnectionOptions, shares: Iterable[Share]
+) -> Iterator[tuple[LaneId, Healed]]:
+    """As often as Spark runs it: each step is idempotent."""
+    return _heal(store.shared(connection), shares)
+
+
+def _heal(here: Store, shares: Iterable[Share]) -> Iterator[tuple[LaneId, Healed]]:
+    for share in shares:
+        lane = Lane(here, share.queue, share.lane_id, share.settings, share.created_us)
+        yield lane.lane_id, heal_buckets(lane, list(share.buckets))

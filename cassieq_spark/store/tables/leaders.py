@@ -1,0 +1,41 @@
+"""Table ``leader``: who does a work that is enough once. Saves work, decides nothing [P29]."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cassieq_spark.store import statements
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from cassieq_spark.store.cas import CasSender
+    from cassieq_spark.store.session import CqlSession
+
+
+class Leaders:
+    """The leases of works, by name."""
+
+    def __init__(self, session: CqlSession, sender: CasSender) -> None:
+        self._session = session
+        self._sender = sender
+
+    def lead(self, name: str, holder: UUID, *, ttl_s: int) -> bool:
+        """Take the lease, or keep it; whether it is ours for so long.
+
+        A first sending whose answer was lost may have taken it: then the last look says so.
+        """
+        return self._keep(name, holder, ttl_s) or self._take(name, holder, ttl_s)
+
+    def give_up(self, name: str, holder: UUID) -> None:
+        """Let the next one begin at once."""
+        self._sender.answer(statements.GIVE_LEAD_UP, (name,), (name, holder))
+
+    def _take(self, name: str, holder: UUID, ttl_s: int) -> bool:
+        params = (name, holder, self._session.clock.now_us(), ttl_s)
+        is_taken = self._sender.answer(statements.TAKE_LEAD, (name,), params)
+        return is_taken or self._keep(name, holder, ttl_s)
+
+    def _keep(self, name: str, holder: UUID, ttl_s: int) -> bool:
+        params = (ttl_s, holder, self._session.clock.now_us(), name, holder)
+        return self._sender.answer(statements.KEEP_LEAD, (name,), params)

@@ -1,0 +1,140 @@
+"""`spark-submit jobs/repair.py`: heal queues from whatever died, and say what was done.
+
+Exit code 0: healed. 1: something needs a person, and the report says what. 2: a wrong argument.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import CassieqError, UsageError
+from cassieq_spark.options import parse_connection, queue_name
+from cassieq_spark.options.values import NotAllowed, seconds
+from cassieq_spark.queue.lane import lanes_of
+from cassieq_spark.repair.dry_run import foresee
+from cassieq_spark.repair.lead import leading
+from cassieq_spark.repair.verify import verify
+from cassieq_spark.spark.repair_job import heal
+from cassieq_spark.store.store import opened
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cassieq_spark.options import ConnectionOptions
+    from cassieq_spark.repair.report import RepairReport
+    from cassieq_spark.repair.verify import Verdict
+
+HEALED, NEEDS_A_PERSON, USAGE = 0, 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it; returns the exit code."""
+    given = _parser().parse_args(arguments)
+    try:
+        connection = parse_connection(
+            {
+                "contactPoints": given.contact_points,
+                "keyspace": given.keyspace,
+                "datacenter": given.datacenter,
+            }
+        )
+        every_s = None if given.once else seconds(1, 86_400).parse(given.interval)
+        names = [queue_name(name) for name in given.queue] if given.queue else None
+    except (UsageError, NotAllowed) as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    clock = SystemClock()
+    while True:
+        code = _pass(given, connection, names)
+        if every_s is None:
+            return code
+        clock.wait(every_s)
+
+
+def _pass(given: argparse.Namespace, connection: ConnectionOptions, names: Any) -> int:
+    try:
+        found = _work(given, connection, names)
+    except CassieqError as error:
+        print(error, file=sys.stderr)
+        return NEEDS_A_PERSON
+    if found is None:
+        print("another repair is at work: nothing to do", file=sys.stderr)
+        return HEALED
+    if given.report:
+        Path(given.report).write_text(json.dumps(found.to_dict(), indent=2) + "\n", "utf-8")
+    problems = _show(found)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return NEEDS_A_PERSON if problems else HEALED
+
+
+def _work(
+    given: argparse.Namespace, connection: ConnectionOptions, names: Any
+) -> RepairReport | Verdict | None:
+    with opened(connection) as store:
+        if given.verify:
+            return verify(store, lanes_of(store, names))
+        if given.dry_run:
+            return foresee(store, lanes_of(store, names), finishes_deletions=names is None)
+        with leading(store) as is_leader:
+            if not (is_leader or given.no_leader):
+                return None
+            spark = SparkSession.builder.appName("cassieq repair").getOrCreate()
+            return heal(spark, connection, names, is_full=given.full)
+
+
+def _show(found: RepairReport | Verdict) -> list[str]:
+    """On standard output; returns what needs a person."""
+    report = found.to_dict()
+    if "findings" in report:
+        findings = report.pop("findings")
+        print(json.dumps(report))
+        return [
+            f"{one['kind']}: queue {one['queue']!r}, bucket {one['bucket']}: {one['what']}"
+            for one in findings
+        ]
+    console = Console()
+    if console.is_terminal:
+        table = Table(title="repair")
+        titles = [name for name in (report["queues"] or [{"queue": ""}])[0] if name != "problems"]
+        for name in titles:
+            table.add_column(name, justify="left" if name == "queue" else "right")
+        for one in report["queues"]:
+            table.add_row(*(str(one[name]) for name in titles))
+        console.print(table)
+    else:
+        print(json.dumps(report))
+    return [f"{one['queue']}: {problem}" for one in report["queues"] for problem in one["problems"]]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--contact-points", help="default: CASSIEQ_CONTACT_POINTS")
+    parser.add_argument("--keyspace")
+    parser.add_argument("--datacenter")
+    parser.add_argument("--queue", action="append", help="repeatable; default: all of this place")
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--once", action="store_true", help="one pass, then end")
+    when.add_argument("--interval", default="30s", help="time between passes (default 30s)")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--full", action="store_true", help="also sweep below the repair pointers")
+    what.add_argument("--dry-run", action="store_true", help="say what would be done")
+    what.add_argument("--verify", action="store_true", help="look for broken invariants only")
+    parser.add_argument("--report", help="write the report into this file, as JSON")
+    parser.add_argument(
+        "--no-leader", action="store_true", help="work though another repair is at work"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

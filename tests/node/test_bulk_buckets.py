@@ -1,0 +1,88 @@
+"""A driver opens all of a batch's buckets: its own, above the repair pointer, or replaced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cassieq_spark.errors import QueueDeleted, SinkFenced
+from cassieq_spark.model import bucket as rules
+from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.pointer import Pointer
+from cassieq_spark.queue.bulk_buckets import LARGEST_BLOCK, open_buckets, prepare
+
+if TYPE_CHECKING:
+    from cassieq_spark.queue.bulk_buckets import OpenBucket
+    from tests.fixtures.queues import Door
+
+
+def opened(door: Door, number: int) -> list[OpenBucket]:
+    door.task(door.identity(), 0)  # the sink row comes before a bucket that names it
+    return open_buckets(door.lane, number, sink_id=door.queue.name, epoch=1)
+
+
+def test_each_is_writing_and_names_its_transaction_and_its_blocks_end(door: Door) -> None:
+    found = opened(door, 3)
+    assert [0, 1, 2] == [one.bucket for one in found]
+    for one in found:
+        row = door.value(one.bucket)
+        assert Status.WRITING is row.status
+        assert row.sink is not None
+        assert (door.queue.name, 1, 3) == (row.sink.sink_id, row.sink.epoch, row.sink.block_end)
+
+
+def test_none_are_opened_for_an_empty_batch(door: Door) -> None:
+    assert [] == opened(door, 0)
+    monoton = door.store.monotons.read(door.lane.lane_id)
+    assert monoton is not None
+    assert 0 == monoton.value.next_id
+
+
+def test_r11_no_block_is_larger_than_its_rows_are_soon_there(door: Door) -> None:
+    """All rows of a block are inserted before the next block is reserved."""
+    reserved = []
+    door.faults.before("reserve", lambda: reserved.append(door.session.counts["insert_bucket"]))
+    found = opened(door, LARGEST_BLOCK + 2)
+    assert list(range(LARGEST_BLOCK + 2)) == [one.bucket for one in found]
+    assert 2 == door.session.counts["reserve"]
+    ends = {one.sink.block_end for one in found}
+    assert {LARGEST_BLOCK, LARGEST_BLOCK + 2} == ends
+
+
+def test_r11_buckets_that_were_closed_before_are_replaced(door: Door) -> None:
+    for bucket in (1, 3):
+        door.store.buckets.insert(
+            door.lane.lane_id, BucketNo(bucket), rules.sealing(now_us=door.lane.clock.now_us())
+        )
+    assert [0, 2, 4] == [one.bucket for one in opened(door, 3)]
+
+
+def test_p5_the_repair_pointer_is_read_after_the_rows_and_once_a_block(door: Door) -> None:
+    """The block was closed as gaps and dropped while its rows were on their way."""
+    door.task(door.identity(), 0)
+    read_before = door.session.counts["read_pointers"]
+    door.faults.before(
+        "read_pointers",
+        lambda: door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, 2),
+    )
+    found = open_buckets(door.lane, 3, sink_id=door.queue.name, epoch=1)
+    assert [2, 3, 4] == [one.bucket for one in found]
+    assert 2 == door.session.counts["read_pointers"] - read_before
+
+
+def test_p8_a_bucket_closed_under_its_writer_fences_the_batch(door: Door) -> None:
+    [one] = opened(door, 1)
+    one.count = 1
+    door.lane.change_bucket(one.bucket, lambda row: rules.voided(row, now_us=row.changed_us))
+    with pytest.raises(SinkFenced, match="was closed while it was written"):
+        prepare(door.lane, one)
+
+
+def test_a_queue_that_is_gone_is_told_as_such(door: Door) -> None:
+    [one] = opened(door, 1)
+    one.count = 1
+    door.client.delete_queue(door.queue.name)
+    with pytest.raises(QueueDeleted):
+        prepare(door.lane, one)

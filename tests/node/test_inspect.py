@@ -1,0 +1,254 @@
+"""What the views say of a bucket, of a lease and of a queue, on a real node."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+import pytest
+
+import cassieq_spark as cassieq
+from cassieq_spark.model import bucket as rules
+from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.options import QueueSettings
+from cassieq_spark.queue import inspect, look
+from cassieq_spark.queue.inspect import BucketFacts, LeaseFacts
+from cassieq_spark.spark.view_columns import QUEUES, VIEWS
+from cassieq_spark.spark.view_rows import Asked, QueuesPartition, queue_rows
+from cassieq_spark.testing.faults import Fault
+
+if TYPE_CHECKING:
+    from cassieq_spark.store.tables.queues import QueueRow
+    from tests.fixtures.queues import Door, OpenDoor
+
+DISJOINT = ("fresh", "returned", "leased", "delayed", "dead", "acked")
+
+
+def buckets(door: Door) -> dict[int, BucketFacts]:
+    now_us = door.lane.clock.now_us()
+    return {
+        bucket: inspect.bucket_facts(
+            bucket, row, waiting, bucket_size=door.lane.bucket_size, now_us=now_us
+        )
+        for bucket, row, waiting in look.live_rows(door.lane)
+    }
+
+
+def leases(door: Door) -> list[LeaseFacts]:
+    now_us = door.lane.clock.now_us()
+    return [
+        one
+        for bucket, row, _ in look.live_rows(door.lane, scans=False)
+        if row is not None
+        for one in inspect.lease_facts(
+            bucket, row.value, bucket_size=door.lane.bucket_size, now_us=now_us
+        )
+    ]
+
+
+def counts(facts: BucketFacts) -> dict[str, int]:
+    """Those that are not 0."""
+    return {name: value for name in DISJOINT if (value := getattr(facts, name))}
+
+
+def test_every_message_of_a_bucket_is_counted_once_wherever_it_is(open_door: OpenDoor) -> None:
+    open_door(".dead")
+    door = open_door(max_deliveries=2, dead_letter_queue=open_door(".dead").queue.name)
+    door.put(*(b"m-%d" % number for number in range(8)))
+    first = door.queue.get(2)
+    door.queue.release(first)
+    door.queue.release(door.queue.get(2))
+    door.queue.get(2)  # they are dead, and two fresh ones leased by whom nobody hears of again
+    door.clock.advance(3_600)
+    [held] = door.queue.get(1, consumer="billing")
+    door.queue.ack(door.queue.get(1))
+    [delayed, back] = door.queue.get(2)
+    door.queue.release(delayed, delay=60)
+    door.queue.update(back, body=b"again", visibility_timeout=0)
+
+    [facts] = buckets(door).values()
+
+    assert ("sealed", 0, 9, 8) == (
+        facts.status,
+        facts.first_id,
+        facts.last_id,
+        facts.messages,
+    )
+    assert 8 == sum(getattr(facts, name) for name in DISJOINT)
+    assert {"billing": 1} == facts.consumers
+    assert 1 == facts.updated
+    assert (1, 2, 1) == (facts.leased, facts.dead, facts.acked)
+    stats = door.queue.stats()
+    assert (stats.visible, stats.invisible, stats.delayed, stats.dead) == (
+        facts.fresh + facts.returned,
+        facts.leased,
+        facts.delayed,
+        facts.dead,
+    )
+    assert held.id in {one.first_id for one in leases(door) if one.consumer == "billing"}
+
+
+def test_an_open_bucket_has_no_row_and_its_messages(door: Door) -> None:
+    bucket = door.reserve()
+    door.write(bucket, 0, b"a", b"b")
+    door.write(bucket, 2, b"later", delay_s=60)
+
+    facts = buckets(door)[bucket]
+
+    assert (inspect.OPEN, 3, {"fresh": 2, "delayed": 1}) == (
+        facts.status,
+        facts.messages,
+        counts(facts),
+    )
+    assert (None, None) == (facts.row_version, facts.changed_us)
+    assert 0 < facts.stored_bytes
+
+
+def test_a_bucket_of_a_transaction_names_it_before_it_is_committed(door: Door) -> None:
+    door.task(door.identity(sink_id="s"), 0, b"a", b"b")
+
+    [facts] = [one for one in buckets(door).values() if one.status == Status.PREPARED.value]
+
+    assert ("s", 1, 2, {"fresh": 2}) == (
+        facts.sink_id,
+        facts.epoch,
+        facts.messages,
+        counts(facts),
+    )
+
+
+def test_a_lease_that_ran_out_says_so_until_somebody_takes_its_messages_over(door: Door) -> None:
+    door.put(b"a", b"b", b"c")
+    [first, _, _] = door.queue.get(3, consumer="slow", visibility_timeout=30)
+    door.queue.ack(first)
+    door.clock.advance(31)
+
+    [lease] = leases(door)
+
+    assert ("slow", 2, 1, True, ((1, 2),), None) == (
+        lease.consumer,
+        lease.messages,
+        lease.delivery_count,
+        lease.is_expired,
+        lease.id_runs,
+        lease.run,
+    )
+    [facts] = buckets(door).values()
+    assert ({"returned": 2, "acked": 1}, {}, 1) == (counts(facts), facts.consumers, facts.leases)
+
+    assert 2 == len(door.queue.get(3, consumer="quick"))
+    assert [("quick", 2, False)] == [
+        (one.consumer, one.delivery_count, one.is_expired) for one in leases(door)
+    ]
+
+
+@pytest.mark.invariant("I4")
+def test_a_ghost_is_in_no_view(open_door: OpenDoor) -> None:
+    """Its row is read when it is there, and left out when the repair pointer has passed it (G5)."""
+    looking, other = open_door(), open_door()
+    other.put(b"m")
+
+    def drop_and_come_back() -> None:
+        other.queue.ack(other.queue.get())
+        other.queue.get()
+        other.clock.advance(60)
+        assert 1 == other.client.repair(other.queue.name).queues[0].dropped
+        other.store.buckets.insert(
+            other.lane.lane_id, BucketNo(0), rules.sealing(now_us=other.lane.clock.now_us())
+        )
+
+    looking.faults.before("read_bucket", drop_and_come_back)
+    assert 0 not in buckets(looking)
+    assert other.row(0) is not None
+
+
+@pytest.mark.invariant("I4")
+def test_a_bucket_that_is_dropped_while_it_is_looked_into_is_not_looked_at(
+    open_door: OpenDoor,
+) -> None:
+    """Its row comes back as a ghost after the scan: only the repair pointer tells (ADR 11)."""
+    looking, other = open_door(), open_door()
+    bucket = other.reserve()
+    other.write(bucket, 0, b"m")
+    other.faults.plan("insert_bucket", Fault.LATE)
+    other.store.buckets.insert(
+        other.lane.lane_id, bucket, rules.sealing(now_us=other.lane.clock.now_us())
+    )
+
+    def drop_and_come_back() -> None:
+        seal_and_drop(other)
+        other.faults.land()
+        ghost = other.row(bucket)
+        assert ghost is not None
+        other.store.buckets.fill(
+            other.lane.lane_id,
+            bucket,
+            ghost,
+            rules.sealed(
+                ghost.value,
+                manifest=Runs.span(0, 0),
+                due_us={},
+                size_bytes=1,
+                now_us=other.lane.clock.now_us(),
+            ),
+        )
+
+    looking.faults.before("scan_messages", drop_and_come_back)
+
+    assert {} == buckets(looking)
+    assert Status.SEALED is other.value(bucket).status
+
+
+def seal_and_drop(door: Door) -> None:
+    door.clock.advance(60)
+    door.queue.ack(door.queue.get())
+    door.queue.get()
+    door.clock.advance(60)
+    assert door.client.repair(door.queue.name).queues[0].dropped
+
+
+def test_a_queue_shows_its_settings_and_what_it_has_handed_out(door: Door) -> None:
+    door.put(b"m")
+    row = door.store.queues.read(door.lane.queue)
+    assert row is not None
+
+    facts = inspect.queue_facts(door.store, row.value)
+
+    assert (10, 0) == (facts.next_id, facts.pointers.repair if facts.pointers else None)
+    assert {one.name for one in fields(QueueSettings)} <= set(QUEUES.schema.names)
+
+
+def test_a_queue_whose_deletion_was_interrupted_is_shown_as_that(door: Door) -> None:
+    door.faults.plan("advance_pointer", Fault.REFUSE)
+    with pytest.raises(cassieq.UsageError):
+        door.client.delete_queue(door.queue.name)
+    name = door.lane.queue
+
+    def rows(view: str) -> list[QueueRow]:
+        asked = Asked(view=VIEWS[view], names=(), conditions=())
+        return [row for row in queue_rows(door.store, None, asked) if row.name == name]
+
+    [row] = rows("queues")
+    assert ("deleting", None, None) == (
+        row.status.value,
+        inspect.queue_facts(door.store, row).next_id,
+        inspect.queue_facts(door.store, row).pointers,
+    )
+    assert [] == rows("stats")
+    door.client.delete_queue(door.queue.name)
+    assert [] == rows("queues")
+
+
+def test_a_queue_that_is_deleted_while_all_are_counted_is_left_out(open_door: OpenDoor) -> None:
+    looking, other = open_door(), open_door()
+    asked = Asked(view=VIEWS["stats"], names=("queue",), conditions=())
+
+    def seen() -> list[str]:
+        batches = QueuesPartition(None, 0, 1).read(looking.store, asked)
+        return [name for batch in batches for name in batch.column("queue").to_pylist()]
+
+    name = looking.queue.name
+    assert name in seen()
+    looking.faults.before("read_pointers", lambda: other.client.delete_queue(name))
+    assert name not in seen()

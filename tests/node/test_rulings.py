@@ -1,0 +1,213 @@
+"""Rulings on a real node: each message its own way, one CAS a bucket, and once (design 5)."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+import cassieq_spark as cassieq
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
+from cassieq_spark.model.pointer import Pointer
+from cassieq_spark.model.ruling import Ruling
+from cassieq_spark.queue.rulings import Settled, settle_bucket
+from cassieq_spark.repair import dead
+from cassieq_spark.testing.faults import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from tests.fixtures.queues import Door, OpenDoor
+
+WHY = "no such customer"
+FIRST = BucketNo(0)
+
+
+def with_dead_letters(open_door: OpenDoor, **settings: int) -> tuple[Door, cassieq.Queue]:
+    target = open_door(".dead").queue
+    return open_door(dead_letter_queue=target.name, **settings), target
+
+
+def held(door: Door, count: int) -> dict[bytes, cassieq.Message]:
+    """So many messages, by body ``0``, ``1``, ...; the hint of their lease lies an hour ahead."""
+    door.queue.put_many([b"%d" % number for number in range(count)])
+    return {one.body: one for one in door.queue.get(count, visibility_timeout=3_600)}
+
+
+def ruled(
+    messages: Mapping[bytes, cassieq.Message], **bodies: bytes
+) -> dict[UUID, dict[Ruling, Runs]]:
+    """``ack=b"012"``: those three are acked."""
+    found: dict[UUID, dict[Ruling, Runs]] = {}
+    for name, ones in bodies.items():
+        for one in ones.decode():
+            proof = messages[one.encode()].proof
+            assert proof is not None
+            by_ruling = found.setdefault(proof.lease_id, {})
+            runs = by_ruling.get(Ruling(name), EMPTY)
+            by_ruling[Ruling(name)] = runs | Runs.span(proof.first, proof.last)
+    return found
+
+
+def settle(door: Door, rulings: dict[UUID, dict[Ruling, Runs]]) -> Settled:
+    return settle_bucket(door.lane, FIRST, rulings, reason=WHY)
+
+
+@pytest.mark.invariant("I3")
+@pytest.mark.invariant("I4")
+def test_all_rulings_of_a_bucket_are_one_cas_and_again_they_are_none(open_door: OpenDoor) -> None:
+    door, _ = with_dead_letters(open_door)
+    rulings = ruled(held(door, 9), ack=b"01", release=b"234", dead=b"56")
+    before = door.session.counts["update_bucket"]
+
+    assert Settled(acked=2, released=3, dead=2) == settle(door, rulings)
+    row = door.value(0)
+    assert Settled(already_acked=2, released=3, dead=2) == settle(door, rulings)
+
+    assert 1 == door.session.counts["update_bucket"] - before
+    assert row == door.value(0)
+    stats = door.queue.stats()
+    assert (3, 2, 2) == (stats.visible, stats.invisible, stats.dead)
+    assert {2} == {one.delivery_count for one in door.queue.get()}
+
+
+def test_two_tasks_at_once_settle_once(open_door: OpenDoor) -> None:
+    """A speculative one: whose CAS loses reads the row again, and finds all of it done."""
+    door, _ = with_dead_letters(open_door)
+    other = open_door(dead_letter_queue=door.queue.settings.dead_letter_queue)
+    rulings = ruled(held(door, 6), ack=b"01", release=b"23", dead=b"45")
+    door.faults.park("update_bucket", 2)
+    other.faults._gates = door.faults._gates
+
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda one: settle(one, rulings), (door, other)))
+
+    assert [0, 2] == sorted(one.acked for one in both)
+    assert [(2, 2, 0)] * 2 == [(one.released, one.dead, one.stale) for one in both]
+    row = door.value(0)
+    assert [2] == [part.runs.count for part in row.dead]
+    assert [(1, 2)] == [(part.deliveries, part.runs.count) for part in row.returned]
+
+
+@pytest.mark.parametrize("fault", [Fault.TIMEOUT_AFTER, Fault.TIMEOUT_BEFORE])
+def test_rulings_whose_answer_was_lost_are_carried_out_once(
+    open_door: OpenDoor, fault: Fault
+) -> None:
+    door, _ = with_dead_letters(open_door)
+    rulings = ruled(held(door, 6), ack=b"01", release=b"23", dead=b"45")
+    door.faults.plan("update_bucket", fault)
+
+    assert Settled(acked=2, released=2, dead=2) == settle(door, rulings)
+    assert [2] == [part.runs.count for part in door.value(0).dead]
+
+
+def test_what_is_released_is_found_behind_the_reader_pointer(door: Door) -> None:
+    """By the hint alone, which is written first [R12]."""
+    messages = held(door, 10)
+    held(door, 1)
+    door.queue.get()
+    assert FIRST < door.lane.pointers().reader
+
+    settle(door, ruled(messages, release=b"3"))
+
+    assert [b"3"] == [one.body for one in door.queue.get()]
+
+
+@pytest.mark.invariant("I3")
+def test_what_came_to_somebody_again_is_stale_and_named(door: Door) -> None:
+    messages = held(door, 4)
+    door.queue.release([messages[b"1"], messages[b"2"]])
+    again = {one.body: one for one in door.queue.get()}
+
+    settled = settle(door, ruled(messages, ack=b"01", release=b"2", dead=b"3"))
+
+    assert Settled(acked=1, dead=1, stale=2, stale_receipts=settled.stale_receipts) == settled
+    assert {messages[b"1"].receipt, messages[b"2"].receipt} == set(settled.stale_receipts)
+    assert Settled(acked=2) == settle(door, ruled(again, ack=b"12"))
+
+
+@pytest.mark.invariant("I4")
+def test_what_repair_has_dropped_since_was_acked(door: Door) -> None:
+    """No row, or a ghost of one, knows of it (ADR 11)."""
+    messages = held(door, 2)
+    door.queue.ack(list(messages.values()))
+    door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, FIRST + 1)
+    rulings = ruled(messages, ack=b"0", dead=b"1")
+    assert Settled(already_acked=2) == settle(door, rulings)
+
+    door.session._session.execute(
+        f"DELETE FROM {door.session.keyspace}.bucket "  # noqa: S608 - a test's own
+        "WHERE lane = %s AND bucket = %s IF EXISTS",
+        (door.lane.lane_id, FIRST),
+    )
+    assert Settled(already_acked=2) == settle(door, rulings)
+
+
+def test_what_never_was_is_no_receipt(door: Door) -> None:
+    messages = held(door, 2)
+    rulings = {**ruled(messages, ack=b"0"), new_uuid(): {Ruling.ACK: Runs.span(5, 5)}}
+    with pytest.raises(cassieq.ReceiptInvalid, match="never there"):
+        settle(door, rulings)
+    with pytest.raises(cassieq.ReceiptInvalid, match="never there"):
+        settle_bucket(door.lane, BucketNo(77), ruled(messages, ack=b"1"), reason=WHY)
+
+    door.queue.delete()
+    with pytest.raises(cassieq.QueueDeleted):
+        settle_bucket(door.lane, BucketNo(77), ruled(messages, ack=b"1"), reason=WHY)
+
+
+def test_a_rejected_message_moves_with_its_updated_body_and_the_reason(
+    open_door: OpenDoor,
+) -> None:
+    door, target = with_dead_letters(open_door, max_deliveries=5)
+    messages = held(door, 3)
+    updated = door.queue.update(messages[b"0"], body=b"new")
+
+    door.queue.reject([updated, messages[b"1"]], reason=WHY)
+
+    assert (2, 1) == (door.queue.stats().dead, door.queue.stats().invisible)
+    assert [] == door.queue.get()
+    assert 2 == door.client.repair(door.queue.name).queues[0].moved_dead
+    moved = target.get()
+    assert [b"1", b"new"] == sorted(one.body for one in moved)
+    for one in moved:
+        (hop,) = json.loads(one.headers[dead.HISTORY])
+        assert (WHY, WHY, "1") == (
+            hop["reason"],
+            one.headers["cassieq-reason"],
+            one.headers["cassieq-deliveries"],
+        )
+    door.queue.ack(messages[b"2"])
+    assert Status.DRAINED is door.value(0).status
+
+
+def test_a_rejection_that_comes_too_late_is_refused_and_named(open_door: OpenDoor) -> None:
+    door, _ = with_dead_letters(open_door)
+    messages = held(door, 3)
+    door.queue.release(messages[b"0"])
+    assert 1 == len(door.queue.get())
+
+    with pytest.raises(cassieq.ReceiptExpired) as refused:
+        door.queue.reject(list(messages.values()))
+
+    assert (messages[b"0"].receipt,) == refused.value.refused
+    assert 2 == door.queue.stats().dead
+    door.queue.reject([messages[b"1"], messages[b"2"]])  # again: harmless
+    assert [2] == [part.runs.count for part in door.value(0).dead]
+
+
+def test_r22_nothing_is_rejected_where_it_could_not_go(door: Door) -> None:
+    messages = held(door, 1)
+    row = door.value(0)
+
+    with pytest.raises(cassieq.UsageError, match="has no dead-letter queue"):
+        door.queue.reject(messages[b"0"])
+    with pytest.raises(cassieq.OptionInvalid, match="reason is ''"):
+        door.queue.reject(messages[b"0"], reason="")
+
+    assert row == door.value(0)

@@ -1,0 +1,175 @@
+"""How much a micro-batch takes, when it begins, and what an idle trigger costs."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cassieq_spark.model.offset import INITIAL, SourceOffset
+from cassieq_spark.spark.admission import Limits
+from cassieq_spark.spark.planner import Planner
+from cassieq_spark.store.statements import Kind, every_statement
+from cassieq_spark.testing import ManualClock, wait_until
+from tests.fixtures.streams import Collected, bodies
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fixtures.streams import Streams
+
+START = INITIAL.to_json()
+LWTS = {one.name for one in every_statement() if one.kind is Kind.CAS}
+
+
+@contextmanager
+def run_of(streams: Streams, **options: object) -> Iterator[Planner]:
+    planner = Planner(streams.lane, streams.parsed(**options))
+    try:
+        yield planner
+    finally:
+        planner.close()
+
+
+def taken(offset: dict[str, object]) -> int:
+    return sum(runs.runs.count for runs in SourceOffset.from_json(offset).leases)
+
+
+def put_large(streams: Streams, count: int) -> None:
+    """Messages of about 1,000 bytes that nothing compresses."""
+    streams.queue.put_many(
+        [bytes((at * 7 + by * by) % 256 for by in range(1_000)) for at in range(count)]
+    )
+
+
+@pytest.mark.parametrize("of", ["sealed", "open"])
+def test_a_batch_takes_about_so_many_bytes(streams: Streams, of: str) -> None:
+    put_large(streams, 200)
+    if of == "sealed":
+        streams.queue.release(streams.queue.get(1))
+    sizes = []
+    with run_of(streams) as planner:
+        start = START
+        while (end := planner.latest(start, Limits(at_most_bytes=40_000))) != start:
+            sizes.append(taken(end))
+            start = end
+        rows = streams.lane.store.buckets.read_many(streams.lane.lane_id, range(4))
+    each = sum(row.value.size_bytes for row in rows.values() if row is not None) / 200
+    assert 200 == sum(sizes)
+    assert all(size * each <= 40_000 for size in sizes)
+    assert all((size + 1) * each > 40_000 for size in sizes[:-1] if size > 1), sizes
+
+
+def test_one_message_is_taken_however_large_it_is(streams: Streams) -> None:
+    """Or a queue of large messages would stand still (I10)."""
+    put_large(streams, 3)
+    with run_of(streams) as planner:
+        first = planner.latest(START, Limits(at_most_bytes=1))
+        assert 1 == taken(first)
+        assert 1 == taken(planner.latest(first, Limits(at_most_bytes=1)))
+
+
+def test_a_batch_waits_for_enough_and_claims_nothing_meanwhile(streams: Streams) -> None:
+    limits = Limits(at_least=300, wait_s=60)
+    with run_of(streams) as planner:
+        assert START == planner.latest(START, limits)
+        streams.put(streams.numbered(0, 200))
+        streams.queue.put_many([b"open"] * 99)
+        assert START == planner.latest(START, limits)
+        assert (299, 0) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+
+        streams.queue.put(b"enough")
+        assert 300 == taken(planner.latest(START, limits))
+
+
+@pytest.mark.invariant("I10")
+def test_what_is_visible_waits_no_longer_than_it_may(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(streams.lane.store.clock)
+    monkeypatch.setattr(streams.lane.store, "clock", clock)
+    limits = Limits(at_least=300, wait_s=60)
+    streams.put(streams.numbered(0, 200))
+    with run_of(streams) as planner:
+        assert START == planner.latest(START, limits)
+        clock.advance(59)
+        assert START == planner.latest(START, limits)
+        clock.advance(2)
+        first = planner.latest(START, limits)
+        assert 200 == taken(first)
+
+        # The next ones wait as long again.
+        streams.put(streams.numbered(200, 250))
+        assert first == planner.latest(first, limits)
+        clock.advance(61)
+        assert 50 == taken(planner.latest(first, limits))
+
+
+def test_a_held_back_query_has_acked_its_last_batch(streams: Streams) -> None:
+    streams.put(streams.numbered(0, 300))
+    limits = Limits(at_least=300, wait_s=60)
+    with run_of(streams) as planner:
+        first = planner.latest(START, limits)
+        streams.put(streams.numbered(300, 310))
+        assert first == planner.latest(first, limits)
+        assert (10, 0) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+
+
+@pytest.mark.invariant("I9")
+def test_an_idle_trigger_is_two_reads_and_no_lwt(streams: Streams) -> None:
+    streams.put(streams.numbered(0, 300))
+    with run_of(streams) as planner:
+        end = planner.latest(START, Limits())
+        wait_until(lambda: end == planner.latest(end, Limits()))
+        planner.latest(end, Limits())
+        counts = streams.lane.store.session.counts
+        before = counts.copy()
+        for _ in range(20):
+            assert end == planner.latest(end, Limits())
+        sent = counts - before
+        assert sent.total() <= 2 * 20, sent
+        assert not LWTS & sent.keys()
+
+        streams.put(streams.numbered(300, 301))
+        assert 1 == taken(planner.latest(end, Limits()))
+
+
+def test_available_now_takes_what_is_there_though_it_is_too_few(streams: Streams) -> None:
+    streams.put(streams.numbered(0, 70))
+    drained = streams.drain(minMessagesPerTrigger=1_000, maxTriggerDelay="1h")
+    assert bodies(0, 70) == drained.bodies
+
+
+def test_once_takes_all_whatever_the_limits(streams: Streams) -> None:
+    streams.put(streams.numbered(0, 900))
+    collected = Collected()
+    query = (
+        streams.source(maxMessagesPerTrigger=100, maxBytesPerTrigger="1k")
+        .writeStream.foreachBatch(collected)
+        .option("checkpointLocation", str(streams.checkpoint()))
+        .trigger(once=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    assert [0] == collected.batch_ids
+    assert bodies(0, 900) == collected.bodies
+
+
+def test_a_processing_time_trigger_waits_for_enough_through_spark(streams: Streams) -> None:
+    collected = Collected()
+    query = (
+        streams.source(minMessagesPerTrigger=300, maxTriggerDelay="1h", maxMessagesPerTrigger=400)
+        .writeStream.foreachBatch(collected)
+        .option("checkpointLocation", str(streams.checkpoint()))
+        .trigger(processingTime="50 milliseconds")
+        .start()
+    )
+    try:
+        streams.put(streams.numbered(0, 200))
+        streams.put(streams.numbered(200, 700))
+        wait_until(lambda: sum(map(len, dict(collected.calls).values())) >= 400)
+        assert 400 == len(collected.calls[0][1])
+        assert streams.queue.stats().visible == 300
+    finally:
+        query.stop()

@@ -1,0 +1,143 @@
+"""`jobs/repair.py` as it stands, in the tests' session; and its work spread over tasks."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from cassieq_spark.model.bucket import Bucket, Lease
+from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.sink_txn import Identity
+from cassieq_spark.options import parse_connection
+from cassieq_spark.queue import transaction
+from cassieq_spark.repair.lead import leading
+from cassieq_spark.spark import repair_job
+from cassieq_spark.testing import wait_until
+from tests.fixtures.cassandra import KEYSPACE
+
+if TYPE_CHECKING:
+    from tests.fixtures.streams import Streams
+
+JOB = Path(__file__).resolve().parents[2] / "jobs" / "repair.py"
+
+
+def run(streams: Streams, *more: str, once: bool = True) -> tuple[int, Any]:
+    """(exit code, report)."""
+    report = streams.directory / "report.json"
+    main = runpy.run_path(str(JOB))["main"]
+    where = ["--contact-points", streams.options["contactPoints"], "--keyspace", KEYSPACE]
+    code = main(
+        [
+            *where,
+            *("--queue", streams.queue.name),
+            *("--report", str(report)),
+            *(["--once"] if once else []),
+            *more,
+        ]
+    )
+    return code, json.loads(report.read_text()) if report.exists() else None
+
+
+def test_the_job_heals_and_says_what_it_would_do_and_did(streams: Streams) -> None:
+    sink_id = streams.queue.name
+    transaction.admit(streams.lane, Identity(sink_id=sink_id, lane=streams.lane.lane_id), 0)
+    streams.client.alter_queue(streams.queue.name, repair_timeout=0.2, gap_timeout=0.1)
+    streams.write_buckets(sink_id, 1, [b"of a driver that died"])
+    wait_until(lambda: run(streams, "--dry-run")[1]["queues"][0]["aborted"] == 1)
+    code, report = run(streams)
+    assert (0, []) == (code, report["queues"][0]["problems"])
+    assert 1 == report["queues"][0]["aborted"]
+    wait_until(lambda: run(streams, "--dry-run")[1]["queues"][0]["dropped"] == 1)
+    assert 1 == run(streams)[1]["queues"][0]["dropped"]
+    assert {} == streams.queue.stats().buckets
+
+
+def test_tasks_heal_what_a_driver_alone_would(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dead messages in many buckets, moved by tasks, each once."""
+    monkeypatch.setattr(repair_job, "BUCKETS_PER_SHARE", 1)
+    dead = streams.client.create_queue(f"{streams.queue.name}.dead", bucket_size=500)
+    streams.client.alter_queue(
+        streams.queue.name, dead_letter_queue=dead.name, max_deliveries=1, visibility_timeout=0.1
+    )
+    queue = streams.client.queue(streams.queue.name)
+    streams.put(streams.numbered(0, 4_000))
+    while queue.get(10_000):
+        pass
+    connection = parse_connection(
+        {"contactPoints": streams.options["contactPoints"], "keyspace": KEYSPACE}
+    )
+    report = repair_job.heal(streams.spark, connection, [queue._lane.queue])
+    assert [] == report.problems
+    moved = report.queues[0].moved_dead
+    while moved < 4_000:
+        moved += (
+            repair_job.heal(streams.spark, connection, [queue._lane.queue]).queues[0].moved_dead
+        )
+    assert 4_000 == dead.stats().visible
+    assert 0 == queue.stats().dead
+
+
+def test_another_leader_is_left_to_work(
+    streams: Streams, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with leading(streams.lane.store) as is_leader:
+        assert is_leader
+        assert (0, None) == run(streams)
+        assert "another repair is at work" in capsys.readouterr().err
+        code, report = run(streams, "--no-leader")
+        assert (0, streams.queue.name) == (code, report["queues"][0]["queue"])
+    assert run(streams)[1] is not None
+
+
+def test_a_verify_says_what_is_broken_and_changes_nothing(
+    streams: Streams, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streams.put(streams.numbered(0, 500).coalesce(1))
+    code, report = run(streams, "--verify")
+    assert (0, []) == (code, report["findings"])
+    assert (500, 500) == (report["messages"], report["unacked"])
+
+    lane = streams.lane
+    (bucket,) = (
+        at
+        for at in range(8)
+        if (row := lane.store.buckets.read(lane.lane_id, BucketNo(at))) and row.value.fresh
+    )
+    lane.change_bucket(BucketNo(bucket), _lease_twice)
+    lane.store.messages.drop(lane.lane_id, BucketNo(bucket))
+    code, report = run(streams, "--verify")
+    assert 1 == code
+    assert {"message_in_two_states", "manifest_without_rows"} == {
+        one["kind"] for one in report["findings"]
+    }
+    assert "message_in_two_states: queue" in capsys.readouterr().err
+
+
+def test_a_wrong_argument_is_named(streams: Streams, capsys: pytest.CaptureFixture[str]) -> None:
+    main = runpy.run_path(str(JOB))["main"]
+    assert 2 == main(["--contact-points", "a b", "--once"])
+    assert "contactPoints" in capsys.readouterr().err
+    code, _ = run(streams, "--queue", "missing")
+    assert 1 == code
+    assert "[cassieq:queue_not_found]" in capsys.readouterr().err
+
+
+def _lease_twice(row: Bucket) -> Bucket:
+    """What the protocol never does."""
+    lease = Lease(
+        lease_id=UUID(int=1),
+        owner="broken",
+        run=None,
+        delivery_count=1,
+        runs=Runs.span(0, 3),
+        until_us=1 << 60,
+    )
+    return replace(row, leases=(lease,))

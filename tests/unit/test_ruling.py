@@ -1,0 +1,250 @@
+"""What rulings find in a bucket row, and what they make of it: by one CAS, and once (design 5)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cassieq_spark.model import ruling as rules
+from cassieq_spark.model.bucket import (
+    OUT_OF_DELIVERIES,
+    Bucket,
+    DeadSet,
+    Delayed,
+    Lease,
+    Returned,
+    Status,
+)
+from cassieq_spark.model.ids import EMPTY, Runs
+from cassieq_spark.model.ruling import Judged, Ruling
+from cassieq_spark.store.tables.buckets import _decode_dead, _encode_dead
+
+NOW = 1_700_000_000_000_000
+TEN = Runs.span(0, 9)
+ONE, TWO, GONE = UUID(int=1), UUID(int=2), UUID(int=3)
+
+
+def ids() -> Callable[[], UUID]:
+    numbers = itertools.count(1_000)
+    return lambda: UUID(int=next(numbers))
+
+
+def lease(lease_id: UUID, runs: Runs, *, count: int = 1, until_us: int = NOW + 1) -> Lease:
+    return Lease(
+        lease_id=lease_id, owner="o", run=None, delivery_count=count, runs=runs, until_us=until_us
+    )
+
+
+def sealed(**parts: Any) -> Bucket:
+    return Bucket(**{"status": Status.SEALED, "changed_us": 0, "manifest": TEN, **parts})
+
+
+def carried_out(row: Bucket, rulings: dict[UUID, dict[Ruling, Runs]], **more: Any) -> Bucket:
+    held = rules.judge(row, rulings).held
+    return rules.carry_out(row, held, ids(), reason="no such order", now_us=NOW, **more)
+
+
+def test_each_message_goes_its_own_way_and_what_is_not_ruled_stays() -> None:
+    row = sealed(leases=(lease(ONE, Runs.span(0, 7), count=2), lease(TWO, Runs.span(8, 9))))
+
+    after = carried_out(
+        row,
+        {
+            ONE: {
+                Ruling.ACK: Runs.span(0, 1),
+                Ruling.RELEASE: Runs.span(2, 3),
+                Ruling.DEAD: Runs.span(4, 5),
+            },
+            TWO: {Ruling.DEAD: Runs.span(8, 8)},
+        },
+    )
+
+    assert after == sealed(
+        changed_us=NOW,
+        leases=(lease(ONE, Runs.span(6, 7), count=2), lease(TWO, Runs.span(9, 9))),
+        returned=(Returned(deliveries=2, runs=Runs.span(2, 3)),),
+        dead=(
+            DeadSet(
+                set_id=UUID(int=1_000),
+                runs=Runs.span(8, 8),
+                deliveries=1,
+                died_us=NOW,
+                reason="no such order",
+            ),
+            DeadSet(
+                set_id=UUID(int=1_001),
+                runs=Runs.span(4, 5),
+                deliveries=2,
+                died_us=NOW,
+                reason="no such order",
+            ),
+        ),
+    )
+
+
+@pytest.mark.invariant("I4")
+def test_the_last_ack_drains_but_not_while_something_is_to_be_moved() -> None:
+    row = sealed(leases=(lease(ONE, TEN),))
+
+    assert Status.DRAINED is carried_out(row, {ONE: {Ruling.ACK: TEN}}).status
+    some = {Ruling.ACK: Runs.span(0, 8), Ruling.DEAD: Runs.span(9, 9)}
+    assert Status.SEALED is carried_out(row, {ONE: some}).status
+
+
+def test_what_is_released_with_a_delay_waits_for_it() -> None:
+    row = sealed(leases=(lease(ONE, TEN, count=3),))
+
+    after = carried_out(row, {ONE: {Ruling.RELEASE: TEN}}, due_us=NOW + 5_000_000)
+
+    (group,) = after.delayed
+    assert (3, TEN, ()) == (group.deliveries, group.runs, after.leases)
+    assert NOW + 5_000_000 <= group.due_us
+
+
+def test_r14_what_is_judged_dead_joins_no_set_that_is_there() -> None:
+    """Its mover may have read that one already."""
+    old = DeadSet(set_id=UUID(int=5), runs=Runs.span(9, 9), deliveries=1, reason="no such order")
+    row = sealed(leases=(lease(ONE, Runs.span(0, 3)),), dead=(old,))
+
+    after = carried_out(row, {ONE: {Ruling.DEAD: Runs.span(0, 3)}})
+
+    assert [old, UUID(int=1_000)] == [after.dead[0], after.dead[1].set_id]
+
+
+def test_an_updated_message_dies_with_its_revision_and_an_acked_one_loses_it() -> None:
+    row = sealed(leases=(lease(ONE, TEN),), revisions=((1, 77), (2, 88)))
+
+    after = carried_out(row, {ONE: {Ruling.DEAD: Runs.span(1, 1), Ruling.ACK: Runs.span(2, 2)}})
+
+    assert ((1, 77),) == after.revisions
+
+
+def test_all_parts_of_a_delivery_that_was_extended_in_part_are_its_own() -> None:
+    parts = (lease(ONE, Runs.span(0, 4)), lease(ONE, Runs.span(5, 9), until_us=NOW + 9))
+    row = sealed(leases=parts)
+
+    assert () == carried_out(row, {ONE: {Ruling.DEAD: TEN}}).leases
+
+
+@pytest.mark.invariant("I3")
+def test_r20_a_lease_that_ran_out_and_was_not_claimed_again_still_rules() -> None:
+    row = sealed(leases=(lease(ONE, TEN, until_us=NOW - 10**9),))
+
+    assert {Ruling.ACK: {ONE: TEN}} == rules.judge(row, {ONE: {Ruling.ACK: TEN}}).held
+
+
+@pytest.mark.invariant("I3")
+@pytest.mark.parametrize("ruling", Ruling)
+def test_what_is_anothers_delivery_by_now_is_stale(ruling: Ruling) -> None:
+    row = sealed(leases=(lease(TWO, TEN, count=2),))
+
+    judged = rules.judge(row, {ONE: {ruling: Runs.span(2, 3)}})
+
+    assert Judged(stale={ONE: Runs.span(2, 3)}) == judged
+
+
+def test_what_came_back_is_stale_for_an_ack_and_done_for_a_release() -> None:
+    row = sealed(
+        returned=(Returned(deliveries=1, runs=Runs.span(0, 1)),),
+        delayed=(Delayed(due_us=NOW, runs=Runs.span(2, 2), deliveries=1),),
+        dead=(DeadSet(set_id=TWO, runs=Runs.span(3, 3)),),
+    )
+    runs = Runs.span(0, 3)
+
+    assert {ONE: runs} == rules.judge(row, {ONE: {Ruling.ACK: runs}}).stale
+    released = rules.judge(row, {ONE: {Ruling.RELEASE: runs}})
+    assert (Runs.span(0, 2), Runs.span(3, 3)) == (
+        released.repeated[Ruling.RELEASE],
+        released.stale[ONE],
+    )
+    dead = rules.judge(row, {ONE: {Ruling.DEAD: runs}})
+    assert (Runs.span(3, 3), Runs.span(0, 2)) == (dead.repeated[Ruling.DEAD], dead.stale[ONE])
+
+
+@pytest.mark.parametrize("ruling", Ruling)
+def test_what_is_over_is_acked_and_what_never_was_is_unknown(ruling: Ruling) -> None:
+    row = sealed(status=Status.DRAINED)
+
+    assert Judged(acked=Runs.span(8, 9), unknown={ONE: Runs.span(10, 11)}) == rules.judge(
+        row, {ONE: {ruling: Runs.span(8, 11)}}
+    )
+
+
+PLACES = ("fresh", "returned", "delayed", "one", "two", "dead", "acked")
+RULINGS = (None, *Ruling)
+
+
+@pytest.mark.invariant("I3")
+@pytest.mark.invariant("I4")
+@given(
+    places=st.lists(st.sampled_from(PLACES), min_size=10, max_size=10),
+    ruled=st.lists(
+        st.tuples(st.sampled_from(RULINGS), st.sampled_from((ONE, GONE))), min_size=10, max_size=10
+    ),
+)
+def test_rulings_move_what_their_lease_holds_nothing_else_and_once(
+    places: list[str], ruled: list[tuple[Ruling | None, UUID]]
+) -> None:
+    """Against a plain list of places: every message in one place, before and after."""
+
+    def at(place: str) -> Runs:
+        return Runs.from_offsets(number for number, where in enumerate(places) if where == place)
+
+    row = sealed(
+        fresh=at("fresh"),
+        returned=tuple(Returned(deliveries=1, runs=runs) for runs in [at("returned")] if runs),
+        delayed=tuple(
+            Delayed(due_us=NOW * 2, runs=runs, deliveries=1) for runs in [at("delayed")] if runs
+        ),
+        leases=tuple(
+            lease(lease_id, runs) for lease_id, runs in ((ONE, at("one")), (TWO, at("two"))) if runs
+        ),
+        dead=tuple(DeadSet(set_id=TWO, runs=runs) for runs in [at("dead")] if runs),
+    )
+    rulings: dict[UUID, dict[Ruling, Runs]] = {}
+    for number, (ruling, lease_id) in enumerate(ruled):
+        if ruling is not None:
+            by_ruling = rulings.setdefault(lease_id, {})
+            by_ruling[ruling] = by_ruling.get(ruling, EMPTY) | Runs.span(number, number)
+
+    after = carried_out(row, rulings)
+    again = carried_out(after, rulings)
+
+    goes_to = {Ruling.ACK: "acked", Ruling.RELEASE: "returned", Ruling.DEAD: "dead"}
+    expected = [
+        goes_to[ruling] if place == "one" and lease_id == ONE and ruling else place
+        for place, (ruling, lease_id) in zip(places, ruled, strict=True)
+    ]
+    assert expected == [_place(after, number) for number in range(10)]
+    assert after == again
+
+
+def _place(row: Bucket, number: int) -> str:
+    parts = {
+        "fresh": [row.fresh],
+        "returned": [part.runs for part in row.returned],
+        "delayed": [part.runs for part in row.delayed],
+        "one": [part.runs for part in row.leases if part.lease_id == ONE],
+        "two": [part.runs for part in row.leases if part.lease_id == TWO],
+        "dead": [part.runs for part in row.dead],
+    }
+    found = [place for place, all_runs in parts.items() for runs in all_runs if number in runs]
+    assert len(found) <= 1
+    return found[0] if found else "acked"
+
+
+def test_why_a_set_died_is_stored_and_rows_of_before_say_out_of_deliveries() -> None:
+    ruled = DeadSet(set_id=ONE, runs=TEN, deliveries=2, died_us=NOW, reason="no such order")
+    ended = DeadSet(set_id=TWO, runs=TEN, deliveries=5, died_us=NOW)
+
+    encoded = _encode_dead((ruled, ended))
+
+    assert [TWO.bytes, TEN.encode(), 5, NOW] == encoded[1]
+    assert (ruled, ended) == _decode_dead(encoded)
+    assert OUT_OF_DELIVERIES == _decode_dead(encoded)[1].reason

@@ -1,0 +1,164 @@
+"""Receipts and verdicts of many rows, read together: what tasks and the driver make of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cassieq_spark.errors import OptionInvalid, ReceiptInvalid
+from cassieq_spark.model.ids import BucketNo, LaneId, Runs
+from cassieq_spark.model.pointer import DELETED
+from cassieq_spark.model.receipt import Receipt, prefix
+from cassieq_spark.model.ruling import Ruling
+from cassieq_spark.spark.columns import receipt_texts
+from cassieq_spark.spark.verdicts import Gathered, gather, put_together
+
+if TYPE_CHECKING:
+    from cassieq_spark.queue.lane import Lane
+
+LANE_ID = LaneId(UUID(int=7 << 90))
+LANE = cast("Lane", SimpleNamespace(lane_id=LANE_ID, bucket_size=1_000, queue="orders"))
+ONE, TWO = UUID(int=1), UUID(int=1 << 127)
+
+
+def receipt(
+    offset: int, *, bucket: int = 3, lease: UUID = ONE, lane: LaneId = LANE_ID, last: int = -1
+) -> str:
+    return Receipt(
+        lane=lane,
+        bucket=BucketNo(bucket),
+        lease_id=lease,
+        first=offset,
+        last=max(offset, last),
+    ).encode()
+
+
+def read(*rows: tuple[str | None, str | None], batches: int = 1) -> Gathered:
+    """As tasks and driver do, the rows in so many record batches."""
+    parts = []
+    for at in range(batches):
+        some = rows[at::batches]
+        receipts = pa.array([one for one, _ in some], pa.string())
+        verdicts = pa.array([one for _, one in some], pa.string())
+        packed = gather(receipts, verdicts)
+        assert len(some) == len(packed)
+        parts += [part for part in packed.to_pylist() if part is not None]
+    return put_together(LANE, parts)
+
+
+def test_rows_become_runs_by_bucket_lease_and_ruling_over_all_record_batches() -> None:
+    rows = [(receipt(at), "ack") for at in (5, 4, 9)]
+    rows += [(receipt(at, lease=TWO), "dead") for at in (1, 0)]
+    rows += [(receipt(6, bucket=4), "release"), (receipt(4), "ack")]
+
+    for batches in (1, 3, 7):
+        gathered = read(*rows, (receipt(8), None), (None, None), batches=batches)
+        assert (
+            Gathered(
+                by_bucket={
+                    BucketNo(3): {
+                        ONE: {Ruling.ACK: Runs.of((4, 5), (9, 9))},
+                        TWO: {Ruling.DEAD: Runs.span(0, 1)},
+                    },
+                    BucketNo(4): {ONE: {Ruling.RELEASE: Runs.span(6, 6)}},
+                },
+                left=2,
+            )
+            == gathered
+        )
+        assert gathered.kills
+
+
+def test_no_rows_and_no_verdicts_say_nothing() -> None:
+    assert Gathered() == read()
+    assert Gathered(left=1) == read((receipt(1), None))
+    assert not read((receipt(1), "ack")).kills
+
+
+def test_a_receipt_of_several_messages_is_for_all_of_them() -> None:
+    gathered = read((receipt(2, last=6), "ack"), (receipt(4), "ack"), (receipt(8), "ack"))
+
+    assert {BucketNo(3): {ONE: {Ruling.ACK: Runs.of((2, 6), (8, 8))}}} == gathered.by_bucket
+
+
+@given(
+    places=st.lists(
+        st.tuples(st.integers(0, DELETED - 1), st.sampled_from((ONE, TWO)), st.integers(0, 999)),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_receipts_are_read_as_they_are_one_by_one(places: list[tuple[int, UUID, int]]) -> None:
+    gathered = read(*((receipt(at, bucket=no, lease=by), "ack") for no, by, at in places))
+
+    found = {
+        (bucket, lease, offset)
+        for bucket, by_lease in gathered.by_bucket.items()
+        for lease, by_ruling in by_lease.items()
+        for offset in by_ruling[Ruling.ACK].offsets()
+    }
+    assert set(places) == found
+
+
+def test_texts_that_share_memory_with_others_are_read_from_their_own_start() -> None:
+    texts = receipt_texts(prefix(LANE_ID, BucketNo(3), ONE), pa.array(range(20)).to_numpy())
+    verdicts = pa.array(["ack"] * 5, pa.large_string())
+
+    packed = gather(texts.slice(10, 5).cast(pa.large_string()), verdicts)
+
+    gathered = put_together(LANE, [packed[0].as_py()])
+    assert {ONE: {Ruling.ACK: Runs.span(10, 14)}} == gathered.by_bucket[BucketNo(3)]
+
+
+@pytest.mark.parametrize("verdict", ["acked", "ACK", "", " ack", "true"])
+def test_a_verdict_that_is_none_is_refused_by_name(verdict: str) -> None:
+    with pytest.raises(OptionInvalid) as refused:
+        read((receipt(1), "ack"), (receipt(2), verdict))
+
+    assert f"{verdict!r}, allowed: 'ack', 'release', 'dead' or null" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (receipt(1)[:-1], "has 70"),
+        (receipt(1) + "A", "has 72"),
+        ("", "has 0"),
+        ("é" * 71, "a receipt has"),
+        ("*" * 71, "only letters"),
+        ("C" + receipt(1)[1:], "of version"),
+        (receipt(1)[:40] + ("A" if receipt(1)[40] != "A" else "B") + receipt(1)[41:], "checksum"),
+        (receipt(1)[:-6] + "AAAAAA", "checksum"),
+        (receipt(1, lane=LaneId(UUID(int=8))), "of another queue"),
+        (receipt(1_000), "never there"),
+        (receipt((1 << 32) - 1), "never there"),
+        (receipt(1, bucket=DELETED), "never there"),
+        (receipt(5, last=1_000), "never there"),
+    ],
+)
+def test_a_receipt_that_is_none_of_this_queue_is_refused_by_name(text: str, why: str) -> None:
+    with pytest.raises(ReceiptInvalid, match=why):
+        read((receipt(2), "ack"), (text, "ack"), (receipt(3), "ack"))
+
+
+def test_a_verdict_on_nothing_is_refused() -> None:
+    with pytest.raises(ReceiptInvalid, match="without a receipt"):
+        read((receipt(2), "ack"), (None, "release"))
+
+
+def test_two_verdicts_on_one_message_are_refused_by_its_name_and_theirs() -> None:
+    """Else the order of tasks would decide."""
+    rows = [(receipt(at), "ack") for at in range(9)]
+    with pytest.raises(OptionInvalid) as refused:
+        read(*rows, (receipt(7), "dead"), batches=4)
+
+    assert "message 3007 of queue 'orders' has two verdicts" in str(refused.value)
+    assert receipt(7) in str(refused.value)
+    # Under two deliveries it may have two: one of them is stale.
+    assert read(*rows, (receipt(7, lease=TWO), "dead")).kills
