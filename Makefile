@@ -10,6 +10,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 CASSIEQ := $(VENV)/bin/cassieq
 INSTALLED := $(VENV)/.installed
+LOWEST := .venv-lowest
 PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-input
 
 # pytest's arguments, e.g. make test TESTS='tests/unit -k receipt'
@@ -40,6 +41,14 @@ test: setup  ## All tests; TESTS='tests/unit -k receipt' for some
 .PHONY: fault
 fault: setup  ## Only the tests that kill and stop processes, on one and three nodes
 	@$(WITH_JAVA) $(PYTHON) -m pytest --durations=10 -m fault $(TESTS)
+
+# What leans on the engine: its facts, replays, drains, stops, both sinks, verdicts, lag.
+LOWEST_TESTS ?= $(addprefix tests/spark/test_,engine_facts.py replay.py drain.py refused.py \
+	shared_queue.py stops.py sink.py admission.py lag.py manual.py settle.py)
+
+.PHONY: test-lowest
+test-lowest: setup $(LOWEST)/.installed  ## The Spark side on PySpark 4.2, in a venv of its own
+	@$(WITH_JAVA) $(LOWEST)/bin/python -m pytest --durations=10 $(LOWEST_TESTS)
 
 .PHONY: ablations
 ablations: setup  ## Take one rule of the protocol away after the other: does a test miss it?
@@ -82,8 +91,8 @@ docs: $(INSTALLED)  ## Write the generated parts of the documentation anew
 
 .PHONY: clean
 clean:  ## Everything that make made here; the jars stay in the user's cache
-	@rm -rf $(VENV) dist .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache \
-		.ruff_cache metastore_db spark-warehouse artifacts derby.log
+	@rm -rf $(VENV) $(LOWEST) dist .coverage* .hypothesis .import_linter_cache .mypy_cache \
+		.pytest_cache .ruff_cache metastore_db spark-warehouse artifacts derby.log
 	@find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Spark 4.3 runs on Python up to 3.14.
@@ -103,4 +112,11 @@ $(INSTALLED): pyproject.toml
 	fi
 	@echo 'Installing the packages (a few minutes the first time)'
 	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+$(LOWEST)/.installed: pyproject.toml | $(INSTALLED)
+	@echo 'Installing the packages with PySpark 4.2 (a few minutes the first time)'
+	@$(PYTHON) -m venv $(LOWEST)
+	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+		--editable '.[test]' 'pyspark==4.2.*'
 	@touch $@

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         client.bootstrap()
         port = int(cassandra.contact_points.rpartition(":")[2])
-        spark = _spark(folder)
+        spark = spark_session(folder)
         try:
             sides = Sides(
                 spark,
@@ -104,7 +104,8 @@ def _round(number: int, raw: RawSide, sides: Sides, samples: Samples) -> None:
         samples.add("raw_read", raw.run("read", lanes[1], samples.messages))
 
 
-def _spark(folder: str) -> SparkSession:
+def spark_session(folder: str) -> SparkSession:
+    """As all benchmarks with Spark have it."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - after the environment is set
 
     log4j = (ROOT / "conf" / "log4j2.properties").as_uri()
