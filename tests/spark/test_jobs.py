@@ -9,15 +9,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cassieq_spark.store import store
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.streams import bodies, bodies_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cassieq_spark import Message
     from tests.fixtures.streams import Streams
 
 COUNTS = ("visible", "invisible", "delayed")
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
+
+
+@pytest.fixture
+def _no_shared_store() -> Iterator[None]:
+    """settle keeps its session, as a driver's program would want it."""
+    yield
+    store.close_shared()
 
 
 def run(job: str, streams: Streams, *more: str) -> None:
@@ -40,7 +50,7 @@ def test_a_queue_into_files(streams: Streams) -> None:
     streams.wait_until_empty()
 
 
-@pytest.mark.usefixtures("capsys")
+@pytest.mark.usefixtures("capsys", "_no_shared_store")
 def test_orders_with_a_verdict_each(streams: Streams) -> None:
     dead = streams.client.create_queue(f"{streams.queue.name}.dead")
     streams.client.alter_queue(streams.queue.name, dead_letter_queue=dead.name)
