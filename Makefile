@@ -44,7 +44,7 @@ fault: setup  ## Only the tests that kill and stop processes, on one and three n
 
 # What leans on the engine: its facts, replays, drains, stops, both sinks, verdicts, lag.
 LOWEST_TESTS ?= $(addprefix tests/spark/test_,engine_facts.py replay.py drain.py refused.py \
-	shared_queue.py stops.py sink.py admission.py lag.py manual.py settle.py)
+	source_errors.py shared_queue.py stops.py sink.py admission.py lag.py manual.py settle.py)
 
 .PHONY: test-lowest
 test-lowest: setup $(LOWEST)/.installed  ## The Spark side on PySpark 4.2, in a venv of its own

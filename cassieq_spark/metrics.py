@@ -89,6 +89,9 @@ def snapshot() -> dict[str, int]:
 STATEMENTS: Final = _declare(
     LabelledCounter("statements_total", "Statements sent to Cassandra, by their name.")
 )
+RETRIES: Final = _counter(
+    "statements_again_total", "Statements sent again because they were not answered."
+)
 CAS_APPLIED: Final = _counter("cas_applied_total", "Conditional writes that took effect.")
 CAS_REFUSED: Final = _counter("cas_refused_total", "Conditional writes that lost to another.")
 CAS_UNKNOWN: Final = _counter("cas_unknown_total", "Conditional writes whose answer was lost.")

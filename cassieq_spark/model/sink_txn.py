@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from cassieq_spark.errors import SinkDiverged, SinkFenced, SinkIdReused
+from cassieq_spark.model.costs import NO_COSTS, Costs
 from cassieq_spark.model.ids import BucketNo, LaneId
 
 if TYPE_CHECKING:
@@ -131,11 +132,13 @@ class TaskResult:
     Attributes:
         epoch: What it wrote under; None if it found the batch committed.
         buckets: (bucket, messages in it).
+        costs: For the log.
     """
 
     who: Identity
     epoch: int | None
     buckets: tuple[tuple[BucketNo, int], ...] = ()
+    costs: Costs = NO_COSTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

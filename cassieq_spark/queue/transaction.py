@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, assert_never
 
 from cassieq_spark.errors import CassieqError, RowCorrupt, SinkFenced, SinkIdReused
@@ -17,6 +18,7 @@ from cassieq_spark.model.sink_txn import (
     TaskResult,
 )
 from cassieq_spark.queue.lane import MAX_LOST_RACES
+from cassieq_spark.queue.meter import Meter
 from cassieq_spark.queue.roll import roll_forward
 from cassieq_spark.store.cas import Applied, Evicted
 
@@ -79,6 +81,7 @@ def commit(
     """
     if not results:
         return 0
+    meter = Meter()
     sinks = lane.store.sinks
     for attempt in range(MAX_LOST_RACES):
         stored = sinks.read(who.sink_id)
@@ -107,6 +110,7 @@ def commit(
                     isinstance(outcome, Evicted) and _is_ours(outcome.now.value, row)
                 ):
                     _roll_forward_if_possible(lane, who.sink_id, row)
+                    costs = sum((one.costs for one in results), meter.read())
                     event(
                         _logger,
                         "batch_committed",
@@ -114,6 +118,8 @@ def commit(
                         sink=who.sink_id,
                         batch=batch_id,
                         messages=row.listed.messages,
+                        buckets=sum(len(one.buckets) for one in results),
+                        **asdict(costs),
                     )
                     return row.listed.messages
             case _:

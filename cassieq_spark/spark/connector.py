@@ -19,12 +19,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from cassieq_spark.errors import ConnectorMissing, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket_plan import BucketPlan, PackedChunk, assign
+from cassieq_spark.model.costs import Costs
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult
 from cassieq_spark.options import parse_sink
 from cassieq_spark.queue import transaction
 from cassieq_spark.queue.bulk_buckets import OpenBucket, open_buckets, prepare
 from cassieq_spark.queue.heartbeat import Heartbeat
 from cassieq_spark.queue.lane import open_lane
+from cassieq_spark.queue.meter import Meter
 from cassieq_spark.spark import config
 from cassieq_spark.spark.columns import check_sink_schema
 from cassieq_spark.spark.packed import NO_CHUNK, SPARK_SCHEMA, packing
@@ -152,8 +154,7 @@ class ConnectorWriter:
             transaction.commit(lane, who, batch_id, [TaskResult(who=who, epoch=None)])
             return
         with Heartbeat(lane, who.sink_id):
-            buckets = self._write(frame, lane, who.sink_id, admission.epoch)
-            result = TaskResult(who=who, epoch=admission.epoch, buckets=buckets)
+            result = self._write(frame, lane, who, admission.epoch)
             transaction.commit(lane, who, batch_id, [result], refuse_second_write=True)
 
     def _identity(self, context: SparkContext, lane: Lane) -> Identity:
@@ -171,10 +172,9 @@ class ConnectorWriter:
             run=None if query_id is None else run_id(context),
         )
 
-    def _write(
-        self, frame: DataFrame, lane: Lane, sink_id: str, epoch: int
-    ) -> tuple[tuple[BucketNo, int], ...]:
+    def _write(self, frame: DataFrame, lane: Lane, who: Identity, epoch: int) -> TaskResult:
         """Pack, place, write and prepare; nothing of it is decided yet."""
+        meter, sink_id = Meter(), who.sink_id
         began, now_us = lane.clock.monotonic(), lane.clock.now_us()
         pack = packing(
             bucket_size=lane.bucket_size,
@@ -211,6 +211,7 @@ class ConnectorWriter:
             return prepare(lane, filled[0])
 
         prepared = lane.store.session.map(finish, zip(opened, plans, strict=True))
+        size_bytes = sum(plan.size_bytes for plan in plans)
         event(
             _logger,
             "batch_prepared",
@@ -219,10 +220,11 @@ class ConnectorWriter:
             messages=sum(plan.count for plan in plans),
             chunks=len(chunks),
             buckets=len(plans),
-            size_bytes=sum(plan.size_bytes for plan in plans),
+            size_bytes=size_bytes,
             seconds=round(lane.clock.monotonic() - began, 3),
         )
-        return tuple(prepared)
+        costs = meter.read() + Costs(chunks=len(chunks), size_bytes=size_bytes)
+        return TaskResult(who=who, epoch=epoch, buckets=tuple(prepared), costs=costs)
 
 
 def message_rows(

@@ -25,6 +25,7 @@ from cassieq_spark.queue import transaction
 from cassieq_spark.queue.bulk import BulkWriter
 from cassieq_spark.queue.heartbeat import Heartbeat
 from cassieq_spark.queue.lane import open_lane
+from cassieq_spark.queue.meter import Meter
 from cassieq_spark.spark.columns import check_sink_schema
 from cassieq_spark.spark.packer import Packer
 from cassieq_spark.store import store
@@ -158,6 +159,7 @@ def _write(
     *,
     rules: _Transaction,
 ) -> Written:
+    meter = Meter()
     admission = transaction.admit(
         lane,
         who,
@@ -187,7 +189,7 @@ def _write(
             packer.add(batch)
         packer.flush()
         buckets = writer.finish()
-    return Written(TaskResult(who=who, epoch=admission.epoch, buckets=buckets))
+    return Written(TaskResult(who=who, epoch=admission.epoch, buckets=buckets, costs=meter.read()))
 
 
 def _commit(

@@ -303,6 +303,7 @@ class CasSender:
                         )
                     ) from error
                 clock.wait(pause)
+                metrics.RETRIES.inc()
         raise AssertionError("the pauses never end")
 
 

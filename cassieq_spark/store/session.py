@@ -142,6 +142,7 @@ class CqlSession:
             wait_max=2.0,
         ):
             with attempt:
+                metrics.RETRIES.inc(attempt.num > 1)
                 try:
                     return list(self._execute(statement, tuple(params)))
                 except DRIVER_ERRORS as error:
@@ -180,6 +181,7 @@ class CqlSession:
         except DRIVER_ERRORS as error:
             problem = translate(error, statement.name, self.keyspace)
             if isinstance(problem, StoreTimeout | StoreUnavailable):
+                metrics.RETRIES.inc()
                 return self.run(statement, params)
             raise problem from error
 

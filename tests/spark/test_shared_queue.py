@@ -48,8 +48,9 @@ def test_two_queries_share_a_queue_and_no_message_is_in_both(streams: Streams) -
             query.stop()
 
     first, second = seen
-    assert first.bodies
-    assert second.bodies
+    # Neither takes more than its limit at a time, so neither starves.
+    assert 2 <= min(len(first.batch_ids), len(second.batch_ids))
+    assert 450 >= max(len(rows) for one in seen for _, rows in one.calls)
     assert bodies(0, 4_000) == first.bodies + second.bodies
 
 
@@ -72,12 +73,12 @@ def test_leases_are_renewed_while_a_batch_runs_longer_than_they_do(streams: Stre
         taken: list[object] = []
         ends: set[int] = set()
 
-        def has_been_renewed_over_four_timeouts() -> bool:
+        def has_been_renewed_over_ten_timeouts() -> bool:
             taken.extend(other.get(1_000))
             ends.update(lease.until_us for lease in streams.leases)
-            return max(ends) - min(ends) > 4_000_000
+            return max(ends) - min(ends) > 10_000_000
 
-        wait_until(has_been_renewed_over_four_timeouts, describe=lambda: f"lease ends: {ends}")
+        wait_until(has_been_renewed_over_ten_timeouts, describe=lambda: f"lease ends: {ends}")
     finally:
         may_end.set()
     assert query.awaitTermination(120)

@@ -1,0 +1,33 @@
+"""What a transaction has cost, for its log line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Of one task, or of all of a batch.
+
+    Attributes:
+        size_bytes: Of chunks as they are stored.
+        lwts: Conditional writes that were answered, or sent in vain.
+        retries: Statements that were sent again because they were not answered.
+    """
+
+    chunks: int = 0
+    size_bytes: int = 0
+    lwts: int = 0
+    retries: int = 0
+
+    def __add__(self, other: Costs) -> Costs:
+        """Both together."""
+        return Costs(
+            chunks=self.chunks + other.chunks,
+            size_bytes=self.size_bytes + other.size_bytes,
+            lwts=self.lwts + other.lwts,
+            retries=self.retries + other.retries,
+        )
+
+
+NO_COSTS = Costs()
