@@ -66,11 +66,13 @@ demo: setup  ## Spark streams through a queue, on a Cassandra that is started fo
 bench: setup  ## The benchmarks, into bench/results
 	@$(WITH_JAVA) $(PYTHON) -m bench
 	@$(WITH_JAVA) $(PYTHON) -m bench.programs
+	@$(WITH_JAVA) $(PYTHON) -m bench.latency
 
 .PHONY: bench-smoke
 bench-smoke: setup  ## Each benchmark small: does it run, do its counts agree
 	@$(WITH_JAVA) $(PYTHON) -m bench --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.programs --smoke
+	@$(WITH_JAVA) $(PYTHON) -m bench.latency --smoke
 
 .PHONY: lint
 lint: $(INSTALLED)  ## ruff: rules and format

@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BENCH = Path("bench") / "results" / "queue.json"
 
 PROGRAMS = Path("bench") / "results" / "programs.json"
+LATENCY = Path("bench") / "results" / "latency.json"
 
 SIDES = {
     "sink_batch": "`df.write` into a queue",
@@ -136,8 +137,9 @@ def pages(root: Path) -> dict[Path, str]:
     if benchmarks.exists():
         text = _read(benchmarks) or ""
         text = _between_markers(benchmarks, text, "numbers", numbers_page(root / BENCH))
+        text = _between_markers(benchmarks, text, "programs", programs_page(root / PROGRAMS))
         found[benchmarks] = _between_markers(
-            benchmarks, text, "programs", programs_page(root / PROGRAMS)
+            benchmarks, text, "latency", latency_page(root / LATENCY)
         )
     return found
 
@@ -220,6 +222,24 @@ def programs_page(results: Path) -> str:
         f"all clients; `{found['command']}`, {found['date']}."
     )
     return f"{_table(titles, rows)}\n{textwrap.fill(text, width=104)}\n"
+
+
+def latency_page(results: Path) -> str:
+    """From a put to its row in ``foreachBatch``."""
+    if not results.exists():
+        return ""
+    found = json.loads(results.read_text(encoding="utf-8"))
+    sides = {"queue": "put to row seen", "spark": "Spark's own: a source that looks at a file"}
+    rows = [
+        [name, *(f"{found['seconds'][side][key] * 1e3:.0f} ms" for key in ("p50", "p95", "max"))]
+        for side, name in sides.items()
+    ]
+    text = (
+        f"So a queue adds {found['behind_spark_s'] * 1e3:.0f} ms (p50; target: "
+        f"{found['target_s'] * 1e3:.0f} ms). {found['samples']} samples a side, in turns; "
+        f"{found['machine']['cores']} cores; `{found['command']}`, {found['date']}."
+    )
+    return f"{_table(['', 'p50', 'p95', 'most'], rows)}\n{textwrap.fill(text, width=104)}\n"
 
 
 def _circumstances(found: dict[str, Any]) -> str:
