@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 from cassieq_spark.model.lease import held_by_nobody, is_expired
+from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.queue.message import Message, read_messages
@@ -20,6 +22,7 @@ from cassieq_spark.queue.message import Message, read_messages
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from cassieq_spark.model.sink_txn import SinkRow
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.tables.messages import ChunkRow
@@ -197,6 +200,7 @@ def live_rows(
         scans: Whether to look into what is not sealed; else it has no messages here.
     """
     live = live_buckets(lane)
+    sinks: dict[str, SinkRow | None] = {}
     for span in [live] if spans is None else spans:
         first, end = max(live.start, span.start), min(live.stop, span.stop)
         for window in windows(range(first, end), _WINDOW):
@@ -205,10 +209,32 @@ def live_rows(
             for bucket, row in rows.items():
                 if bucket < low:
                     continue
-                if not scans or not _is_unsealed(row):
+                if row is not None and row.value.status is Status.PREPARED:
+                    yield bucket, _as_decided(lane, bucket, row, sinks), []
+                elif not scans or not _is_unsealed(row):
                     yield bucket, row, []
                 elif (found := _look_into(lane, bucket)) is not None:
                     yield bucket, *found
+
+
+def _as_decided(
+    lane: Lane, bucket: BucketNo, row: Stored[Bucket], sinks: dict[str, SinkRow | None]
+) -> Stored[Bucket]:
+    """A committed bucket as it will be when somebody has rolled it forward: a get would do it.
+
+    Else a look would see a part of a batch whose driver died behind its commit (I7). A sink's row
+    is read once, after the first of its buckets: one that is older than a bucket's can only say
+    less, never that something is committed which is not.
+    """
+    sink = row.value.sink
+    if sink is None:
+        return row
+    if sink.sink_id not in sinks:
+        stored = lane.store.sinks.read(sink.sink_id)
+        sinks[sink.sink_id] = None if stored is None else stored.value
+    if fate(sinks[sink.sink_id], bucket=bucket, epoch=sink.epoch) is not Fate.SEAL:
+        return row
+    return replace(row, value=rules.published(row.value, now_us=row.value.changed_us))
 
 
 def _look_into(lane: Lane, bucket: BucketNo) -> tuple[Stored[Bucket] | None, list[ChunkRow]] | None:

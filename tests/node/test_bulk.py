@@ -162,3 +162,29 @@ def test_a_look_into_a_bucket_that_is_being_opened_sees_nothing_of_it(
             may_write.set()
     writing.commit(who, 0, written.result())
     assert 2 == seen(looking.queue)
+
+
+@pytest.mark.invariant("I7")
+def test_a_look_sees_all_of_a_batch_whose_driver_died_behind_its_commit(
+    open_door: OpenDoor,
+) -> None:
+    died, looking = open_door(), open_door()
+    who = died.identity()
+    result = died.task(who, 0, *(b"%d" % number for number in range(25)))
+    died.faults.before("update_bucket", _crash, after=1)
+    with pytest.raises(_CrashError):
+        died.commit(who, 0, result)
+    assert Status.PREPARED in {looking.value(bucket).status for bucket, _ in result.buckets}
+
+    assert 25 == looking.queue.stats().visible
+    assert 25 == len(looking.queue.peek(100))
+    assert Status.PREPARED in {looking.value(bucket).status for bucket, _ in result.buckets}
+    assert 25 == len(looking.drain())
+
+
+class _CrashError(BaseException):
+    """Ends a call as a killed process would."""
+
+
+def _crash() -> None:
+    raise _CrashError
