@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.entropy import new_uuid
-from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import FINISHED, Bucket, Status
-from cassieq_spark.model.lease import Terms
 from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.repair.drop import rest_us
 from cassieq_spark.repair.report import QueueRepair, RepairReport
-from cassieq_spark.repair.steps import BULK
+from cassieq_spark.repair.steps import BULK, with_dead
 from cassieq_spark.repair.transactions import is_silent
 from cassieq_spark.store.tables.queues import QueueStatus
 
@@ -85,15 +82,7 @@ def _foresee_bucket(lane: Lane, bucket: BucketNo, row: Bucket, done: QueueRepair
 
 
 def _foresee_sealed(lane: Lane, row: Bucket, now_us: int, done: QueueRepair) -> None:
-    terms = Terms(
-        at_most=0,
-        owner="repair",
-        run=None,
-        now_us=now_us,
-        until_us=now_us,
-        max_deliveries=lane.max_deliveries,
-    )
-    after = rules.claim(row, terms, new_uuid)[0]
+    after = with_dead(lane, row, now_us)
     dead = sum(part.runs.count for part in after.dead)
     done.marked_dead += dead - sum(part.runs.count for part in row.dead)
     done.moved_dead += dead if lane.settings.dead_letter_queue is not None else 0

@@ -140,21 +140,26 @@ def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row
         now_us = lane.clock.now_us()
         if not is_dying(value, now_us=now_us, max_deliveries=limit):
             return None
-        terms = Terms(
-            at_most=0,
-            owner="repair",
-            run=None,
-            now_us=now_us,
-            until_us=now_us,
-            max_deliveries=limit,
-        )
-        return rules.claim(value, terms, new_uuid)[0]
+        return with_dead(lane, value, now_us)
 
     now = lane.change_bucket(bucket, change, known=row)
     if now is None:
         return row
     done.marked_dead += max(0, sum(part.runs.count for part in now.value.dead) - before)
     return now
+
+
+def with_dead(lane: Lane, row: Bucket, now_us: int) -> Bucket:
+    """The row when what is out of deliveries has died: what a claim of nothing makes of it."""
+    terms = Terms(
+        at_most=0,
+        owner="repair",
+        run=None,
+        now_us=now_us,
+        until_us=now_us,
+        max_deliveries=lane.max_deliveries,
+    )
+    return rules.claim(row, terms, new_uuid)[0]
 
 
 @contextmanager

@@ -284,3 +284,49 @@ def _stops_half_way(half: Path, may_end: Path) -> Callable[[Iterator[Row]], Iter
                 wait(may_end.exists, deadline_s=120)
 
     return stops
+
+
+@pytest.mark.invariant("I7")
+def test_partitions_of_any_size_are_one_batch(streams: Streams) -> None:
+    """One task has nearly all, one a single row, two have none."""
+    lopsided = streams.spark.range(0, 3_001, 1, 1).selectExpr(
+        "cast(concat('m-', id) as binary) as body", "if(id = 3000, 1, 0) as part"
+    )
+    frame = lopsided.repartition(4, "part").select("body")
+    assert 4 == frame.rdd.getNumPartitions()
+    streams.put(frame)
+    assert bodies(0, 3_001) == bodies_of(streams.look().collect())
+
+
+def test_three_of_two_hundred_columns_are_put(streams: Streams) -> None:
+    wide = streams.spark.range(0, 50).selectExpr(
+        "cast(concat('m-', id) as binary) as body",
+        "'a' as tag",
+        "map('n', cast(id as string)) as headers",
+        *(f"id + {number} as column_{number}" for number in range(197)),
+    )
+    with pytest.raises(Exception, match=r"\[cassieq:option_invalid\].*column_0"):
+        streams.put(wide)
+    streams.put(wide.select("body", "tag", "headers"))
+    rows = streams.look().collect()
+    assert bodies(0, 50) == bodies_of(rows)
+    assert {("a", str(at)) for at in range(50)} == {(row.tag, row.headers["n"]) for row in rows}
+
+
+def test_bodies_of_five_megabytes_are_put_and_read(streams: Streams) -> None:
+    """In parts of one megabyte, a few under way at a time."""
+    large = streams.spark.range(0, 8, 1, 2).selectExpr(
+        "cast(concat(id, repeat(sha2(cast(id as string), 512), 40000)) as binary) as body"
+    )
+    streams.put(large)
+    found = {bytes(row.body)[:1]: len(row.body) for row in streams.look().collect()}
+    assert dict.fromkeys((b"%d" % at for at in range(8)), 1 + 128 * 40_000) == found
+
+
+def test_messages_with_one_id_are_messages_each(streams: Streams) -> None:
+    one = "00000000-0000-0000-0000-000000000001"
+    frame = streams.numbered(0, 40).selectExpr("body", f"'{one}' as message_id")
+    streams.put(frame)
+    rows = streams.look().collect()
+    assert bodies(0, 40) == bodies_of(rows)
+    assert {one} == {row.message_id for row in rows}
