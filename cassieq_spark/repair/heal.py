@@ -16,6 +16,7 @@ from cassieq_spark.repair.transactions import abort_if_silent, end_once
 from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from uuid import UUID
 
     from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
@@ -46,6 +47,13 @@ class Pass:
         self._dead_sets: set[UUID] = set()
         self.lanes = self._open(names)
 
+    def windows(self, lane: Lane, healed: Healed, size: int = WINDOW) -> Iterator[list[BucketNo]]:
+        """The buckets of a queue, so many at a time."""
+        healed.has_missed = True
+        live = live_buckets(lane)
+        healed.has_missed = False
+        yield from windows(live, size)
+
     def finish(self, lane: Lane, healed: Healed) -> None:
         """What is to be done for a queue when all its buckets were healed."""
         done = healed.done
@@ -63,11 +71,12 @@ class Pass:
             low = lane.pointers().repair
             done.freed = free(lane, [bucket for bucket in healed.finished if bucket >= low])
         self._dead_sets |= healed.dead_sets
+        self._has_all &= not healed.has_missed
         self.report.queues.append(done)
 
     def end(self) -> RepairReport:
         """What is to be done when all queues were healed."""
-        if self._has_all and not self.report.problems:
+        if self._has_all:
             self._end_moves()
         if self._is_full:
             self._sweep()
@@ -125,7 +134,7 @@ def heal(store: Store, names: list[QueueName] | None, *, is_full: bool = False) 
     for lane in one.lanes:
         healed = Healed(done=QueueRepair(queue=lane.queue))
         with noting(healed.done):
-            for window in windows(live_buckets(lane), WINDOW):
+            for window in one.windows(lane, healed):
                 healed.add(heal_buckets(lane, window))
         one.finish(lane, healed)
     return one.end()

@@ -40,12 +40,14 @@ class Healed:
         undecided: By sink id.
         finished: Drained or void.
         dead_sets: Still there.
+        has_missed: Whether some could not be read at all.
     """
 
     done: QueueRepair
     undecided: dict[str, Undecided] = field(default_factory=dict)
     finished: list[BucketNo] = field(default_factory=list)
     dead_sets: set[UUID] = field(default_factory=set)
+    has_missed: bool = False
 
     def add(self, other: Healed) -> None:
         """Of other buckets of the same queue."""
@@ -55,6 +57,7 @@ class Healed:
             known.add(some.buckets, some.epoch, some.youngest_us)
         self.finished += other.finished
         self.dead_sets |= other.dead_sets
+        self.has_missed |= other.has_missed
 
 
 def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
@@ -62,7 +65,7 @@ def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
 
     A failure of one bucket stops no other: it is in the report, and left to the next pass.
     """
-    healed = Healed(done=QueueRepair(queue=lane.queue))
+    healed = Healed(done=QueueRepair(queue=lane.queue), has_missed=True)
     done = healed.done
     with noting(done):
         found = lane.store.buckets.read_many(lane.lane_id, buckets)
@@ -73,6 +76,7 @@ def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
             with noting(done):
                 now = _heal_bucket(lane, bucket, row, done)
             _note(healed, bucket, now)
+        healed.has_missed = False
     return healed
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.queue.lane import Lane, live_buckets, windows
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.repair.heal import Pass
 from cassieq_spark.repair.report import QueueRepair
 from cassieq_spark.repair.steps import Healed, heal_buckets, noting
@@ -61,7 +61,7 @@ def heal(
     with opened(connection) as here:
         one = Pass(here, names, is_full=is_full)
         healed = {lane.lane_id: Healed(done=QueueRepair(queue=lane.queue)) for lane in one.lanes}
-        shares = [share for lane in one.lanes for share in _shares(lane, healed[lane.lane_id])]
+        shares = [share for lane in one.lanes for share in _shares(one, lane, healed[lane.lane_id])]
         is_little = len(shares) <= FEW_SHARES
         found = _heal(here, shares) if is_little else _by_tasks(spark, connection, shares)
         for lane_id, some in found:
@@ -71,9 +71,9 @@ def heal(
         return one.end()
 
 
-def _shares(lane: Lane, healed: Healed) -> Iterator[Share]:
+def _shares(one: Pass, lane: Lane, healed: Healed) -> Iterator[Share]:
     with noting(healed.done):
-        for window in windows(live_buckets(lane), BUCKETS_PER_SHARE):
+        for window in one.windows(lane, healed, BUCKETS_PER_SHARE):
             yield Share(
                 queue=lane.queue,
                 lane_id=lane.lane_id,
