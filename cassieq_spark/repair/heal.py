@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.queue import life
 from cassieq_spark.queue.lane import Lane, lanes_of, live_buckets, windows
 from cassieq_spark.repair import dead
@@ -49,10 +50,13 @@ class Pass:
 
     def windows(self, lane: Lane, healed: Healed, size: int = WINDOW) -> Iterator[list[BucketNo]]:
         """The buckets of a queue, so many at a time."""
-        healed.has_missed = True
-        live = live_buckets(lane)
-        healed.has_missed = False
-        yield from windows(live, size)
+        try:
+            yield from windows(live_buckets(lane), size)
+        except QueueDeleted:
+            raise  # nothing of it is left
+        except CassieqError:
+            healed.has_missed = True
+            raise
 
     def finish(self, lane: Lane, healed: Healed) -> None:
         """What is to be done for a queue when all its buckets were healed."""

@@ -330,13 +330,22 @@ def zombie() -> None:
 def lost_block() -> None:
     """An executor dies with its packed rows: the batch fails, and its replay is another one."""
     killed: list[psutil.Process] = []
+    ours = f"CoarseGrainedScheduler@127.0.0.1:{spark.conf.get('spark.driver.port')}"
+
+    def executors() -> list[psutil.Process]:
+        """By the driver that they name: a process tree is not always told whole."""
+        return [
+            one
+            for one in psutil.process_iter(["cmdline"])
+            if all(
+                part in " ".join(one.info["cmdline"] or ())
+                for part in ("executor.CoarseGrainedExecutorBackend", ours)
+            )
+        ]
 
     def kill_all() -> None:
-        killed.extend(
-            child
-            for child in psutil.Process().children(recursive=True)
-            if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline())
-        )
+        wait_until(lambda: len(executors()) == 2, deadline_s=30)
+        killed.extend(executors())
         for executor in killed:
             executor.send_signal(signal.SIGKILL)
         wait_until(lambda: not any(one.is_running() for one in killed), deadline_s=30)
