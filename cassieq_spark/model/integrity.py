@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.bucket import FINISHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ def broken(row: Bucket) -> Iterator[tuple[str, str]]:
                 f"{outside.count} messages that are {place} are not in its manifest, first offset "
                 f"{outside.first}",
             )
-    if row.status in {Status.DRAINED, Status.VOID} and row.unacked:
+    if row.status in FINISHED and row.unacked:
         yield FINISHED_WITH_MESSAGES, f"it is {row.status} and still holds {row.unacked.count}"
 
 

@@ -39,6 +39,13 @@ class SourceOffset:
     seq: int = 0
     leases: tuple[LeasedRuns, ...] = ()
 
+    def by_bucket(self) -> dict[BucketNo, dict[UUID, Runs | None]]:
+        """What is to be acked when its batch is done."""
+        found: dict[BucketNo, dict[UUID, Runs | None]] = {}
+        for leased in self.leases:
+            found.setdefault(leased.bucket, {})[leased.lease_id] = leased.runs
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """As Spark logs it: one entry ``[bucket, lease, first, last]`` per run of offsets."""
         return {

@@ -125,6 +125,36 @@ class Lane:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneSpec:
+    """A lane without its store, to be pickled into tasks: they ask the queue's row nothing."""
+
+    queue: QueueName
+    lane_id: LaneId
+    settings: QueueSettings
+    created_us: int
+
+    @classmethod
+    def of(cls, lane: Lane) -> LaneSpec:
+        """Of a lane as it is open here."""
+        return cls(
+            queue=lane.queue,
+            lane_id=lane.lane_id,
+            settings=lane.settings,
+            created_us=lane.created_us,
+        )
+
+    def on(self, store: Store) -> Lane:
+        """The lane as it was where this was made."""
+        return Lane(
+            store=store,
+            queue=self.queue,
+            lane_id=self.lane_id,
+            settings=self.settings,
+            created_us=self.created_us,
+        )
+
+
 def open_lane(store: Store, name: QueueName) -> Lane:
     """The lane of a queue that exists.
 

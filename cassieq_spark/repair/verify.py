@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
-from cassieq_spark.model.integrity import broken
+from cassieq_spark.model.integrity import FINISHED_WITH_MESSAGES, NO_MANIFEST, TWO_STATES, broken
 from cassieq_spark.queue.lane import live_buckets, windows
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 WINDOW: Final = 64
 
 FINDINGS: Final[dict[str, str]] = {
-    "message_in_two_states": "A message is free, leased, delayed or dead at the same time (I2).",
-    "message_in_no_manifest": "A bucket row holds a message that its manifest does not name (I5).",
+    TWO_STATES: "A message is free, leased, delayed or dead at the same time (I2).",
+    NO_MANIFEST: "A bucket row holds a message that its manifest does not name (I5).",
     "manifest_without_rows": "A message that is not acked is stored nowhere, or in part (I1).",
     "pointer_backwards": "The repair pointer is ahead of the reader pointer (I6).",
     "reader_ahead": "The reader pointer has passed messages that only a look-ahead finds (I1).",
-    "finished_with_messages": "A bucket is drained or void and still holds messages (I4).",
+    FINISHED_WITH_MESSAGES: "A bucket is drained or void and still holds messages (I4).",
     "id_ahead": "Something is stored under an id that was never handed out (I6).",
     "list_without_bucket": "A committed batch lists a bucket that is void, or holds another "
     "number of messages (I7).",

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
-    from cassieq_spark.model.ids import BucketNo, Runs
-
 GAUGES: Final = {
     "behind": ("cassieq_messages_behind", "Visible messages that no batch has taken yet."),
     "in_flight": ("cassieq_messages_in_flight", "Leased messages, of all consumers of the queue."),
@@ -179,14 +177,11 @@ class CassieqListener(StreamingQueryListener):
     def _ack(self, queue: str, end: SourceOffset) -> None:
         if self._connection is None or not end.leases:
             return
-        by_bucket: dict[BucketNo, dict[UUID, Runs | None]] = {}
-        for leased in end.leases:
-            by_bucket.setdefault(leased.bucket, {})[leased.lease_id] = leased.runs
         try:
             with opened(self._connection) as store:
                 lane = open_lane(store, queue_name(queue))
                 if lane.lane_id == end.lane:
-                    settle.ack(lane, by_bucket)
+                    settle.ack(lane, end.by_bucket())
         except CassieqError as error:
             event(_logger, "last_ack_failed", queue=queue, error=str(error))
 

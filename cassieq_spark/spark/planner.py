@@ -13,7 +13,7 @@ from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import DataLoss, LeaseLost
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
+from cassieq_spark.model.ids import EMPTY, BucketNo
 from cassieq_spark.model.offset import LeasedRuns, SourceOffset
 from cassieq_spark.queue import settle
 from cassieq_spark.queue.fetch import Planned
@@ -199,9 +199,7 @@ class Planner:
     def _ack(self, offset: SourceOffset) -> None:
         if not offset.leases or self._acked == (offset.stream, offset.seq):
             return
-        by_bucket: dict[BucketNo, dict[UUID, Runs | None]] = {}
-        for leased in offset.leases:
-            by_bucket.setdefault(leased.bucket, {})[leased.lease_id] = leased.runs
+        by_bucket = offset.by_bucket()
         self._renewal.drop(by_bucket)
         if self._acks:
             settle.ack(self.lane, by_bucket, known=self._rows)

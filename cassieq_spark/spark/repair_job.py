@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.lane import LaneSpec
 from cassieq_spark.repair.heal import Pass
 from cassieq_spark.repair.report import QueueRepair
 from cassieq_spark.repair.steps import Healed, heal_buckets, noting
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
-    from cassieq_spark.options import ConnectionOptions, QueueSettings
+    from cassieq_spark.options import ConnectionOptions
+    from cassieq_spark.queue.lane import Lane
     from cassieq_spark.repair.report import RepairReport
     from cassieq_spark.store.store import Store
 
@@ -36,10 +37,7 @@ SHARES_PER_CORE: Final = 4
 class Share:
     """Some buckets of one queue, for a task; pickled into it."""
 
-    queue: QueueName
-    lane_id: LaneId
-    settings: QueueSettings
-    created_us: int
+    lane: LaneSpec
     buckets: tuple[BucketNo, ...]
 
 
@@ -75,10 +73,7 @@ def _shares(one: Pass, lane: Lane, healed: Healed) -> Iterator[Share]:
     with noting(healed.done):
         for window in one.windows(lane, healed, BUCKETS_PER_SHARE):
             yield Share(
-                queue=lane.queue,
-                lane_id=lane.lane_id,
-                settings=lane.settings,
-                created_us=lane.created_us,
+                lane=LaneSpec.of(lane),
                 buckets=tuple(window),
             )
 
@@ -104,5 +99,5 @@ def _heal_in_task(
 
 def _heal(here: Store, shares: Iterable[Share]) -> Iterator[tuple[LaneId, Healed]]:
     for share in shares:
-        lane = Lane(here, share.queue, share.lane_id, share.settings, share.created_us)
+        lane = share.lane.on(here)
         yield lane.lane_id, heal_buckets(lane, list(share.buckets))

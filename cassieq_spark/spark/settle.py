@@ -19,7 +19,7 @@ from pyspark.sql.types import NullType, StringType
 from cassieq_spark.errors import OptionInvalid, ReceiptExpired, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.options import arguments, parse_connection, queue_name
-from cassieq_spark.queue.lane import Lane, open_lane
+from cassieq_spark.queue.lane import LaneSpec, open_lane
 from cassieq_spark.queue.rulings import Settled, check_dead_letter_queue, settle_bucket, total
 from cassieq_spark.spark import verdicts
 from cassieq_spark.store import store
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from cassieq_spark.model.ids import BucketNo, LaneId, QueueName, Runs
+    from cassieq_spark.model.ids import BucketNo, Runs
     from cassieq_spark.model.ruling import Ruling
-    from cassieq_spark.options import ConnectionOptions, QueueSettings
+    from cassieq_spark.options import ConnectionOptions
+    from cassieq_spark.queue.lane import Lane
 
     Work = tuple[BucketNo, Mapping[UUID, Mapping[Ruling, Runs]]]
 
@@ -45,13 +46,10 @@ _logger = get_logger("spark")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """What a task needs, so that it asks the queue's row nothing; pickled into it."""
+    """What a task needs; pickled into it."""
 
     connection: ConnectionOptions
-    queue: QueueName
-    lane_id: LaneId
-    settings: QueueSettings
-    created_us: int
+    lane: LaneSpec
     reason: str
     delay_us: int
 
@@ -118,10 +116,7 @@ def settle(
         check_dead_letter_queue(lane)
     order = _Order(
         connection=connection,
-        queue=lane.queue,
-        lane_id=lane.lane_id,
-        settings=lane.settings,
-        created_us=lane.created_us,
+        lane=LaneSpec.of(lane),
         reason=why,
         delay_us=delay_us,
     )
@@ -174,13 +169,7 @@ def _carry_out(spark: SparkSession, order: _Order, work: list[Work]) -> list[Set
 
 def _in_task(order: _Order, work: Iterator[Work]) -> Iterator[Settled]:
     """Runs in a Python worker, perhaps twice: what was carried out before is found so."""
-    lane = Lane(
-        store=store.shared(order.connection),
-        queue=order.queue,
-        lane_id=order.lane_id,
-        settings=order.settings,
-        created_us=order.created_us,
-    )
+    lane = order.lane.on(store.shared(order.connection))
     due_us = lane.clock.now_us() + order.delay_us if order.delay_us else None
 
     def one(of_bucket: Work) -> Settled:

@@ -13,7 +13,7 @@ from cassieq_spark.errors import QueueDeleted, QueueNotFound
 from cassieq_spark.model.bucket import Bucket, DeadSet, Status
 from cassieq_spark.queue import inspect, look
 from cassieq_spark.queue.fetch import Found, Planned, fetch
-from cassieq_spark.queue.lane import Lane, lane_of
+from cassieq_spark.queue.lane import LaneSpec, lane_of
 from cassieq_spark.spark import columns, pushdown
 from cassieq_spark.spark.columns import Builder
 from cassieq_spark.spark.view_columns import (
@@ -31,8 +31,8 @@ from cassieq_spark.store.tables.queues import QueueStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
-    from cassieq_spark.options import QueueSettings
+    from cassieq_spark.model.ids import BucketNo, QueueName
+    from cassieq_spark.queue.lane import Lane
     from cassieq_spark.spark.pushdown import Condition
     from cassieq_spark.store.store import Store
     from cassieq_spark.store.tables.queues import QueueRow
@@ -66,25 +66,12 @@ class BucketsPartition(InputPartition):
     """Live buckets of one queue. Pickled by Spark."""
 
     def __init__(self, lane: Lane, spans: tuple[range, ...]) -> None:
-        self.queue: QueueName = lane.queue
-        self.lane_id: LaneId = lane.lane_id
-        self.settings: QueueSettings = lane.settings
-        self.created_us = lane.created_us
+        self.lane = LaneSpec.of(lane)
         self.spans = spans
 
     def __repr__(self) -> str:
         """Spark prints partitions."""
-        return f"BucketsPartition(queue={self.queue!r}, spans={len(self.spans)})"
-
-    def lane(self, where: Store) -> Lane:
-        """As it was planned: the queue's row is not read again."""
-        return Lane(
-            store=where,
-            queue=self.queue,
-            lane_id=self.lane_id,
-            settings=self.settings,
-            created_us=self.created_us,
-        )
+        return f"BucketsPartition(queue={self.lane.queue!r}, spans={len(self.spans)})"
 
     def read(self, where: Store, asked: Asked) -> Iterator[pa.RecordBatch]:
         """Of views ``buckets``, ``leases`` and ``dead``.
@@ -92,7 +79,7 @@ class BucketsPartition(InputPartition):
         Raises:
             QueueDeleted: The queue is gone.
         """
-        lane = self.lane(where)
+        lane = self.lane.on(where)
         if asked.view is DEAD:
             return _dead(lane, self.spans, asked)
         rows = _lease_rows if asked.view is LEASES else _bucket_rows
