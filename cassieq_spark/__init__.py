@@ -53,6 +53,7 @@ from cassieq_spark.queue.look import QueueStats
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.rulings import Settled
 from cassieq_spark.queue.verdict import Verdict
+from cassieq_spark.repair.redrive import Redriven
 
 if TYPE_CHECKING:
     from cassieq_spark.spark.config import spark_config
@@ -95,6 +96,7 @@ __all__ = [
     "ReceiptError",
     "ReceiptExpired",
     "ReceiptInvalid",
+    "Redriven",
     "RepairError",
     "RowCorrupt",
     "SchemaMismatch",

@@ -7,24 +7,37 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.options import ConnectionOptions, QueueSettings, parse_connection, queue_name
-from cassieq_spark.queue import life, transaction
+from cassieq_spark.errors import UsageError
+from cassieq_spark.model.ids import Runs, bucket_of, first_id
+from cassieq_spark.options import (
+    ConnectionOptions,
+    QueueSettings,
+    arguments,
+    parse_connection,
+    queue_name,
+)
+from cassieq_spark.queue import life, look, transaction
 from cassieq_spark.queue.handle import Queue, Work
-from cassieq_spark.queue.lane import lane_of, open_lane
+from cassieq_spark.queue.lane import lane_of, lanes_of, open_lane
+from cassieq_spark.queue.message import Message
+from cassieq_spark.repair.dry_run import foresee
 from cassieq_spark.repair.heal import heal
+from cassieq_spark.repair.redrive import Redriven, Wanted, redrive
+from cassieq_spark.repair.verify import verify
 from cassieq_spark.store import schema
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from os import PathLike
 
-    from cassieq_spark.model.ids import LaneId
+    from cassieq_spark.model.ids import BucketNo, LaneId
     from cassieq_spark.options.values import Secret
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.repair.report import RepairReport
+    from cassieq_spark.repair.verify import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +110,11 @@ class Client:
         self._store = Store(self._session)
         self._lock = threading.Lock()
         self._work: dict[LaneId, Work] = {}
+
+    @property
+    def datacenter(self) -> str:
+        """Where this client is: queues that live in another one cannot be read from here."""
+        return self._session.datacenter
 
     def bootstrap(self, replication: Mapping[str, object] | None = None) -> None:
         """Create the keyspace and its tables, where they are missing, and prove the cluster fit.
@@ -178,7 +196,9 @@ class Client:
             if row.status is QueueStatus.ACTIVE
         ]
 
-    def repair(self, queue: str | None = None, *, full: bool = False) -> RepairReport:
+    def repair(
+        self, queue: str | None = None, *, full: bool = False, dry_run: bool = False
+    ) -> RepairReport:
         """One repair pass in this process, over one queue or all of this data centre.
 
         Finishes what others left half-way, ends what nobody ends, moves the dead to their
@@ -187,13 +207,91 @@ class Client:
         Args:
             full: Also look through all of the keyspace for what landed late below what was
                 dropped. It only takes space: once a week is enough.
+            dry_run: Change nothing, and say what would be done, but for what each step leads to.
 
         Raises:
+            UsageError: ``full`` and ``dry_run``: what landed late is not looked for without a pass.
             QueueNotFound: There is no such queue.
             StoreError: Nothing could be read at all; what fails for one queue is in the report.
         """
+        if full and dry_run:
+            raise UsageError(
+                "full and dry_run exclude each other: a dry run does not look below the repair "
+                "pointers. Leave one out"
+            )
         schema.check(self._session)
-        return heal(self._store, None if queue is None else [queue_name(queue)], is_full=full)
+        names = None if queue is None else [queue_name(queue)]
+        if dry_run:
+            lanes = lanes_of(self._store, names)
+            return foresee(self._store, lanes, finishes_deletions=names is None)
+        return heal(self._store, names, is_full=full)
+
+    def verify(self, queue: str | None = None) -> Verdict:
+        """Read one queue or all of this data centre, change nothing, and say what is broken.
+
+        Reads every stored message that is not dropped. A finding is a broken invariant.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+        """
+        schema.check(self._session)
+        names = None if queue is None else [queue_name(queue)]
+        return verify(self._store, lanes_of(self._store, names))
+
+    def redrive(
+        self,
+        queue: str,
+        messages: Iterable[Message | int] | None = None,
+        *,
+        where: Callable[[Message], bool] | None = None,
+        to: str | None = None,
+        at_most: int | None = None,
+        dry_run: bool = False,
+    ) -> Redriven:
+        """Send dead letters back to where they came from, or on to another queue: each once.
+
+        Whatever dies in between, no message is lost or doubled: what this call has taken and not
+        carried over, the next repair carries over. Takes what is visible; what somebody holds
+        stays, and is counted. Body, tag, headers and message id go along, with one more entry in
+        the history; deliveries are counted anew.
+
+        Args:
+            queue: Where they are: any queue.
+            messages: These only, as `peek` returns them, or their ids; default: all.
+            where: Of those, the ones for which it is true. It sees each as `peek` would show it.
+            to: Default: each to the queue that its header ``cassieq-source-queue`` names.
+            at_most: So many, the lowest ids first.
+            dry_run: Change nothing, and count what would go where.
+
+        Raises:
+            OptionInvalid: An argument has a wrong form, or ``to`` is the queue itself.
+            QueueNotFound: There is no such queue, or none that ``to`` names.
+            StoreError: Nothing was taken, or nobody knows (`CasAmbiguous`): what was, the next
+                repair carries over. Later than that it is among the report's problems.
+        """
+        ids = None if messages is None else list(messages)
+        wanted_count = None if at_most is None else arguments.count("at_most", at_most)
+        target = None if to is None else queue_name(to)
+        schema.check(self._session)
+        lane = open_lane(self._store, queue_name(queue))
+        wanted = Wanted(
+            ids=None if ids is None else _by_bucket(ids, lane.bucket_size),
+            where=where,
+            to=target,
+            at_most=wanted_count,
+        )
+        return redrive(lane, wanted, is_dry_run=dry_run)
+
+    def browse(self, queue: str) -> Iterator[Message]:
+        """Look at all visible messages of a queue, as `Queue.peek` does, one after the other.
+
+        Those that were visible when the first was asked for, less what was dropped since.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+        """
+        schema.check(self._session)
+        return look.browse(open_lane(self._store, queue_name(queue)))
 
     def forget_sink(self, queue: str, sink_id: str) -> None:
         """Let a new checkpoint write under a sink id that an old one has used.
@@ -223,3 +321,13 @@ class Client:
         with self._lock:
             work = self._work.setdefault(lane.lane_id, Work())
         return Queue(lane, work)
+
+
+def _by_bucket(messages: Iterable[Message | int], bucket_size: int) -> dict[BucketNo, Runs]:
+    """Offsets of messages, or of ids."""
+    offsets: dict[BucketNo, list[int]] = {}
+    for one in messages:
+        number = arguments.id_of(one.id if isinstance(one, Message) else one)
+        bucket = bucket_of(number, bucket_size)
+        offsets.setdefault(bucket, []).append(number - first_id(bucket, bucket_size))
+    return {bucket: Runs.from_offsets(some) for bucket, some in offsets.items()}

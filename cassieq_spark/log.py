@@ -80,6 +80,10 @@ EVENTS: Final[dict[str, Event]] = {
     "lease_short": Event(
         level=logging.WARNING, meaning="Leases ran out before their batch could begin."
     ),
+    "messages_redriven": Event(
+        level=logging.INFO,
+        meaning="Messages went from a queue to the one that a redrive sent them to.",
+    ),
     "paxos_variant_v1": Event(
         level=logging.WARNING,
         meaning="The cluster runs Paxos v1, which is not safe across range movements; set v2.",

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
-from rich.console import Console
-from rich.table import Table
 
+from cassieq_spark.cli.repair import is_for_a_program, show
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError, UsageError
 from cassieq_spark.options import parse_connection, queue_name
@@ -38,7 +37,7 @@ HEALED, NEEDS_A_PERSON, USAGE = 0, 1, 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; returns the exit code."""
-    given = _parser().parse_args(arguments)
+    given = parser().parse_args(arguments)
     try:
         connection = parse_connection(
             {
@@ -71,10 +70,8 @@ def _pass(given: argparse.Namespace, connection: ConnectionOptions, names: Any) 
         return HEALED
     if given.report:
         Path(given.report).write_text(json.dumps(found.to_dict(), indent=2) + "\n", "utf-8")
-    problems = _show(found)
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    return NEEDS_A_PERSON if problems else HEALED
+    needs_a_person = show(found, as_json=is_for_a_program())
+    return NEEDS_A_PERSON if needs_a_person else HEALED
 
 
 def _work(
@@ -92,48 +89,25 @@ def _work(
             return heal(spark, connection, names, is_full=given.full)
 
 
-def _show(found: RepairReport | Verdict) -> list[str]:
-    """On standard output; returns what needs a person."""
-    report = found.to_dict()
-    if "findings" in report:
-        findings = report.pop("findings")
-        print(json.dumps(report))
-        return [
-            f"{one['kind']}: queue {one['queue']!r}, bucket {one['bucket']}: {one['what']}"
-            for one in findings
-        ]
-    console = Console()
-    if console.is_terminal:
-        table = Table(title="repair")
-        titles = [name for name in (report["queues"] or [{"queue": ""}])[0] if name != "problems"]
-        for name in titles:
-            table.add_column(name, justify="left" if name == "queue" else "right")
-        for one in report["queues"]:
-            table.add_row(*(str(one[name]) for name in titles))
-        console.print(table)
-    else:
-        print(json.dumps(report))
-    return [f"{one['queue']}: {problem}" for one in report["queues"] for problem in one["problems"]]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--contact-points", help="default: CASSIEQ_CONTACT_POINTS")
-    parser.add_argument("--keyspace")
-    parser.add_argument("--datacenter")
-    parser.add_argument("--queue", action="append", help="repeatable; default: all of this place")
-    when = parser.add_mutually_exclusive_group()
+def parser() -> argparse.ArgumentParser:
+    """Of its command line."""
+    known = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    known.add_argument("--contact-points", help="default: CASSIEQ_CONTACT_POINTS")
+    known.add_argument("--keyspace")
+    known.add_argument("--datacenter")
+    known.add_argument("--queue", action="append", help="repeatable; default: all of this place")
+    when = known.add_mutually_exclusive_group()
     when.add_argument("--once", action="store_true", help="one pass, then end")
     when.add_argument("--interval", default="30s", help="time between passes (default 30s)")
-    what = parser.add_mutually_exclusive_group()
+    what = known.add_mutually_exclusive_group()
     what.add_argument("--full", action="store_true", help="also sweep below the repair pointers")
     what.add_argument("--dry-run", action="store_true", help="say what would be done")
     what.add_argument("--verify", action="store_true", help="look for broken invariants only")
-    parser.add_argument("--report", help="write the report into this file, as JSON")
-    parser.add_argument(
+    known.add_argument("--report", help="write the report into this file, as JSON")
+    known.add_argument(
         "--no-leader", action="store_true", help="work though another repair is at work"
     )
-    return parser
+    return known
 
 
 if __name__ == "__main__":

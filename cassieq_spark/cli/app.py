@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cassieq_spark import __version__
-from cassieq_spark.cli import cassandra, load, messages, queue, watch
+from cassieq_spark.cli import cassandra, dead, load, messages, queue, repair, watch
 from cassieq_spark.cli.exits import Commands
 from cassieq_spark.cli.flags import connected
 from cassieq_spark.cli.output import Json, print_json, print_rows
@@ -32,7 +32,8 @@ app.command()(load.produce)
 app.command()(load.consume)
 app.add_typer(queue.app, name="queue")
 app.command()(queue.bootstrap)
-app.command()(queue.repair)
+app.command()(repair.repair)
+app.add_typer(dead.app, name="dead")
 
 
 @app.command()

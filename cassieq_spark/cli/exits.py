@@ -31,9 +31,11 @@ OF_SIGNAL: Final = 128
 EXIT_CODES: Final[dict[int, str]] = {
     0: "done",
     FAILED: "failed: the error is on standard error, with its code in brackets; `ack`: a receipt "
-    "was stale, or its outcome is unknown; `purge` and `delete`: you said no",
+    "was stale, or its outcome is unknown; `repair` and `redrive`: something could not be done; "
+    "`purge`, `delete` and `redrive`: you said no",
     USAGE: "usage: an unknown flag or option, or a value that cannot be; nothing was done",
-    NOTHING: "nothing there: `get` and `peek` found no message, `consume` fewer than `--count`",
+    NOTHING: "nothing there: `get`, `peek` and `dead show` found no message, `consume` fewer than "
+    "`--count`",
     OF_SIGNAL + signal.SIGINT: "interrupted by Ctrl-C before it was done",
     OF_SIGNAL + signal.SIGPIPE: "whoever read standard output has stopped reading",
     OF_SIGNAL + signal.SIGTERM: "terminated before it was done",

@@ -222,9 +222,13 @@ def _print_messages(messages: Sequence[Message], *, as_json: bool) -> None:
 
 def _line(message: Message) -> str:
     """Receipt, or where there is none the message id, and the body."""
+    return f"{message.receipt or message.message_id}\t{show_body(message)}"
+
+
+def show_body(message: Message) -> str:
+    """On one line; what is no UTF-8 is base64, and says so."""
     shown = as_object(message)
-    body = f"base64:{shown['body']}" if "encoding" in shown else show_text(shown["body"])
-    return f"{message.receipt or message.message_id}\t{body}"
+    return f"base64:{shown['body']}" if "encoding" in shown else show_text(shown["body"])
 
 
 def _print_ids(ids: Sequence[str], *, as_json: bool) -> None:

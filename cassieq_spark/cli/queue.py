@@ -1,4 +1,4 @@
-"""``cassieq queue``: create, list, show, alter, purge, delete; and ``bootstrap``, ``repair``."""
+"""``cassieq queue``: create, list, show, alter, purge, delete; and ``bootstrap``."""
 
 from __future__ import annotations
 
@@ -52,35 +52,6 @@ def bootstrap(
     with connection.open() as client:
         client.bootstrap({"class": "NetworkTopologyStrategy", **copies} if copies else None)
         print_result({"keyspace": connection.value("keyspace"), "is_ready": True}, as_json=as_json)
-
-
-@connected
-def repair(
-    connection: Connection,
-    queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", help="Default: all of this data centre.")
-    ] = None,
-    *,
-    as_json: Json = False,
-) -> None:
-    """One repair pass: finish what others left half-way, move the dead, drop what is done.
-
-    Exit code 1 if something could not be done: it is in the report.
-    """
-    with connection.open() as client:
-        report = client.repair(queue)
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        found = report.to_dict()["queues"]
-        titles = [name for name in found[0] if name != "problems"] if found else ["queue"]
-        print_rows(titles, [[one[name] for name in titles] for one in found])
-        for name in report.deletions_finished:
-            typer.echo(f"deletion of {name} finished")
-    for problem in report.problems:
-        print_note(problem)
-    if report.problems:
-        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -160,7 +131,7 @@ def purge(
     queue: QueueName, connection: Connection, *, yes: Yes = False, as_json: Json = False
 ) -> None:
     """Drop all messages: visible, leased, delayed and dead."""
-    _make_sure(f"Drop all messages of queue {queue!r}?", yes=yes)
+    make_sure(f"Drop all messages of queue {queue!r}?", yes=yes)
     with connection.open() as client:
         print_result({"queue": queue, "purged": client.queue(queue).purge()}, as_json=as_json)
 
@@ -171,7 +142,7 @@ def delete(
     queue: QueueName, connection: Connection, *, yes: Yes = False, as_json: Json = False
 ) -> None:
     """End a queue with all it holds."""
-    _make_sure(f"Delete queue {queue!r} with all it holds?", yes=yes)
+    make_sure(f"Delete queue {queue!r} with all it holds?", yes=yes)
     with connection.open() as client:
         client.delete_queue(queue)
     print_result({"queue": queue, "deleted": True}, as_json=as_json)
@@ -216,7 +187,12 @@ def _copies(given: str) -> tuple[str, int]:
     return datacenter, int(number)
 
 
-def _make_sure(question: str, *, yes: bool) -> None:
+def make_sure(question: str, *, yes: bool) -> None:
+    """Ask on the terminal.
+
+    Raises:
+        UsageError: There is none, and nobody has said yes.
+    """
     if yes:
         return
     if not sys.stdin.isatty():

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
+from cassieq_spark.model.ids import EMPTY, BucketNo, QueueName, Runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,6 +35,9 @@ for its size [R7]."""
 
 OUT_OF_DELIVERIES = "max_deliveries"
 """Why a message died that nobody has said anything about."""
+
+REDRIVE = "redrive"
+"""Why a message is in a dead set that did not die: it was sent on to another queue (ADR 16)."""
 
 
 class Status(StrEnum):
@@ -114,12 +117,13 @@ class Delayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadSet:
-    """What died by one CAS. Never extended or merged: a mover may have it [R14].
+    """What died, or was redriven, by one CAS. Never extended or merged: a mover may have it [R14].
 
     Attributes:
         deliveries: Of each message in it.
         died_us: Cluster time of that CAS.
         reason: In the words of who judged them dead; or they were out of deliveries.
+        target: The queue that a redrive sends them to; None: the queue's dead-letter queue.
     """
 
     set_id: UUID
@@ -127,6 +131,7 @@ class DeadSet:
     deliveries: int = 0
     died_us: int = 0
     reason: str = OUT_OF_DELIVERIES
+    target: QueueName | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

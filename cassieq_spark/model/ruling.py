@@ -56,14 +56,15 @@ def judge(row: Bucket, rulings: Mapping[UUID, Mapping[Ruling, Runs]]) -> Judged:
     """What rulings, by lease, find in a row.
 
     A lease that ran out and was not claimed again is still its holder's [R20]. What is back in the
-    queue counts as released, and what is in a dead set as dead: a ruling may come twice.
+    queue counts as released, and what is in a dead set as dead: a ruling may come twice. What a
+    redrive has taken since is neither.
     """
     unacked = row.unacked
     there = {
         Ruling.RELEASE: union(
             [*(part.runs for part in row.returned), *(group.runs for group in row.delayed)]
         ),
-        Ruling.DEAD: union(part.runs for part in row.dead),
+        Ruling.DEAD: union(part.runs for part in row.dead if part.target is None),
     }
     held: dict[Ruling, dict[UUID, Runs]] = {}
     repeated: dict[Ruling, Runs] = {}

@@ -28,6 +28,7 @@ _VISIBILITY = values.seconds(0.1, THIRTY_DAYS_S, from_text=False)
 _EXTENSION = values.seconds(0, THIRTY_DAYS_S, from_text=False)
 _WAIT = values.seconds(0, 86_400, from_text=False)
 _COUNT = values.whole(1, MOST_MESSAGES, from_text=False)
+_ID = values.whole(0, (1 << 62) - 1, from_text=False)
 _NAME = values.text(200)
 _ON_STALE = values.one_of("count", "fail")
 
@@ -55,6 +56,11 @@ def wait_s(value: object, name: str = "wait") -> float:
 def count(name: str, value: object) -> int:
     """Of messages."""
     return _checked(name, value, _COUNT)
+
+
+def id_of(value: object) -> int:
+    """Of a message in its queue: ``Message.id``, which is not its message id."""
+    return _checked("a message's id", value, _ID)
 
 
 def reason(value: object) -> str:

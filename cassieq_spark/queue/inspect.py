@@ -39,8 +39,9 @@ class BucketFacts:
         returned: Delivered before, and held by nobody now.
         leased: Under a lease that has not run out.
         delayed: Not due yet.
-        dead: Waiting for repair to move them to the dead-letter queue.
-        acked: Done: acked, moved to the dead-letter queue, or purged.
+        dead: Waiting for repair to move them to the dead-letter queue, or where a redrive sends
+            them.
+        acked: Done: acked, moved to another queue, or purged.
         updated: Messages, not acked, that have another body than the one that was put.
         leases: Entries of the row, those that ran out too.
         consumers: Messages under a lease, by who holds it.

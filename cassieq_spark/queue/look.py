@@ -38,7 +38,7 @@ class QueueStats:
         visible: A get would deliver them now; messages of open buckets count too.
         invisible: Under a lease.
         delayed: Not due yet.
-        dead: Out of deliveries, waiting for repair to move them.
+        dead: Out of deliveries, rejected or redriven, waiting for repair to move them.
         oldest_age: Seconds since the oldest message that is not acked was put; None: there is none.
         buckets: Bucket rows by status, from the repair pointer on; ``open`` = without a row.
         consumers: Messages under a lease, by who holds it.
@@ -145,6 +145,11 @@ def peek(lane: Lane, at_most: int) -> list[Message]:
         if left <= 0:
             break
     return list(islice(read_messages(lane, [(planned, None) for planned in plan]), at_most))
+
+
+def browse(lane: Lane) -> Iterator[Message]:
+    """All visible messages, by bucket and id; planned when the first is asked for."""
+    yield from read_messages(lane, [(planned, None) for planned in plan_visible(lane)])
 
 
 def plan_visible(lane: Lane, spans: Iterable[range] | None = None) -> list[Planned]:

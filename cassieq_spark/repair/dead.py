@@ -1,4 +1,4 @@
-"""Move the dead to their dead-letter queue: each set as one sink transaction, once (design 9).
+"""Move dead sets to their queue: each as one sink transaction, once (design 9, ADR 16).
 
     create the sink row  ->  is the set still there?  ->  write, commit  ->  take the set out of its
     bucket row  ->  delete the sink row
@@ -17,11 +17,12 @@ from uuid import UUID
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, DeadSet, Status
-from cassieq_spark.model.sink_txn import Identity, TaskResult, WriteUnder
+from cassieq_spark.model.sink_txn import NO_BATCH, Identity, TaskResult, WriteUnder, forget
 from cassieq_spark.model.sizes import BUCKET_BYTES
-from cassieq_spark.queue import outgoing, transaction
+from cassieq_spark.queue import letters, outgoing, transaction
 from cassieq_spark.queue.bulk import BulkWriter
 from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.letters import HISTORY, PREFIX
 from cassieq_spark.queue.message import read_messages, time_of
 from cassieq_spark.queue.roll import roll_forward
 from cassieq_spark.store import chunk as chunks
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.message import Message
 
-HISTORY: Final = "cassieq-history"
-"""All moves of a message, oldest first, as JSON; the last one also as headers of their own."""
-
-PREFIX: Final = "cassieq-"
 MESSAGES_TOGETHER: Final = 1_000
 WRITES_IN_FLIGHT: Final = 8
 
@@ -52,10 +49,11 @@ def set_of(sink_id: str) -> UUID | None:
 
 
 def move(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet) -> int:
-    """Move one dead set; how many messages this call made visible in the dead-letter queue.
+    """Move one dead set; how many messages this call made visible in the queue it goes to.
 
     Raises:
         SinkFenced: Another mover has done it meanwhile.
+        QueueDeleted: The target is gone; the set stays.
         StoreError: Try again: what was done is found.
     """
     sink_id = f"{SINK_PREFIX}{dead.set_id}"
@@ -63,11 +61,35 @@ def move(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet) -> int:
     moved = 0
     if _is_there(lane, bucket, dead.set_id):
         who = Identity(sink_id=sink_id, lane=target.lane_id)
-        moved = _copy(lane, target, bucket, dead, who)
+        if not _is_elsewhere(target, sink_id):
+            moved = _copy(lane, target, bucket, dead, who)
+            # Deleted behind our back, the target may have taken the copy with it: the set stays.
+            target.pointers()
         _take_out(lane, bucket, dead.set_id)
-        event(_logger, "dead_moved", queue=lane.queue, to=target.queue, messages=moved)
+        if dead.target is None:
+            event(_logger, "dead_moved", queue=lane.queue, to=target.queue, messages=moved)
+        else:
+            event(_logger, "messages_redriven", queue=lane.queue, to=target.queue, messages=moved)
     _end(target, sink_id)
     return moved
+
+
+def _is_elsewhere(target: Lane, sink_id: str) -> bool:
+    """Whether a mover has committed the set to another queue, which was its target then.
+
+    One that died before its commit, or sleeps, is fenced: the row is this target's from now on, in
+    a later epoch, so that what was written over there is void (I7). So it is of a queue that was
+    deleted: nobody knows whether the commit came before the deletion or after (I1).
+    """
+    stored = target.store.sinks.read_serial(sink_id)
+    if stored is None or stored.value.lane == target.lane_id:
+        return False
+    is_alive = not target.store.pointers.read(stored.value.lane).is_deleted
+    if is_alive and stored.value.last != NO_BATCH:
+        return True
+    row = forget(stored.value, lane=target.lane_id, now_us=target.clock.now_us())
+    target.store.sinks.update(sink_id, stored, row)
+    return False
 
 
 def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet, who: Identity) -> int:
@@ -105,12 +127,12 @@ def _dead_messages(lane: Lane, bucket: BucketNo, dead: DeadSet) -> Iterator[Mess
 def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:
     """Its own body, tag and headers; and where it comes from, and why."""
     hop: dict[str, str] = {
-        "source-queue": lane.queue,
-        "source-id": str(message.id),
-        "deliveries": str(dead.deliveries),
-        "first-time": message.enqueued_at.isoformat(),
-        "last-time": time_of(dead.died_us).isoformat(),
-        "reason": dead.reason,
+        letters.SOURCE_QUEUE: lane.queue,
+        letters.SOURCE_ID: str(message.id),
+        letters.DELIVERIES: str(dead.deliveries),
+        letters.FIRST_TIME: message.enqueued_at.isoformat(),
+        letters.LAST_TIME: time_of(dead.died_us).isoformat(),
+        letters.REASON: dead.reason,
     }
     return chunks.Row(
         body=message.body,
@@ -154,7 +176,7 @@ def _take_out(lane: Lane, bucket: BucketNo, set_id: UUID) -> None:
 def _end(target: Lane, sink_id: str) -> None:
     """Delete the sink row, but never before all it lists is visible: without it that is void."""
     stored = target.store.sinks.read(sink_id)
-    if stored is None:
+    if stored is None or stored.value.lane != target.lane_id:
         return
     roll_forward(target, sink_id, stored.value.listed)
     target.store.sinks.delete(sink_id, stored)

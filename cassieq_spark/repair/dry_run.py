@@ -84,8 +84,10 @@ def _foresee_bucket(lane: Lane, bucket: BucketNo, row: Bucket, done: QueueRepair
 def _foresee_sealed(lane: Lane, row: Bucket, now_us: int, done: QueueRepair) -> None:
     after = with_dead(lane, row, now_us)
     dead = sum(part.runs.count for part in after.dead)
+    redriven = sum(part.runs.count for part in after.dead if part.target is not None)
     done.marked_dead += dead - sum(part.runs.count for part in row.dead)
-    done.moved_dead += dead if lane.settings.dead_letter_queue is not None else 0
+    done.moved_dead += dead - redriven if lane.settings.dead_letter_queue is not None else 0
+    done.redriven += redriven
     due_us = after.earliest_return_us()
     done.hints_written += due_us is not None and due_us <= now_us
 

@@ -18,6 +18,7 @@ class QueueRepair:
         sinks_ended: Rows of transactions that are over.
         marked_dead, moved_dead: Messages out of deliveries; those that are in their dead-letter
             queue now.
+        redriven: Messages that somebody had begun to redrive, and that are in their target now.
         hints_written: Buckets with something that came back and may have no hint.
         freed: Buckets whose messages are gone while their rows wait for others below them.
         dropped: Buckets that are gone, with their messages.
@@ -33,6 +34,7 @@ class QueueRepair:
     sinks_ended: int = 0
     marked_dead: int = 0
     moved_dead: int = 0
+    redriven: int = 0
     hints_written: int = 0
     freed: int = 0
     dropped: int = 0

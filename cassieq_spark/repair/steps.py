@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import CassieqError, SinkFenced
+from cassieq_spark.errors import CassieqError, QueueNotFound, SinkFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import lease as rules
-from cassieq_spark.model.bucket import FINISHED, Bucket, Status
+from cassieq_spark.model.bucket import FINISHED, Bucket, DeadSet, Status
 from cassieq_spark.model.lease import Terms, is_dying
 from cassieq_spark.queue import roll, seal
 from cassieq_spark.queue.lane import Lane, open_lane
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
-    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.ids import BucketNo, QueueName
     from cassieq_spark.store.cas import Stored
 
     Row = Stored[Bucket]
@@ -110,20 +111,12 @@ def _heal_bucket(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> R
     if row.value.status is not Status.SEALED:
         return row
     now = _mark_dead(lane, bucket, row, done)
-    dead_letter_queue = lane.settings.dead_letter_queue
-    if now.value.dead and dead_letter_queue is None:
-        done.problems.append(
-            f"{sum(part.runs.count for part in now.value.dead)} messages of bucket {bucket} of "
-            f"queue {lane.queue!r} died while it had a dead-letter queue: they stay until it has "
-            "one again (client.alter_queue)"
-        )
-    elif dead_letter_queue is not None and now.value.dead:
-        target = open_lane(lane.store, dead_letter_queue)
-        for part in now.value.dead:
-            try:
-                done.moved_dead += dead.move(lane, target, bucket, part)
-            except SinkFenced:
-                continue  # another mover was faster, and has moved it
+    by_target: dict[QueueName | None, list[DeadSet]] = defaultdict(list)
+    for part in now.value.dead:
+        by_target[part.target].append(part)
+    for name, parts in by_target.items():
+        with noting(done):
+            _move(lane, bucket, parts, name, done)
     now_us = lane.clock.now_us()
     due_us = now.value.earliest_return_us()
     if due_us is not None and due_us <= now_us:
@@ -131,6 +124,43 @@ def _heal_bucket(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> R
         lane.store.hints.write(lane.lane_id, [(bucket, now_us)], now_us=now_us)
         done.hints_written += 1
     return now
+
+
+def _move(
+    lane: Lane,
+    bucket: BucketNo,
+    parts: list[DeadSet],
+    redriven_to: QueueName | None,
+    done: QueueRepair,
+) -> None:
+    """Carry dead sets to where a redrive sends them, or to the dead-letter queue."""
+    count = sum(part.runs.count for part in parts)
+    name = redriven_to or lane.settings.dead_letter_queue
+    if name is None:
+        done.problems.append(
+            f"{count} messages of bucket {bucket} of queue {lane.queue!r} died while it had a "
+            "dead-letter queue: they stay until it has one again (client.alter_queue)"
+        )
+        return
+    try:
+        target = open_lane(lane.store, name)
+    except QueueNotFound as error:
+        if redriven_to is None:
+            raise
+        raise QueueNotFound(
+            f"{count} messages of bucket {bucket} of queue {lane.queue!r} were being redriven to "
+            f"{name!r} when that queue was deleted: they stay until it is there again "
+            f"(client.create_queue({name!r}))"
+        ) from error
+    for part in parts:
+        try:
+            moved = dead.move(lane, target, bucket, part)
+        except SinkFenced:
+            continue  # another mover was faster, and has moved it
+        if redriven_to is None:
+            done.moved_dead += moved
+        else:
+            done.redriven += moved
 
 
 def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:

@@ -212,9 +212,17 @@ DEAD: Final = View(
             StructField("died_at", TimestampType()),
             StructField("reason", StringType()),
             StructField("set_id", StringType()),
+            StructField("target", StringType()),
         ]
     ),
-    filtered={"queue": str, "bucket": int, "id": int, "reason": str, "set_id": str},
+    filtered={
+        "queue": str,
+        "bucket": int,
+        "id": int,
+        "reason": str,
+        "set_id": str,
+        "target": str,
+    },
     ids=frozenset({"id"}),
     columns={},
 )

@@ -205,7 +205,7 @@ def _dead(lane: Lane, spans: tuple[range, ...], asked: Asked) -> Iterator[pa.Rec
     for bucket, row in _sealed(lane, spans):
         wanted = pushdown.offsets_of(bucket, lane.bucket_size, ids)
         for part in row.dead:
-            of_set = {"queue": lane.queue, "reason": part.reason, "set_id": str(part.set_id)}
+            of_set = {"queue": lane.queue, **_of_set(part)}
             runs = part.runs & wanted
             if not runs or not pushdown.hold(asked.conditions, of_set):
                 continue
@@ -219,6 +219,10 @@ def _dead(lane: Lane, spans: tuple[range, ...], asked: Asked) -> Iterator[pa.Rec
             )
             for found in fetch(lane.store, lane.lane_id, lane.queue, [planned]):
                 yield _dead_batch(builder, asked.names, found, part)
+
+
+def _of_set(part: DeadSet) -> dict[str, str | None]:
+    return {"reason": part.reason, "set_id": str(part.set_id), "target": part.target}
 
 
 def _dead_batch(
@@ -235,7 +239,7 @@ def _dead_batch(
         bodies=found.bodies,
     )
     count = found.chunk.count if found.keep is None else found.keep.count
-    same = {"died_at": part.died_us, "reason": part.reason, "set_id": str(part.set_id)}
+    same = {"died_at": part.died_us, **_of_set(part)}
     schema = arrow_schema(DEAD, names)
     arrays = [
         pa.repeat(pa.scalar(same[field.name], field.type), count)

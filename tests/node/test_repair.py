@@ -327,3 +327,33 @@ def test_the_dead_of_a_queue_that_has_lost_its_dead_letter_queue_are_reported_an
     door.client.alter_queue(door.queue.name, dead_letter_queue=dead.queue.name)
     assert [] == door.client.repair(door.queue.name).problems
     assert [b"m"] == [one.body for one in dead.queue.get()]
+
+
+@pytest.mark.invariant("I7")
+@pytest.mark.parametrize(
+    ("step", "after", "is_committed"),
+    [
+        ("update_sink", 0, False),
+        ("update_bucket", 0, True),  # committed, and visible to nobody yet
+        ("update_bucket", 1, True),  # visible there, and not taken out here
+    ],
+)
+def test_a_dead_letter_queue_that_is_altered_in_mid_move_has_them_once(
+    open_door: OpenDoor, step: str, after: int, *, is_committed: bool
+) -> None:
+    """The set's sink row names the former one: committed there, or void there and moved anew."""
+    door, former = dead_letters(open_door)
+    later = open_door(".later")
+    other = open_door(max_deliveries=2, dead_letter_queue=former.name)
+    door.queue.put_many([b"a", b"b"])
+    deliver(door, 2)
+    door.queue.get()
+    door.faults.before(step, crash, after=after)
+    with pytest.raises(Crash):
+        door.client.repair(door.queue.name)
+    other.client.alter_queue(other.queue.name, dead_letter_queue=later.queue.name)
+    assert [] == other.client.repair(other.queue.name).problems
+    other.client.repair(former.name)
+    found = [[one.body for one in queue.get(100)] for queue in (former, later.queue)]
+    assert ([[b"a", b"b"], []] if is_committed else [[], [b"a", b"b"]]) == found
+    assert 0 == other.queue.stats().dead

@@ -40,7 +40,12 @@ def client_api() -> None:
             for message in consumer:
                 assert_type(message, cassieq.Message)
                 consumer.ack(message)
-        client.repair("orders")
+        client.repair("orders", dry_run=True)
+        redriven = client.redrive("dead", messages, where=lambda one: one.tag == "t", to="orders")
+        assert_type(redriven, cassieq.Redriven)
+        assert_type(client.redrive("dead", [messages[0].id]).by_target, dict[str, int])
+        for message in client.browse("dead"):
+            assert_type(message, cassieq.Message)
 
 
 def spark_api(spark: SparkSession) -> None:

@@ -19,7 +19,7 @@ from cassieq_spark.model.bucket import (
     SinkRef,
     Status,
 )
-from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, Runs
+from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, QueueName, Runs
 from cassieq_spark.store import statements
 from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
 
@@ -234,8 +234,12 @@ def _encode_dead(sets: tuple[DeadSet, ...]) -> list[Any]:
     encoded: list[Any] = []
     for part in sets:
         entry = [part.set_id.bytes, part.runs.encode(), part.deliveries, part.died_us]
-        # Out of deliveries, as nearly all are: left out.
-        encoded.append(entry if part.reason == OUT_OF_DELIVERIES else [*entry, part.reason])
+        # Out of deliveries, and to the dead-letter queue, as nearly all are: left out.
+        if part.target is not None:
+            entry += [part.reason, part.target]
+        elif part.reason != OUT_OF_DELIVERIES:
+            entry.append(part.reason)
+        encoded.append(entry)
     return encoded
 
 
@@ -246,9 +250,10 @@ def _decode_dead(encoded: Any) -> tuple[DeadSet, ...]:
             runs=Runs.decode(runs),
             deliveries=deliveries,
             died_us=died_us,
-            reason=reason[0] if reason else OUT_OF_DELIVERIES,
+            reason=more[0] if more else OUT_OF_DELIVERIES,
+            target=QueueName(more[1]) if len(more) > 1 else None,
         )
-        for set_id, runs, deliveries, died_us, *reason in encoded
+        for set_id, runs, deliveries, died_us, *more in encoded
     )
 
 

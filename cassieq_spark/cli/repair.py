@@ -1,0 +1,83 @@
+"""``cassieq repair``, and what it and `jobs/repair.py` show of a pass."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cassieq_spark.cli.exits import FAILED
+from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.output import Json, print_json, print_note, print_result, print_rows
+from cassieq_spark.cli.settings import Connection
+from cassieq_spark.errors import UsageError
+
+if TYPE_CHECKING:
+    from cassieq_spark.repair.report import RepairReport
+    from cassieq_spark.repair.verify import Verdict
+
+
+@connected
+def repair(
+    connection: Connection,
+    queue: Annotated[
+        str | None, typer.Argument(metavar="QUEUE", help="Default: all of this data centre.")
+    ] = None,
+    *,
+    full: Annotated[
+        bool, typer.Option("--full", help="Also sweep below the repair pointers.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Look for broken invariants only.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """One repair pass: finish what others left half-way, move the dead, drop what is done.
+
+    Exit code 1 if something could not be done, or if --verify finds an invariant broken.
+    """
+    if full + dry_run + verify > 1:
+        raise UsageError("--full, --dry-run and --verify exclude each other: give one of them")
+    found: RepairReport | Verdict
+    with connection.open() as client:
+        found = client.verify(queue) if verify else client.repair(queue, full=full, dry_run=dry_run)
+    if show(found, as_json=as_json):
+        raise typer.Exit(FAILED)
+
+
+def show(found: RepairReport | Verdict, *, as_json: bool) -> bool:
+    """Print a report, and on standard error what needs a person; whether anything does."""
+    report = found.to_dict()
+    if "findings" in report:
+        problems = [
+            f"{one['kind']}: queue {one['queue']!r}, bucket {one['bucket']}: {one['what']}"
+            for one in report["findings"]
+        ]
+    else:
+        problems = [
+            f"{one['queue']}: {problem}" for one in report["queues"] for problem in one["problems"]
+        ]
+    if as_json:
+        print_json(report)
+    elif "findings" in report:
+        print_result({**report, "findings": len(report["findings"])}, as_json=False)
+    else:
+        _show_queues(report)
+    for problem in problems:
+        print_note(problem)
+    return bool(problems)
+
+
+def is_for_a_program() -> bool:
+    """Whether nobody looks at standard output."""
+    return not sys.stdout.isatty()
+
+
+def _show_queues(report: dict[str, Any]) -> None:
+    found = report["queues"]
+    titles = [name for name in found[0] if name != "problems"] if found else ["queue"]
+    print_rows(titles, [[one[name] for name in titles] for one in found])
+    for name in report["deletions_finished"]:
+        typer.echo(f"deletion of {name} finished")

@@ -1,0 +1,103 @@
+"""What a redrive makes of a bucket row: visible messages become dead sets with a target (ADR 16).
+
+Pure. Holds I2, I4: what is leased, delayed, dead or acked by now is passed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.model.bucket import (
+    REDRIVE,
+    Bucket,
+    DeadSet,
+    Returned,
+    Status,
+    merge_returned,
+    union,
+)
+from cassieq_spark.model.lease import held_by_nobody, is_expired
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from uuid import UUID
+
+    from cassieq_spark.model.ids import QueueName, Runs
+
+SETS_TOGETHER: Final = 16
+"""So many dead sets are made by one CAS: a row does not grow with the number of targets [R6]."""
+
+
+def visible(row: Bucket, now_us: int) -> tuple[Returned, ...]:
+    """What a claim could take now, those that are out of deliveries too."""
+    if row.status is not Status.SEALED:
+        return ()
+    return merge_returned([Returned(deliveries=0, runs=row.fresh), *held_by_nobody(row, now_us)])
+
+
+def leased(row: Bucket, now_us: int) -> tuple[Returned, ...]:
+    """What somebody holds."""
+    return merge_returned(
+        Returned(deliveries=lease.delivery_count, runs=lease.runs)
+        for lease in row.leases
+        if not is_expired(lease, now_us)
+    )
+
+
+def delayed(row: Bucket, now_us: int) -> tuple[Returned, ...]:
+    """What is not due yet."""
+    return merge_returned(
+        Returned(deliveries=group.deliveries, runs=group.runs)
+        for group in row.delayed
+        if group.due_us > now_us
+    )
+
+
+def send_on(
+    row: Bucket,
+    chosen: Mapping[QueueName, Runs],
+    new_id: Callable[[], UUID],
+    *,
+    now_us: int,
+) -> tuple[Bucket, tuple[DeadSet, ...]]:
+    """Take visible messages into fresh dead sets, one per target and delivery count [R14].
+
+    Args:
+        chosen: By target; no message has two.
+
+    Returns:
+        The row after it, and what was taken: `SETS_TOGETHER` sets at most; fewer: there is no
+        more of it.
+    """
+    sets: list[DeadSet] = []
+    for target, wanted in sorted(chosen.items()):
+        for part in visible(row, now_us):
+            if (runs := part.runs & wanted) and len(sets) < SETS_TOGETHER:
+                sets.append(
+                    DeadSet(
+                        set_id=new_id(),
+                        runs=runs,
+                        deliveries=part.deliveries,
+                        died_us=now_us,
+                        reason=REDRIVE,
+                        target=target,
+                    )
+                )
+    if not sets:
+        return row, ()
+    gone = union(part.runs for part in sets)
+    after = replace(
+        row,
+        changed_us=now_us,
+        fresh=row.fresh - gone,
+        returned=merge_returned(replace(part, runs=part.runs - gone) for part in row.returned),
+        delayed=tuple(
+            replace(group, runs=rest) for group in row.delayed if (rest := group.runs - gone)
+        ),
+        leases=tuple(
+            replace(lease, runs=rest) for lease in row.leases if (rest := lease.runs - gone)
+        ),
+        dead=(*row.dead, *sets),
+    )
+    return after, tuple(sets)

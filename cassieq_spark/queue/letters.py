@@ -1,0 +1,66 @@
+"""What the headers of a dead letter say: where it comes from, and why. Repair writes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PREFIX: Final = "cassieq-"
+
+HISTORY: Final = "cassieq-history"
+"""All moves of a message, oldest first, as JSON; the last one also as headers of their own."""
+
+SOURCE_QUEUE: Final = "source-queue"
+SOURCE_ID: Final = "source-id"
+DELIVERIES: Final = "deliveries"
+FIRST_TIME: Final = "first-time"
+LAST_TIME: Final = "last-time"
+REASON: Final = "reason"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """The last move of a message; all None where repair has never moved it.
+
+    Producers may write these headers, too: what cannot be read is None.
+
+    Attributes:
+        source_queue: Where it was before.
+        reason: ``max_deliveries``, ``redrive``, or the words of who rejected it.
+        deliveries: Which it had there.
+        first_time, last_time: When it was put there, and when it died; UTC.
+    """
+
+    source_queue: str | None
+    reason: str | None
+    deliveries: int | None
+    first_time: datetime | None
+    last_time: datetime | None
+
+
+def letter_of(headers: Mapping[str, str]) -> Letter:
+    """Of a message's headers."""
+
+    def of(name: str) -> str | None:
+        return headers.get(PREFIX + name)
+
+    deliveries = of(DELIVERIES) or ""
+    return Letter(
+        source_queue=of(SOURCE_QUEUE),
+        reason=of(REASON),
+        deliveries=int(deliveries) if deliveries.isascii() and deliveries.isdigit() else None,
+        first_time=_time(of(FIRST_TIME)),
+        last_time=_time(of(LAST_TIME)),
+    )
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        found = None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found is None or found.tzinfo is not None else found.replace(tzinfo=UTC)

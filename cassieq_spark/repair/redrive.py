@@ -1,0 +1,383 @@
+"""Send messages on to the queue they came from, or to another, once, whatever dies (ADR 16).
+
+    choose  ->  one CAS a bucket: into dead sets that name their target  ->  `dead.move` each set
+
+From that CAS on nobody gets them here, and what is left to do is what repair does with the dead: it
+carries on where this one dies. Holds I2, I4, I7.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import CassieqError, OptionInvalid, SinkFenced, StoreError
+from cassieq_spark.model import redrive as rules
+from cassieq_spark.model.bucket import Bucket, Returned, Status, union
+from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.options import queue_name
+from cassieq_spark.queue import look, roll, seal
+from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.lane import open_lane
+from cassieq_spark.queue.letters import letter_of
+from cassieq_spark.queue.message import read_messages
+from cassieq_spark.repair import dead
+from cassieq_spark.store.tables.buckets import ROW_LIMIT_BYTES, size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from uuid import UUID
+
+    from cassieq_spark.model.bucket import DeadSet
+    from cassieq_spark.model.ids import QueueName
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.queue.message import Message
+    from cassieq_spark.store.cas import Stored
+    from cassieq_spark.store.tables.messages import ChunkRow
+
+REASONS_TOLD: Final = 100
+"""So many reasons why messages stay are told apart: headers may hold any text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which messages, and where to.
+
+    Attributes:
+        ids: Offsets by bucket; None: all.
+        where: Of these, those for which it is true.
+        to: None: each to the queue that its header ``cassieq-source-queue`` names.
+        at_most: Messages, the lowest ids first.
+    """
+
+    ids: Mapping[BucketNo, Runs] | None = None
+    where: Callable[[Message], bool] | None = None
+    to: QueueName | None = None
+    at_most: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Redriven:
+    """What became of the messages that were to be redriven; of those, each is in one count.
+
+    Attributes:
+        moved: In their target now.
+        waiting: Taken, and nobody gets them here; the next repair carries them over.
+        leased, delayed: Held by somebody, or not due yet: they stay, as far as was looked.
+        homeless: They stay, because there is no queue to send them to; ``problems`` says why.
+        gone: Of the ids that were named: acked, moved or taken by now.
+        by_target: Messages moved or waiting, by queue; of a dry run, those that would be.
+        problems: What could not be done, in the error's own words.
+    """
+
+    queue: str
+    moved: int = 0
+    waiting: int = 0
+    leased: int = 0
+    delayed: int = 0
+    homeless: int = 0
+    gone: int = 0
+    by_target: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, other: Redriven) -> None:
+        """What another task did for the same queue."""
+        self.moved += other.moved
+        self.waiting += other.waiting
+        self.leased += other.leased
+        self.delayed += other.delayed
+        self.homeless += other.homeless
+        self.gone += other.gone
+        for target, count in other.by_target.items():
+            self.by_target[target] = self.by_target.get(target, 0) + count
+        self.problems += other.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+def redrive(lane: Lane, wanted: Wanted, *, is_dry_run: bool = False) -> Redriven:
+    """Redrive what is visible; what is leased or delayed stays.
+
+    Per bucket one CAS, and for each target and delivery count in it a transaction of about eight.
+
+    Raises:
+        QueueNotFound, UsageError: The target is not there, in another data centre, or this queue;
+            nothing was changed.
+        QueueDeleted: The queue is gone.
+        StoreError: Nothing was taken, or nobody knows (`CasAmbiguous`): what was, the next repair
+            carries over. Later than that it is among the problems.
+    """
+    work = _Redrive(lane, wanted, is_dry_run=is_dry_run)
+    try:
+        work.run()
+    except StoreError as error:
+        if not work.done.by_target:
+            raise
+        work.done.problems.append(str(error))
+    return work.report()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Places:
+    """Where the wanted messages of one bucket are."""
+
+    visible: Sequence[Returned]
+    leased: Sequence[Returned]
+    delayed: Sequence[Returned]
+    revisions: tuple[tuple[int, int], ...] = ()
+
+
+class _Redrive:
+    """One call."""
+
+    def __init__(self, lane: Lane, wanted: Wanted, *, is_dry_run: bool) -> None:
+        self._lane = lane
+        self._wanted = wanted
+        self._is_dry_run = is_dry_run
+        self._left = wanted.at_most
+        self._targets: dict[str, Lane | str] = {}
+        self._stay: Counter[str] = Counter()
+        self.done = Redriven(queue=lane.queue)
+        if wanted.to is not None:
+            target = open_lane(lane.store, wanted.to)
+            if target.lane_id == lane.lane_id:
+                raise OptionInvalid(
+                    f"to is {wanted.to!r}, the queue that the messages are in. Name another"
+                )
+            self._targets[wanted.to] = target
+
+    def run(self) -> None:
+        """Bucket by bucket, ascending."""
+        ids = self._wanted.ids
+        found = 0
+        for bucket, row, waiting in look.live_rows(self._lane, _spans(ids)):
+            places = _places(
+                None if row is None else row.value,
+                waiting,
+                now_us=self._lane.clock.now_us(),
+                asked=None if ids is None else ids[bucket],
+            )
+            found += sum(
+                part.runs.count for part in (*places.visible, *places.leased, *places.delayed)
+            )
+            self.done.leased += self._count(bucket, places, places.leased)
+            self.done.delayed += self._count(bucket, places, places.delayed)
+            self._send(bucket, self._choose(bucket, places))
+            if self._left == 0:
+                return
+        if ids is not None:
+            self.done.gone = sum(runs.count for runs in ids.values()) - found
+
+    def report(self) -> Redriven:
+        """What was done, with why the others stay."""
+        self.done.homeless = self._stay.total()
+        self.done.problems += [
+            f"{count} messages stay in queue {self._lane.queue!r}: {why}"
+            for why, count in self._stay.items()
+        ]
+        return self.done
+
+    def _choose(self, bucket: BucketNo, places: _Places) -> dict[QueueName, Runs]:
+        """By target."""
+        wanted = self._wanted
+        chosen: dict[QueueName, list[int]] = {}
+        if wanted.to is not None and wanted.where is None:
+            runs = union(part.runs for part in places.visible)
+            if self._left is not None:
+                runs, _ = runs.take(self._left)
+                self._left -= runs.count
+            return {wanted.to: runs} if runs else {}
+        for offset, message in self._messages(bucket, places, places.visible):
+            if self._left == 0:
+                break
+            target = wanted.to or self._source_of(message)
+            if target is not None:
+                chosen.setdefault(target, []).append(offset)
+                if self._left is not None:
+                    self._left -= 1
+        return {target: Runs.from_offsets(offsets) for target, offsets in chosen.items()}
+
+    def _count(self, bucket: BucketNo, places: _Places, parts: Sequence[Returned]) -> int:
+        if self._wanted.where is None:
+            return sum(part.runs.count for part in parts)
+        return sum(1 for _ in self._messages(bucket, places, parts))
+
+    def _messages(
+        self, bucket: BucketNo, places: _Places, parts: Sequence[Returned]
+    ) -> Iterator[tuple[int, Message]]:
+        """Those that are wanted, with their offsets."""
+        where = self._wanted.where
+        base = bucket * self._lane.bucket_size
+        plan = [
+            Planned(
+                bucket=bucket,
+                runs=part.runs,
+                delivery_count=part.deliveries,
+                lease_id=None,
+                revisions=tuple(one for one in places.revisions if one[0] in part.runs),
+                is_look=True,
+            )
+            for part in parts
+        ]
+        for message in read_messages(self._lane, [(planned, None) for planned in plan]):
+            if where is None or where(message):
+                yield message.id - base, message
+
+    def _source_of(self, message: Message) -> QueueName | None:
+        """Where a message came from, if it can go back there; else it is counted why not."""
+        name = letter_of(message.headers).source_queue
+        if name is None:
+            self._stay_for("they say no queue that they came from; name one with 'to'")
+            return None
+        if name not in self._targets:
+            self._targets[name] = self._open(name)
+        found = self._targets[name]
+        if isinstance(found, str):
+            self._stay_for(found)
+            return None
+        return found.queue
+
+    def _open(self, name: str) -> Lane | str:
+        """The queue of that name, or why nothing can be sent there."""
+        try:
+            target = open_lane(self._lane.store, queue_name(name))
+        except StoreError:
+            raise
+        except CassieqError as error:
+            return str(error)
+        if target.lane_id == self._lane.lane_id:
+            return "they say that they came from this very queue; name another with 'to'"
+        return target
+
+    def _stay_for(self, why: str) -> None:
+        known = why in self._stay or len(self._stay) < REASONS_TOLD
+        self._stay[why if known else "of further queues that there are none of"] += 1
+
+    def _send(self, bucket: BucketNo, chosen: dict[QueueName, Runs]) -> None:
+        if self._is_dry_run:
+            self._note((target, runs.count) for target, runs in chosen.items())
+            return
+        while chosen:
+            sets = self._take(bucket, chosen)
+            self._note((part.target or "", part.runs.count) for part in sets)
+            self.done.waiting += sum(part.runs.count for part in sets)
+            for part in sets:
+                self._move(bucket, part)
+            if len(sets) < rules.SETS_TOGETHER:
+                return
+            gone = union(part.runs for part in sets)
+            chosen = {target: rest for target, runs in chosen.items() if (rest := runs - gone)}
+
+    def _note(self, counts: Iterable[tuple[str, int]]) -> None:
+        for target, count in counts:
+            self.done.by_target[target] = self.done.by_target.get(target, 0) + count
+
+    def _take(self, bucket: BucketNo, chosen: Mapping[QueueName, Runs]) -> list[DeadSet]:
+        """One CAS; what it took. What somebody got, acked or took meanwhile is passed over."""
+        lane = self._lane
+        tried: set[UUID] = set()
+        is_full = False
+
+        def change(row: Bucket) -> Bucket | None:
+            nonlocal is_full
+            if any(part.set_id in tried for part in row.dead):
+                return None  # it took effect, though its tag was pushed out [R8]
+            after, sets = rules.send_on(row, chosen, new_uuid, now_us=lane.clock.now_us())
+            is_full = size_of(after) > ROW_LIMIT_BYTES
+            if not sets or is_full:
+                return None
+            tried.update(part.set_id for part in sets)
+            return after
+
+        row = self._sealed(bucket)
+        now = None if row is None else lane.change_bucket(bucket, change, known=row)
+        if is_full:
+            self.done.problems.append(
+                f"the row of bucket {bucket} of queue {lane.queue!r} has no room for what is to be "
+                "redriven: let a repair carry over what waits in it, and redrive the rest then"
+            )
+        if now is None or lane.is_dropped(bucket):
+            return []  # a ghost: all of it is over (G5, ADR 11)
+        return [part for part in now.value.dead if part.set_id in tried]
+
+    def _sealed(self, bucket: BucketNo) -> Stored[Bucket] | None:
+        """The row of a bucket, which is sealed if it was open: what it holds is known then."""
+        lane = self._lane
+        row = lane.store.buckets.read(lane.lane_id, bucket)
+        if row is None or row.value.status is Status.SEALING:
+            closed = seal.close(lane, bucket) if row is None else seal.finish(lane, bucket, row)
+            return None if closed is None else closed.row
+        if row.value.status is Status.PREPARED:
+            return roll.settle_decided(lane, {bucket: row}).get(bucket)
+        return row
+
+    def _move(self, bucket: BucketNo, part: DeadSet) -> None:
+        lane = self._lane
+        target = self._targets[part.target or ""]
+        if isinstance(target, str):
+            return  # it has failed just now
+        try:
+            dead.move(lane, target, bucket, part)
+        except SinkFenced:
+            row = lane.store.buckets.read(lane.lane_id, bucket)
+            if row is not None and any(one.set_id == part.set_id for one in row.value.dead):
+                return  # a repair took us for dead, and will move it
+        except StoreError:
+            raise
+        except CassieqError as error:
+            self._targets[target.queue] = str(error)
+            self.done.problems.append(str(error))
+            return
+        self.done.waiting -= part.runs.count
+        self.done.moved += part.runs.count
+
+
+def _places(
+    row: Bucket | None, waiting: Sequence[ChunkRow], *, now_us: int, asked: Runs | None
+) -> _Places:
+    """Where the messages of one bucket are, those that were asked for."""
+    if row is None or row.status is Status.SEALING:
+        due = [chunk for chunk in waiting if (chunk.due_us or 0) <= now_us]
+        later = [chunk for chunk in waiting if (chunk.due_us or 0) > now_us]
+        return _Places(
+            visible=_asked([_of_chunks(due)], asked),
+            leased=(),
+            delayed=_asked([_of_chunks(later)], asked),
+        )
+    return _Places(
+        visible=_asked(rules.visible(row, now_us), asked),
+        leased=_asked(rules.leased(row, now_us), asked),
+        delayed=_asked(rules.delayed(row, now_us), asked),
+        revisions=row.revisions,
+    )
+
+
+def _of_chunks(chunks: Iterable[ChunkRow]) -> Returned:
+    pairs = ((chunk.first, chunk.first + chunk.count - 1) for chunk in chunks)
+    return Returned(deliveries=0, runs=Runs.of(*pairs))
+
+
+def _asked(parts: Iterable[Returned], asked: Runs | None) -> list[Returned]:
+    found = []
+    for part in parts:
+        runs = part.runs if asked is None else part.runs & asked
+        if runs:
+            found.append(Returned(deliveries=part.deliveries, runs=runs))
+    return found
+
+
+def _spans(ids: Mapping[BucketNo, Runs] | None) -> list[range] | None:
+    """Their buckets, ascending; None: all."""
+    if ids is None:
+        return None
+    spans: list[range] = []
+    for bucket in sorted(ids):
+        if spans and spans[-1].stop == bucket:
+            spans[-1] = range(spans[-1].start, bucket + 1)
+        else:
+            spans.append(range(bucket, bucket + 1))
+    return spans

@@ -1,0 +1,83 @@
+"""`spark-submit jobs/redrive.py`: send dead letters back, chosen by SQL; each once, whatever dies.
+
+    jobs/redrive.py --queue orders.dead --where "reason = 'timeout' and tag = 'eu'" --dry-run
+
+The condition is on the columns of view `messages` and on source_queue, reason, deliveries,
+first_time and last_time. Exit code 0: done. 1: something stays or waits, and standard error says
+what. 2: a wrong argument.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
+
+from cassieq_spark.cli.output import print_result
+from cassieq_spark.cli.repair import is_for_a_program
+from cassieq_spark.errors import CassieqError, UsageError
+from cassieq_spark.options import parse_connection, queue_name
+from cassieq_spark.spark.redrive_job import redrive_where
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DONE, NEEDS_A_PERSON, USAGE = 0, 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it; returns the exit code."""
+    given = parser().parse_args(arguments)
+    connection = {
+        "contactPoints": given.contact_points,
+        "keyspace": given.keyspace,
+        "datacenter": given.datacenter,
+    }
+    try:
+        parse_connection(connection)
+        queue = queue_name(given.queue)
+        to = None if given.to is None else queue_name(given.to)
+        done = redrive_where(
+            SparkSession.builder.appName(f"redrive {queue}").getOrCreate(),
+            given.where,
+            connection=connection,
+            queue=queue,
+            to=to,
+            is_dry_run=given.dry_run,
+        )
+    except (UsageError, AnalysisException) as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    except (CassieqError, PySparkException) as error:
+        print(error, file=sys.stderr)
+        return NEEDS_A_PERSON
+    report = done.to_dict()
+    if given.report:
+        Path(given.report).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    print_result(report, as_json=is_for_a_program())
+    for problem in done.problems:
+        print(problem, file=sys.stderr)
+    return NEEDS_A_PERSON if done.problems else DONE
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of its command line."""
+    known = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    known.add_argument("--contact-points", help="default: CASSIEQ_CONTACT_POINTS")
+    known.add_argument("--keyspace")
+    known.add_argument("--datacenter")
+    known.add_argument("--queue", required=True, help="where the dead letters are")
+    known.add_argument("--where", help="SQL; default: all that are visible")
+    known.add_argument("--to", help="default: each to the queue it came from")
+    known.add_argument("--dry-run", action="store_true", help="say what would go where")
+    known.add_argument("--report", help="write the report into this file, as JSON")
+    return known
+
+
+if __name__ == "__main__":
+    sys.exit(main())

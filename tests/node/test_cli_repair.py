@@ -1,0 +1,82 @@
+"""``cassieq repair`` takes what `jobs/repair.py` takes, and ends with the same exit codes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from cassieq_spark.model.bucket import Bucket, Lease, sealing
+from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.pointer import Pointer
+from tests.fixtures.commands import CommandLine
+
+if TYPE_CHECKING:
+    from cassieq_spark.testing import EmbeddedCassandra
+    from tests.fixtures.queues import Door
+
+
+@pytest.fixture
+def cli(cassandra: EmbeddedCassandra) -> CommandLine:
+    return CommandLine(cassandra.contact_points)
+
+
+def lease_twice(row: Bucket) -> Bucket:
+    """What the protocol never does."""
+    lease = Lease(
+        lease_id=UUID(int=1),
+        owner="broken",
+        run=None,
+        delivery_count=1,
+        runs=Runs.span(0, 0),
+        until_us=1 << 60,
+    )
+    return replace(row, leases=(lease,))
+
+
+def test_a_dry_run_says_what_a_pass_would_do_and_does_nothing(cli: CommandLine, door: Door) -> None:
+    door.queue.put(b"m")
+    door.lane.store.buckets.insert(
+        door.lane.lane_id, BucketNo(0), sealing(now_us=door.clock.now_us())
+    )
+    foreseen = [cli("repair", door.queue.name, "--dry-run", "--json") for _ in range(2)]
+    done = cli("repair", door.queue.name, "--json")
+
+    assert [(0, 1)] * 3 == [
+        (one.code, one.object["queues"][0]["seals_finished"]) for one in (*foreseen, done)
+    ]
+
+
+def test_a_full_pass_sweeps_below_the_repair_pointer(cli: CommandLine, door: Door) -> None:
+    door.put(b"m")
+    door.ack(door.reader().get(10))
+    door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, 1)
+
+    assert 0 == cli("repair", door.queue.name, "--json").object["queues"][0]["swept"]
+    assert 1 == cli("repair", door.queue.name, "--full", "--json").object["queues"][0]["swept"]
+
+
+def test_a_verify_finds_nothing_or_ends_with_exit_code_1(cli: CommandLine, door: Door) -> None:
+    ((bucket, _),) = door.put_batch(0, b"m").buckets
+    well = cli("repair", door.queue.name, "--verify", "--json")
+    assert (0, [], 1) == (well.code, well.object["findings"], well.object["messages"])
+
+    door.lane.change_bucket(bucket, lease_twice)
+    ill, text = (cli("repair", door.queue.name, "--verify", *more) for more in (("--json",), ()))
+    assert (1, ["message_in_two_states"]) == (
+        ill.code,
+        [one["kind"] for one in ill.object["findings"]],
+    )
+    assert f"message_in_two_states: queue '{door.queue.name}'" in ill.err
+    assert (1, ["findings", "1"]) == (text.code, text.lines[-1].split())
+
+
+@pytest.mark.parametrize(
+    "flags", [("--full", "--dry-run"), ("--full", "--verify"), ("--dry-run", "--verify")]
+)
+def test_two_at_once_are_exit_code_2(cli: CommandLine, flags: tuple[str, str]) -> None:
+    done = cli("repair", *flags)
+    assert (2, "") == (done.code, done.out)
+    assert "exclude each other" in done.err

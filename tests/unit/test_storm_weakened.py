@@ -1,0 +1,29 @@
+"""What a storm can be made red with still stands in the code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.storm.processes import ROOT
+from tests.storm.weakened import OURS, copy_without, rule
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("mark", [one.mark for one in OURS])
+def test_a_rule_is_where_it_was_and_a_copy_is_without_it(mark: str, tmp_path: Path) -> None:
+    one = rule(mark)
+    copy = copy_without(one, tmp_path)
+    source = (ROOT / one.path).read_text("utf-8")
+    assert source.replace(one.old, one.new) == (copy / one.path).read_text("utf-8") != source
+    assert (copy / "tests" / "storm" / "children" / "producer.py").exists()
+
+
+def test_a_rule_is_named_by_its_mark_and_number() -> None:
+    assert rule("P7") == rule("P7.1") != rule("P7.2")
+    for unknown in ("P99", "P7.99", "P7.0"):
+        with pytest.raises(LookupError, match=unknown):
+            rule(unknown)
