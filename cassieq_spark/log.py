@@ -80,6 +80,10 @@ EVENTS: Final[dict[str, Event]] = {
     "lease_short": Event(
         level=logging.WARNING, meaning="Leases ran out before their batch could begin."
     ),
+    "look_ahead_failed": Event(
+        level=logging.INFO,
+        meaning="The next batch could not be looked for beside this one; it is looked for again.",
+    ),
     "paxos_variant_v1": Event(
         level=logging.WARNING,
         meaning="The cluster runs Paxos v1, which is not safe across range movements; set v2.",
