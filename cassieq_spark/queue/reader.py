@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cassieq_spark.log import event, get_logger
@@ -38,10 +38,22 @@ the hints, and must not be old when the last CAS is sent."""
 QUIET_FOR_S = 30.0
 """So long an idle consumer goes without a whole look, which also moves the pointers on."""
 
+AHEAD_FOR_S = 5.0
+"""So long a look ahead counts. Later others have been there, and claims would be in vain."""
+
 ROUNDS = 4
 """How often a call goes for the rest after it lost races."""
 
 _logger = get_logger("queue")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ahead:
+    """A look that found enough, what it was asked for, and how long it counts (monotonic)."""
+
+    survey: Survey
+    asked: tuple[int, int | None, float | None]
+    good_until: float
 
 
 class Reader:
@@ -55,6 +67,8 @@ class Reader:
         self._first_seen: dict[BucketNo, float] = {}
         self._looked_at: dict[BucketNo, float] = {}
         self._quiet: tuple[Survey, float] | None = None
+        self._ahead: _Ahead | None = None
+        self._passed: tuple[Survey, Rows] | None = None
 
     def lease_as(self, owner: str, visibility_us: int) -> None:
         """Whose leases the next gets take, and for how long."""
@@ -86,6 +100,28 @@ class Reader:
             found += lane.store.messages.count(lane.lane_id, bucket, now_us=now_us)
         return found
 
+    def look_ahead(
+        self, at_most: int, *, below_id: int | None = None, at_most_bytes: float | None = None
+    ) -> None:
+        """Look now for what the next `get` of as much is to claim; claims nothing.
+
+        That get is spared the look if this one has found enough in sealed buckets. What it claims
+        are rows as last seen, by CAS, as ever: one that has changed since is claimed as it is now.
+
+        Raises:
+            QueueDeleted: The lane is dead.
+        """
+        if self._passed is not None:
+            self._surveyor.advance(*self._passed)
+            self._passed = None
+        survey = self._surveyor.look(at_most, below_id=below_id, want_bytes=at_most_bytes)
+        if survey.available >= at_most or survey.available_bytes >= (at_most_bytes or math.inf):
+            self._ahead = _Ahead(
+                survey=survey,
+                asked=(at_most, below_id, at_most_bytes),
+                good_until=self._lane.clock.monotonic() + AHEAD_FOR_S,
+            )
+
     def get(
         self, at_most: int, *, below_id: int | None = None, at_most_bytes: float | None = None
     ) -> list[Claimed]:
@@ -101,8 +137,17 @@ class Reader:
             CasAmbiguous: See `Claimer.claim`.
             CasContention: Others were faster all the while.
         """
-        is_sure = False
         self._quiet = None
+        ahead, self._ahead = self._ahead, None
+        is_asked = ahead is not None and ahead.asked == (at_most, below_id, at_most_bytes)
+        if ahead and is_asked and self._lane.clock.monotonic() < ahead.good_until:
+            room = Room(messages=at_most, size_bytes=at_most_bytes)
+            updated: Rows = {}
+            claimed = self._claim_sealed(ahead.survey, room, below_id, updated)
+            self._passed = (ahead.survey, updated)  # the pointer has time until the next look
+            if confirmed := self._claimer.confirm(claimed):
+                return confirmed
+        is_sure = False
         in_vain = 0
         while in_vain < MAX_LOST_RACES:
             room = Room(messages=at_most, size_bytes=at_most_bytes)

@@ -51,23 +51,27 @@ SCHEMA: Final = StructType(
 _HEX: Final = np.frombuffer(bytes(range(256)).hex().encode("ascii"), dtype=np.uint16)
 """Two digits per byte."""
 
-_BASE64: Final = np.frombuffer(
-    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", dtype=np.uint8
-)
 _UUID_TEXT: Final = 36
 _UUID_GROUPS: Final = ((0, 8), (9, 13), (14, 18), (19, 23), (24, 36))
 _DERIVED_SAME: Final = 10
 """So many bytes are the same in all derived message ids of a lane."""
 
 
-def _crc_table() -> NDArray[np.uint32]:
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = np.where(table & 1, (table >> 1) ^ np.uint32(0xEDB88320), table >> 1)
-    return table
+def _crc_parts(low_bit: int) -> NDArray[np.uint32]:
+    """What 16 bits of an offset, written twice, change in a CRC of all: CRCs are linear."""
+
+    def change(bit: int) -> np.uint32:
+        value = (1 << bit).to_bytes(4, "big")
+        return np.uint32(zlib.crc32(value + value) ^ zlib.crc32(bytes(8)))
+
+    parts = np.zeros(1, dtype=np.uint32)
+    for bit in range(low_bit, low_bit + 16):
+        parts = np.concatenate([parts, parts ^ change(bit)])
+    return parts
 
 
-_CRC: Final = _crc_table()
+_CRC_LOW: Final = _crc_parts(0)
+_CRC_HIGH: Final = _crc_parts(16)
 
 
 def resolve(
@@ -203,10 +207,9 @@ def receipt_texts(head: bytes, offsets: NDArray[np.int64]) -> pa.Array:
     """
     tail = np.empty((len(offsets), receipt.RAW_BYTES - len(head)), dtype=np.uint8)
     tail[:, :4] = tail[:, 4:8] = offsets.astype(">u4").view(np.uint8).reshape(-1, 4)
-    crc = np.full(len(offsets), zlib.crc32(head) ^ 0xFFFFFFFF, dtype=np.uint32)
-    for at in range(8):
-        crc = _CRC[(crc ^ tail[:, at]) & 0xFF] ^ (crc >> np.uint32(8))
-    tail[:, 8:] = (crc ^ np.uint32(0xFFFFFFFF)).astype(">u4").view(np.uint8).reshape(-1, 4)
+    crc = _CRC_LOW[offsets & 0xFFFF] ^ _CRC_HIGH[offsets >> 16]
+    crc ^= np.uint32(zlib.crc32(head + bytes(8)))
+    tail[:, 8:] = crc.astype(">u4").view(np.uint8).reshape(-1, 4)
     return _base64_texts(head, tail)
 
 
@@ -276,15 +279,12 @@ def _base64_texts(head: bytes, tail: NDArray[np.uint8]) -> pa.Array:
     own = np.zeros((len(tail), -(-(rest + tail.shape[1]) // 3) * 3), dtype=np.uint8)
     own[:, :rest] = np.frombuffer(head[whole:], dtype=np.uint8)
     own[:, rest : rest + tail.shape[1]] = tail
-    one, two, three = own[:, 0::3], own[:, 1::3], own[:, 2::3]
     start = base64.urlsafe_b64encode(head[:whole])
-    text = np.empty((len(own), len(start) + own.shape[1] // 3 * 4), dtype=np.uint8)
+    ends = np.frombuffer(base64.urlsafe_b64encode(own.tobytes()), dtype=np.uint8)
+    text = np.empty((len(own), receipt.TEXT_LENGTH), dtype=np.uint8)
     text[:, : len(start)] = np.frombuffer(start, dtype=np.uint8)
-    text[:, len(start) :: 4] = _BASE64[one >> 2]
-    text[:, len(start) + 1 :: 4] = _BASE64[(one & 0x3) << 4 | two >> 4]
-    text[:, len(start) + 2 :: 4] = _BASE64[(two & 0xF) << 2 | three >> 6]
-    text[:, len(start) + 3 :: 4] = _BASE64[three & 0x3F]
-    return _texts(np.ascontiguousarray(text[:, : receipt.TEXT_LENGTH]))
+    text[:, len(start) :] = ends.reshape(len(own), -1)[:, : receipt.TEXT_LENGTH - len(start)]
+    return _texts(text)
 
 
 def _texts(characters: NDArray[np.uint8]) -> pa.Array:

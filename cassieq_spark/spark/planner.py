@@ -6,12 +6,12 @@ Holds I2, I4, I8: one claim per start offset, one plan per batch and run, acks b
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import DataLoss, LeaseLost
+from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import EMPTY, BucketNo
 from cassieq_spark.model.offset import LeasedRuns, SourceOffset
@@ -65,7 +65,8 @@ class Planner:
             give_up_after_s=options.max_batch_duration_s,
             is_settled_by_others=not self._acks,
         )
-        self._aside = ThreadPoolExecutor(1, thread_name_prefix="cassieq-ack")
+        self._aside = ThreadPoolExecutor(2, thread_name_prefix="cassieq-aside")
+        self._looking: Future[None] | None = None
         self.lag = Lag(lane, self._reader, options)
         self._patience = Patience(lane.clock)
         self._target_id: int | None = None
@@ -114,6 +115,9 @@ class Planner:
             {one.bucket: _ids_in(claimed, one.bucket) for one in claimed},
             until_us=min(one.lease.until_us for one in claimed),
         )
+        if _messages(claimed) >= limits.at_most or limits.at_most_bytes:
+            # There is more, it seems: look for it while Spark works on this batch.
+            self._looking = self._aside.submit(self._look_ahead, limits)
         return end.to_json()
 
     def aim_at_now(self) -> None:
@@ -173,7 +177,18 @@ class Planner:
             if aside is not None:
                 aside.result()
 
+    def _look_ahead(self, limits: Limits) -> None:
+        try:
+            self._reader.look_ahead(
+                limits.at_most, below_id=self._target_id, at_most_bytes=limits.at_most_bytes
+            )
+        except CassieqError as error:
+            event(_logger, "look_ahead_failed", queue=self.lane.queue, error=str(error))
+
     def _claim(self, limits: Limits) -> list[Claimed]:
+        if self._looking is not None:
+            self._looking.result()
+            self._looking = None
         if not self._reader.may_find():
             return []
         # To the target of AvailableNow nothing more comes: it would wait for ever.

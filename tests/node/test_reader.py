@@ -10,7 +10,7 @@ from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import SinkRef, Status
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
-from cassieq_spark.queue import seal
+from cassieq_spark.queue import life, seal
 from cassieq_spark.queue.reader import SEALS_PER_CALL
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.testing.faults import Fault
@@ -221,3 +221,58 @@ def test_p2_a_bucket_that_is_dropped_while_a_reader_looks_is_not_closed(door: Do
 
 def _is_one(claimed: list[object]) -> None:
     assert 1 == len(claimed)
+
+
+@pytest.mark.invariant("I2")
+def test_a_look_ahead_spares_the_next_get_its_look_and_nothing_else(door: Door) -> None:
+    for number in range(3):
+        door.put_batch(number, b"%d" % number, b"more")
+    reader = door.reader()
+    assert [b"0", b"more"] == door.bodies(reader.get(2))
+    reader.look_ahead(2)
+    before = door.session.counts["read_monoton"], door.session.counts["read_bucket"]
+    assert [b"1", b"more"] == door.bodies(reader.get(2))
+    assert before == (door.session.counts["read_monoton"], door.session.counts["read_bucket"])
+    assert [b"2", b"more"] == door.bodies(reader.get(2))
+    assert [] == reader.get(2)
+    assert door.lane.pointers().reader > 2
+
+
+@pytest.mark.invariant("I2")
+def test_what_a_look_ahead_has_seen_and_others_took_goes_to_nobody_twice(
+    open_door: OpenDoor,
+) -> None:
+    slow, quick = open_door(), open_door()
+    for number in range(3):
+        slow.put_batch(number, b"%d" % number, b"%d again" % number)
+    reader = slow.reader()
+    reader.look_ahead(3)
+    taken = quick.bodies(quick.reader().get(3))
+    assert [b"0", b"0 again", b"1"] == taken
+    found: list[bytes] = []
+    while some := slow.bodies(reader.get(3)):
+        found += some
+    assert [b"1 again", b"2", b"2 again"] == sorted(found)
+
+
+def test_a_look_ahead_of_something_else_or_of_long_ago_does_not_count(door: Door) -> None:
+    door.put_batch(0, b"a", b"b")
+    door.put_batch(1, b"c")
+    reader = door.reader(visibility_s=600)
+    reader.look_ahead(3)
+    before = door.session.counts["read_monoton"]
+    assert [b"a"] == door.bodies(reader.get(1))
+    reader.look_ahead(1)
+    door.clock.advance(60)
+    assert [b"b"] == door.bodies(reader.get(1))
+    assert before + 3 == door.session.counts["read_monoton"]
+
+
+@pytest.mark.invariant("I4")
+def test_what_was_purged_since_the_look_ahead_is_not_found(open_door: OpenDoor) -> None:
+    mine, other = open_door(), open_door()
+    mine.put_batch(0, b"a", b"b")
+    reader = mine.reader()
+    reader.look_ahead(2)
+    life.purge(other.lane)
+    assert [] == reader.get(2)

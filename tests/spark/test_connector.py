@@ -21,6 +21,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import ConnectorMissing
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.streams import bodies
+from tests.spark.children.connector_stops import A_BATCH, BATCHES
 
 if TYPE_CHECKING:
     from cassieq_spark import Client, Message
@@ -40,6 +41,7 @@ SCENARIOS = (
     "replays",
     "secret",
     "speculation",
+    "stops",
     "zombie",
 )
 
@@ -181,6 +183,19 @@ def test_p8_a_block_of_another_attempt_than_the_plans_fails_its_batch(door: Door
         assert "packed by another attempt" in failure
     assert [] == door.drained("attempt")
     assert {"writing"} == door.queue("attempt").stats().buckets.keys()
+
+
+@pytest.mark.invariant("I7")
+def test_a_driver_that_ends_at_every_statement_has_each_batch_in_the_queue_once(
+    door: Door,
+) -> None:
+    """Twenty ends of one query: sent or not, from its admission to its last visible bucket."""
+    said = door.said("stops")
+    assert {"runs": 20, "failures": 20, "at_the_end": 0} == {
+        name: said[name] for name in ("runs", "failures", "at_the_end")
+    }
+    assert ([], []) == (said["torn"], said["missed"])
+    assert bodies(0, BATCHES * A_BATCH) == door.bodies("stops")
 
 
 @pytest.mark.invariant("I5")

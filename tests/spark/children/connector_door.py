@@ -22,7 +22,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 import cassieq_spark
 from cassieq_spark.spark import connector
+from cassieq_spark.store import store
 from cassieq_spark.testing import wait_until
+from tests.spark.children import connector_stops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -191,15 +193,20 @@ def mapped_rows(function: Any) -> Patched:
     return Patched("message_rows", make)
 
 
-def before_save(act: Callable[[], None]) -> Patched:
+def around_save(before: Callable[[], None], after: Callable[[], None]) -> Patched:
     def make(save: Any) -> Any:
         def changed(rows: DataFrame, options: dict[str, str]) -> None:
-            act()
+            before()
             save(rows, options)
+            after()
 
         return changed
 
     return Patched("_save", make)
+
+
+def before_save(act: Callable[[], None]) -> Patched:
+    return around_save(act, lambda: None)
 
 
 # --- scenarios ------------------------------------------------------------------------------------
@@ -411,13 +418,28 @@ def secrets() -> None:
     put(numbered(0, 5), 0)
     with mapped_rows(failing):
         failure = failure_of(lambda: put(numbered(0, 5), 1))
-    store = spark._jsparkSession.sharedState().statusStore()
-    executions = store.executionsList()
+    status = spark._jsparkSession.sharedState().statusStore()
+    executions = status.executionsList()
     kept = [executions.apply(at) for at in range(executions.size())]
     text = "\n".join(
         one.physicalPlanDescription() + one.details() + str(one.modifiedConfigs()) for one in kept
     )
     say("secret", failure=failure, is_kept=SECRET in text, is_about_writes="AppendData" in text)
+
+
+def stops() -> None:
+    """See `connector_stops`."""
+    put = door("stops", chunk_messages=20)
+    notes = directory / "notes"
+    notes.mkdir()
+    said = connector_stops.run(
+        lambda: query_of("stops", put, files=connector_stops.BATCHES, rows=connector_stops.A_BATCH),
+        store.shared(put.options.connection).session,  # type: ignore[attr-defined]  # ours
+        client.queue(f"{prefix}.stops"),
+        notes,
+        around_save,
+    )
+    say("stops", **said)
 
 
 def nothing_is_left() -> None:
@@ -454,6 +476,7 @@ if __name__ == "__main__":
         refused,
         secrets,
         lost_block,
+        stops,
         nothing_is_left,
     ):
         if not only or scenario.__name__ in only:
