@@ -83,6 +83,7 @@ EVENTS: Final[dict[str, Event]] = {
     "look_ahead_failed": Event(
         level=logging.INFO,
         meaning="The next batch could not be looked for beside this one; it is looked for again.",
+    ),
     "messages_redriven": Event(
         level=logging.INFO,
         meaning="Messages went from a queue to the one that a redrive sent them to.",
