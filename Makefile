@@ -38,8 +38,17 @@ setup: $(INSTALLED)  ## Packages, Java 17 and the Cassandra jars, as far as they
 test: setup  ## All tests; TESTS='tests/unit -k receipt' for some
 	@$(WITH_JAVA) $(PYTHON) -m pytest --durations=10 $(TESTS)
 
+# Storms: so many seeds, one after the other; SEED=17 for one again, STORM_SECONDS=60 for longer ones.
+SEEDS ?= 5
+STORM_SECONDS ?= 15
+
 .PHONY: fault
-fault: setup  ## Only the tests that kill and stop processes, on one and three nodes
+fault: setup  ## Storms of faults on a ring of three; SEEDS=100 for a long run, SEED=17 for one again
+	@$(WITH_JAVA) $(PYTHON) -m tests.storm --seconds $(STORM_SECONDS) \
+		$(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+.PHONY: fault-tests
+fault-tests: setup  ## Only the tests that kill and stop processes, on one and three nodes
 	@$(WITH_JAVA) $(PYTHON) -m pytest --durations=10 -m fault $(TESTS)
 
 # What leans on the engine: its facts, replays, drains, stops, both sinks, verdicts, lag.
