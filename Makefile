@@ -76,12 +76,14 @@ bench: setup  ## The benchmarks, into bench/results
 	@$(WITH_JAVA) $(PYTHON) -m bench
 	@$(WITH_JAVA) $(PYTHON) -m bench.programs
 	@$(WITH_JAVA) $(PYTHON) -m bench.latency
+	@$(WITH_JAVA) $(PYTHON) -m bench.sinks
 
 .PHONY: bench-smoke
 bench-smoke: setup  ## Each benchmark small: does it run, do its counts agree
 	@$(WITH_JAVA) $(PYTHON) -m bench --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.programs --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.latency --smoke
+	@$(WITH_JAVA) $(PYTHON) -m bench.sinks --smoke
 
 .PHONY: lint
 lint: $(INSTALLED)  ## ruff: rules and format

@@ -104,8 +104,8 @@ def _round(number: int, raw: RawSide, sides: Sides, samples: Samples) -> None:
         samples.add("raw_read", raw.run("read", lanes[1], samples.messages))
 
 
-def spark_session(folder: str) -> SparkSession:
-    """As all benchmarks with Spark have it."""
+def spark_session(folder: str, **more: str) -> SparkSession:
+    """As all benchmarks with Spark have it, and more settings."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - after the environment is set
 
     log4j = (ROOT / "conf" / "log4j2.properties").as_uri()
@@ -122,6 +122,7 @@ def spark_session(folder: str) -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
         .config("spark.local.dir", f"{folder}/local")
+        .config(map=more)
         .getOrCreate()
     )
 

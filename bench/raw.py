@@ -23,9 +23,6 @@ from cassieq_spark.store import chunk
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-BODY_BYTES = 96
-CHUNK_MESSAGES = 1_000
-CHUNKS_PER_BUCKET = 10
 IN_FLIGHT = 8
 DISTINCT = 64
 """Payloads made before the clock runs; random bytes do not compress, so repeating them is fair."""
@@ -33,7 +30,32 @@ DISTINCT = 64
 _WRITE = """INSERT INTO {ks}.message (lane, bucket, first, part, count, parts, payload, enqueued_us)
     VALUES (?, ?, ?, 0, ?, 1, ?, ?)"""
 _READ = """SELECT first, part, count, parts, payload, due_us, enqueued_us FROM {ks}.message
-    WHERE lane = ? AND bucket = ? AND first >= 0 AND first <= 9999"""
+    WHERE lane = ? AND bucket = ?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is written: random bodies of one length, so many a row, so many rows a partition."""
+
+    body_bytes: int = 96
+    chunk_messages: int = 1_000
+    chunks_per_bucket: int = 10
+
+    @property
+    def bucket_messages(self) -> int:
+        """Messages a partition."""
+        return self.chunk_messages * self.chunks_per_bucket
+
+    def bodies(self, count: int, seed: int) -> pa.Array:
+        """``count`` random bodies, binary."""
+        data = np.random.default_rng(seed).bytes(count * self.body_bytes)
+        offsets = np.arange(count + 1, dtype=np.int32) * self.body_bytes
+        return pa.BinaryArray.from_buffers(
+            pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        )
+
+
+SMALL = Shape()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +65,19 @@ class Task:
     verb: str
     lane: uuid.UUID
     buckets: int
-
-
-def bodies(count: int, seed: int) -> pa.Array:
-    """``count`` random bodies, binary."""
-    data = np.random.default_rng(seed).bytes(count * BODY_BYTES)
-    offsets = np.arange(count + 1, dtype=np.int32) * BODY_BYTES
-    return pa.BinaryArray.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    )
+    shape: Shape
 
 
 class RawSide:
     """One client process with ``IN_FLIGHT`` statements under way."""
 
-    def __init__(self, *, port: int, keyspace: str, seed: int) -> None:
+    def __init__(self, *, port: int, keyspace: str, seed: int, shape: Shape = SMALL) -> None:
+        self._shape = shape
         spawn = multiprocessing.get_context("spawn")
         self._end, there = spawn.Pipe()
-        self._worker = spawn.Process(target=_work, args=(there, port, keyspace, seed), daemon=True)
+        self._worker = spawn.Process(
+            target=_work, args=(there, port, keyspace, seed, shape), daemon=True
+        )
         self._worker.start()
         self._end.recv()
 
@@ -71,7 +88,8 @@ class RawSide:
             RuntimeError: A count is off.
         """
         began = perf_counter()
-        self._end.send(Task(verb, lane, messages // (CHUNK_MESSAGES * CHUNKS_PER_BUCKET)))
+        buckets = messages // self._shape.bucket_messages
+        self._end.send(Task(verb, lane, buckets, self._shape))
         done = self._end.recv()
         took = perf_counter() - began
         if done != messages:
@@ -90,7 +108,7 @@ class RawSide:
             self._worker.kill()
 
 
-def _work(end: Connection, port: int, keyspace: str, seed: int) -> None:
+def _work(end: Connection, port: int, keyspace: str, seed: int, shape: Shape) -> None:
     profile = ExecutionProfile(
         load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy("datacenter1")),
         consistency_level=ConsistencyLevel.QUORUM,
@@ -112,7 +130,7 @@ def _work(end: Connection, port: int, keyspace: str, seed: int) -> None:
     payloads = [
         chunk.encode(
             pa.RecordBatch.from_arrays(
-                [bodies(CHUNK_MESSAGES, seed * DISTINCT + at)], names=["body"]
+                [shape.bodies(shape.chunk_messages, seed * DISTINCT + at)], names=["body"]
             )
         )
         for at in range(DISTINCT)
@@ -129,14 +147,15 @@ def _work(end: Connection, port: int, keyspace: str, seed: int) -> None:
 def _write(session: Any, statement: Any, payloads: list[bytes], task: Task) -> int:
     sent: deque[Any] = deque()
     count = 0
+    each = task.shape.chunk_messages
     for bucket in range(task.buckets):
-        for at in range(CHUNKS_PER_BUCKET):
+        for at in range(task.shape.chunks_per_bucket):
             if len(sent) >= IN_FLIGHT:
                 sent.popleft().result()
-            payload = payloads[(bucket * CHUNKS_PER_BUCKET + at) % DISTINCT]
-            params = (task.lane, bucket, at * CHUNK_MESSAGES, CHUNK_MESSAGES, payload, 1)
+            payload = payloads[(bucket * task.shape.chunks_per_bucket + at) % DISTINCT]
+            params = (task.lane, bucket, at * each, each, payload, 1)
             sent.append(session.execute_async(statement, params))
-            count += CHUNK_MESSAGES
+            count += each
     while sent:
         sent.popleft().result()
     return count

@@ -147,7 +147,7 @@ class Sides:
         def make(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 first = batch.column(0)[0].as_py()
-                made = raw.bodies(batch.num_rows, seed + first)
+                made = raw.SMALL.bodies(batch.num_rows, seed + first)
                 yield pa.RecordBatch.from_arrays([made], names=["body"])
 
         frame = (

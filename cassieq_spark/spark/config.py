@@ -17,6 +17,10 @@ CONNECTOR: Final = "com.datastax.spark:spark-cassandra-connector_2.13:3.5.1"
 """The Maven coordinates of what was tested, on Spark 4.3.0, as a plain data source. Its
 `CassandraSparkExtensions` do not load there (NoSuchMethodError): never set them."""
 
+BATCH_BYTES: Final = ("spark.sql.execution.arrow.maxBytesPerBatch", "8m")
+"""What Spark hands to a Python worker at once. By default 64 MB: with large bodies a worker then
+holds some 300 MB of them, the batch before, this one, and its way in (measured, 4.3.0)."""
+
 FORMAT: Final = "org.apache.spark.sql.cassandra"
 
 PREFIX: Final = "spark.cassandra."
@@ -74,6 +78,8 @@ def spark_config(
 ) -> dict[str, str]:
     """What a Spark session needs for `foreach_batch`, as ``SparkSession.builder.config(map=...)``.
 
+    And what bounds the memory of Python workers that put large bodies, by either door.
+
     Pure: nothing is looked up and nobody is connected to. `foreach_batch` gives host, login and
     consistency with each write; they are here for a program's own use of the connector too. What
     only this can set is the connector itself, and TLS.
@@ -113,6 +119,7 @@ def spark_config(
     check_tls(connection, tls)
     return {
         "spark.jars.packages": CONNECTOR,
+        **dict([BATCH_BYTES]),
         **_reach(connection, connection.datacenter),
         f"{PREFIX}input.consistency.level": "LOCAL_QUORUM",
         _CONSISTENCY: "LOCAL_QUORUM",

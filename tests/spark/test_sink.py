@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import SinkFenced
@@ -330,3 +331,34 @@ def test_messages_with_one_id_are_messages_each(streams: Streams) -> None:
     rows = streams.look().collect()
     assert bodies(0, 40) == bodies_of(rows)
     assert {one} == {row.message_id for row in rows}
+
+
+@pytest.mark.invariant("I6")
+def test_batches_of_one_sink_keep_their_order_and_their_query_can_count_what_it_puts(
+    streams: Streams,
+) -> None:
+    files, per_batch = streams.directory / "files", 50
+    streams.numbered(0, 4 * per_batch).repartitionByRange(4, "body").write.parquet(str(files))
+    frame = streams.spark.readStream.schema("body binary").option("maxFilesPerTrigger", 1)
+    counted = frame.parquet(str(files)).observe(
+        "put", F.count("body").alias("messages"), F.sum(F.octet_length("body")).alias("bytes")
+    )
+    query = (
+        counted.writeStream.format("cassieq")
+        .options(**streams.options)
+        .option("checkpointLocation", str(streams.checkpoint()))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    observed = [one.observedMetrics["put"] for one in query.recentProgress if one.numInputRows]
+
+    rows = streams.look().orderBy("id").collect()
+    assert 4 * per_batch == len(rows) == sum(one.messages for one in observed)
+    at = 0
+    for one in observed:
+        some = rows[at : at + one.messages]
+        assert one.bytes == sum(len(row.body) for row in some)
+        # Each batch has buckets of its own, and those of the next come behind them.
+        assert rows[at - 1].bucket < some[0].bucket or at == 0
+        at += one.messages

@@ -106,6 +106,7 @@ def test_a_session_gets_the_connector_and_how_to_reach_the_cluster() -> None:
     found = cassieq.spark_config(NODES, datacenter="dc1", username="u", password="p")  # noqa: S106 - a test's
     assert {
         "spark.jars.packages": "com.datastax.spark:spark-cassandra-connector_2.13:3.5.1",
+        "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
         "spark.cassandra.connection.host": "10.0.0.1:9142,[fd00::2]:9042",
         "spark.cassandra.connection.localDC": "dc1",
         "spark.cassandra.auth.username": "u",
