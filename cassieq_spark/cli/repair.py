@@ -6,10 +6,19 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from cassieq_spark.cli.exits import FAILED
 from cassieq_spark.cli.flags import connected
-from cassieq_spark.cli.output import Json, print_json, print_note, print_result, print_rows
+from cassieq_spark.cli.output import (
+    Json,
+    print_json,
+    print_note,
+    print_result,
+    print_rows,
+    show_text,
+)
 from cassieq_spark.cli.settings import Connection
 from cassieq_spark.errors import UsageError
 
@@ -76,8 +85,19 @@ def is_for_a_program() -> bool:
 
 
 def _show_queues(report: dict[str, Any]) -> None:
+    """A row each: for a person what was done, for a program every column, also of zeros."""
     found = report["queues"]
     titles = [name for name in found[0] if name != "problems"] if found else ["queue"]
-    print_rows(titles, [[one[name] for name in titles] for one in found])
+    if is_for_a_program():
+        print_rows(titles, [[one[name] for name in titles] for one in found])
+    else:
+        console = Console()
+        told = [name for name in titles if any(one[name] for one in found)]
+        table = Table(title="repair" if len(told) > 1 else "repair: nothing was to be done")
+        for name in told:
+            table.add_column(name, justify="left" if name == "queue" else "right")
+        for one in found:
+            table.add_row(*(show_text(str(one[name])) for name in told))
+        console.print(table)
     for name in report["deletions_finished"]:
         typer.echo(f"deletion of {name} finished")

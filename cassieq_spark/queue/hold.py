@@ -97,8 +97,10 @@ def update(
         revision = new_revision()
         lane.store.overlays.write(lane.lane_id, receipt.bucket, receipt.first, revision, body)
     new_id = new_uuid()
+    made: Lease | None = None
 
     def change(row: Bucket) -> Bucket | None:
+        nonlocal made
         if row.lease(new_id) is not None or (
             revision is not None and (receipt.first, revision) in row.revisions
         ):
@@ -114,6 +116,7 @@ def update(
             until_us=until_us,
             now_us=now_us,
         )
+        made = new.lease(new_id)
         if gives_back:
             new = rules.release(new, {new_id: None}, now_us=now_us)
         hint_returns(lane, receipt.bucket, new, runs_of(receipt))
@@ -122,7 +125,9 @@ def update(
     now = lane.change_bucket(receipt.bucket, change)
     if now is None:
         raise expired(lane, [receipt])
-    return Updated(lease=now.value.lease(new_id))
+    # The row is as others have left it, where an answer was lost: the lease may have run out and be
+    # somebody's next delivery. Then the update has happened, and its receipt is stale.
+    return Updated(lease=None if gives_back else now.value.lease(new_id) or made)
 
 
 def expired(lane: Lane, refused: Sequence[Receipt]) -> ReceiptExpired:

@@ -389,3 +389,24 @@ def test_an_lwt_whose_answer_is_lost_is_settled_and_takes_effect_once(
         assert (1 if loss is Loss.LATE else 0) == faults.land()
         assert "to do" not in str(faults)
     one.check(both, state, result)
+
+
+@pytest.mark.invariant("I3")
+def test_an_update_that_was_answered_after_its_lease_was_claimed_again_gives_a_stale_receipt(
+    both: Both,
+) -> None:
+    """Not none at all, as if it had been given back: such a message spoils the ack of a list."""
+    got = three_got(both)
+    both.mine.faults.plan("update_bucket", Fault.TIMEOUT_AFTER)
+
+    def others_claim() -> None:
+        both.advance(60)
+        assert 3 == len(both.other.queue.get(10, visibility_timeout=3_600))
+
+    both.mine.faults.before("update_bucket", others_claim, after=1)
+    with both.mine.faults.on(both.mine.session):
+        updated = both.queue.update(got[0], body=b"new")
+    assert b"new" == updated.body
+    with pytest.raises(ReceiptExpired) as refused:
+        both.queue.ack([updated])
+    assert (updated.receipt,) == refused.value.refused

@@ -16,9 +16,11 @@ from cassieq_spark.cli.lines import batches
 from cassieq_spark.cli.load import Load
 from cassieq_spark.cli.messages import get_unless
 from cassieq_spark.cli.output import print_result, print_rows, show_text
+from cassieq_spark.cli.repair import show
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import BodyInvalid
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
+from cassieq_spark.repair.report import QueueRepair, RepairReport
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.message import Message
@@ -203,3 +205,25 @@ def test_a_summary_of_nothing_has_no_percentiles() -> None:
         "messages_per_s": 0.0,
         "put_ms": {},
     } == load.summary("put")
+
+
+def test_a_person_sees_what_a_repair_did_as_a_table_and_a_program_every_column(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = [QueueRepair(queue="orders", dropped=12), QueueRepair(queue="mail", sinks_ended=1)]
+    report = RepairReport(queues=done)
+
+    assert not show(report, as_json=False)
+    titles, *rows = capsys.readouterr().out.splitlines()
+    assert {"queue", "moved_dead", "dropped"} <= set(titles.split())
+    assert ["orders", "mail"] == [row.split()[0] for row in rows]
+
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert not show(report, as_json=False)
+    table = capsys.readouterr().out
+    assert "moved_dead" not in table
+    assert [["orders", "0", "12"], ["mail", "1", "0"]] == [
+        [cell.strip() for cell in line.strip("│\n").split("│")]
+        for line in table.splitlines()
+        if line.startswith("│")
+    ]
