@@ -1,0 +1,47 @@
+"""Storms on the ring of three: producers, consumers, a Spark source, both sinks and repair at once,
+while nodes, drivers, workers and clocks are hurt by a schedule that is drawn from a seed.
+
+A red seed is run again by ``python -m tests.storm --seed N --seconds 15``; docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cassieq_spark.entropy import generator
+from tests.fixtures.processes import SEED_VARIABLE
+from tests.storm.run import storms
+from tests.storm.stage import REPAIR_JOB_EVERY, Stage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cassieq_spark.testing import EmbeddedCassandra
+
+SEEDS = 5
+SECONDS = 15.0
+
+
+@pytest.mark.timeout(1_200)
+@pytest.mark.invariant("I1")
+@pytest.mark.invariant("I2")
+@pytest.mark.invariant("I4")
+@pytest.mark.invariant("I7")
+@pytest.mark.invariant("I8")
+@pytest.mark.invariant("I10")
+def test_nothing_is_lost_doubled_torn_or_seen_again_in_five_storms(
+    ring: EmbeddedCassandra, tmp_path: Path
+) -> None:
+    """Five in a row: one of them has the repair job in it."""
+    assert SEEDS > REPAIR_JOB_EVERY
+    given = os.environ.get(SEED_VARIABLE)
+    drawn = 1 if os.environ.get("CI") else generator().randrange(1 << 20)
+    first = drawn if given is None else int(given)
+    with Stage(ring, tmp_path) as stage:
+        reports = storms(stage, range(first, first + SEEDS), SECONDS)
+    assert [] == [str(report) for report in reports if report.anomalies]
+    for report in reports:
+        assert {"puts", "acks", "sink batches", "source batches"} <= set(+report.counts)

@@ -1,0 +1,85 @@
+"""After a storm: everything is drained and repaired, and the tables are looked through."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import StoreError
+from cassieq_spark.repair.verify import verify
+from tests.storm.checker import Anomaly
+from tests.storm.children.consumer import Consumer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import cassieq_spark as cassieq
+    from cassieq_spark.queue.look import QueueStats
+    from tests.storm.history import Recorder
+
+LONGEST_S: Final = 90.0
+"""Leases, delays and silent transactions of a storm are over after a few seconds."""
+
+HOLD_S: Final = 5.0
+AT_ONCE: Final = 500
+UNDECIDED: Final = frozenset({"sealing", "writing", "prepared"})
+
+
+def drain(client: cassieq.Client, queues: list[str], record: Recorder) -> list[Anomaly]:
+    """Take all there is, and repair, until nothing is left and nothing is half done."""
+    clock = SystemClock()
+    until_s = clock.monotonic() + LONGEST_S
+    consumers = [Consumer(client.queue(name), record) for name in queues]
+    rests: dict[str, str] = {}
+    while clock.monotonic() < until_s:
+        try:
+            for consumer in consumers:
+                while messages := consumer.get(AT_ONCE, HOLD_S, 0.0):
+                    consumer.ack(messages)
+            rests = _rests(client, queues)
+        except StoreError as error:
+            record.say("failed", error=str(error))
+            continue
+        if not rests:
+            return []
+        clock.wait(0.1)
+    return [
+        Anomaly(kind="stuck", what=f"{name} is not empty after {LONGEST_S:g} s: {rest}")
+        for name, rest in rests.items()
+    ]
+
+
+def _rests(client: cassieq.Client, queues: list[str]) -> dict[str, str]:
+    """What is left of each queue; a pass may move the dead into one that was empty."""
+    found: dict[str, str] = {}
+    for name in queues:
+        report = client.repair(name)
+        moved = sum(one.moved_dead + one.marked_dead for one in report.queues)
+        problems = [problem for one in report.queues for problem in one.problems]
+        stats = client.queue(name).stats()
+        if moved or problems or not is_done(stats):
+            found[name] = f"{stats}, moved {moved}, problems {problems}"
+    return found
+
+
+def is_done(stats: QueueStats) -> bool:
+    """No message, and no bucket that somebody has yet to decide about."""
+    messages = stats.visible + stats.invisible + stats.delayed + stats.dead
+    return messages == 0 and not UNDECIDED & {
+        name for name, number in stats.buckets.items() if number
+    }
+
+
+def look_through(client: cassieq.Client, queues: list[str]) -> list[Anomaly]:
+    """What ``cassieq verify`` finds in the tables."""
+    lanes = [client.queue(name)._lane for name in queues]
+    verdict = verify(client._store, lanes)
+    return [
+        Anomaly(kind="tables", what=f"{one.queue} bucket {one.bucket}: {one.kind}: {one.what}")
+        for one in verdict.findings
+    ]
+
+
+def committed_batches(checkpoint: Path) -> list[int]:
+    """The batches of Spark's commit log."""
+    return sorted(int(file.name) for file in checkpoint.glob("commits/*") if file.name.isdigit())

@@ -1,0 +1,217 @@
+"""A Spark driver that runs a storm's queries, and starts each again that ends by an error.
+
+    source      the queue -> foreachBatch, which writes down what it was given
+    arrow       numbered rows -> format("cassieq_storm"), the Arrow door
+    connector   numbered rows -> foreachBatch, the connector's door
+
+Told what to do by lines of JSON on standard input, until that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SINKS: Final = ("arrow", "connector")
+QUERIES: Final = ("source", *SINKS)
+ROWS_PER_BATCH: Final = 60
+EVERY: Final = "3 seconds"
+"""Each batch starts up to four Python processes, of half a second of a core each."""
+
+STOPPED: Final = b"STOPPED\n"
+JARS: Final = "jars"
+"""Where the first driver writes which files the connector is: those after it look for none."""
+
+POLL_S: Final = 0.2
+PAUSE_S: Final = 0.5
+
+
+def say(line: str) -> None:
+    """Whole, past all buffers."""
+    os.write(1, f"{line}\n".encode())
+
+
+def build_session(contact_points: str, directory: Path) -> SparkSession:
+    """Two cores; a task that dies with its worker is run again."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - the runner imports names from here
+
+    import cassieq_spark  # noqa: PLC0415 - as above
+
+    log4j = os.environ["STORM_LOG4J"]
+    settings = cassieq_spark.spark_config(contact_points)
+    known = directory / JARS
+    if known.exists():
+        del settings["spark.jars.packages"]
+        settings["spark.jars"] = known.read_text("utf-8")
+    spark = (
+        SparkSession.builder.master("local[2,3]")
+        .appName("cassieq storm")
+        .config(map={**settings})
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j}")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .config("spark.local.dir", str(directory / "local"))
+        .getOrCreate()
+    )
+    if not known.exists():
+        whole = known.with_suffix(".new")
+        whole.write_text(spark.conf.get("spark.jars") or "", "utf-8")
+        whole.rename(known)  # it may be killed at any moment
+    return spark
+
+
+def end_of(checkpoint: Path, batch: int) -> dict[str, Any]:
+    """The source's offset that Spark has logged for this batch, before it is run."""
+    lines = (checkpoint / "offsets" / str(batch)).read_text("utf-8").splitlines()
+    end: dict[str, Any] = json.loads(lines[-1])
+    return end
+
+
+class Queries:
+    """The three of one seed."""
+
+    def __init__(self, spark: SparkSession, options: dict[str, str], directory: Path) -> None:
+        from tests.storm.history import Recorder  # noqa: PLC0415 - as in build_session
+
+        self._spark = spark
+        self._options = options
+        self._directory = directory
+        self._record = Recorder(directory, "driver")
+        self._is_over = threading.Event()
+        starts: dict[str, Callable[[], StreamingQuery]] = {
+            "source": self._source,
+            "arrow": self._arrow,
+            "connector": self._connector,
+        }
+        self._threads = [
+            threading.Thread(target=self._keep, args=(name, start), name=name, daemon=True)
+            for name, start in starts.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """All of them."""
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+        self._record.close()
+
+    def _keep(self, name: str, start: Callable[[], StreamingQuery]) -> None:
+        # Makes the session active in this thread: without, it knows no Python data source.
+        self._spark.createDataFrame([], "id long")
+        while not self._is_over.is_set():
+            try:
+                query = start()
+                while query.isActive and not self._is_over.wait(POLL_S):
+                    pass
+                query.stop()
+                query.awaitTermination()  # raises what has ended it
+            except Exception as error:  # noqa: BLE001 - whatever it was, the query starts again
+                self._record.say("failed", query=name, error=str(error)[:3_000])
+            self._is_over.wait(PAUSE_S)
+
+    def _source(self) -> StreamingQuery:
+        from tests.storm.doors import DIRECTORY, FORMAT, HOLD_S  # noqa: PLC0415 - as above
+
+        frame = (
+            self._spark.readStream.format(FORMAT)
+            .options(**self._options)
+            .option(DIRECTORY, str(self._directory))
+            .option("visibilityTimeout", f"{HOLD_S:g}s")
+            .option("maxMessagesPerTrigger", "120")
+            .load()
+            .select("id", "body", "delivery_count")
+        )
+        return self._started("source", frame.writeStream.foreachBatch(self._note))
+
+    def _note(self, frame: DataFrame, batch: int) -> None:
+        """Write down what it was given."""
+        from tests.storm.children.consumer import key_of  # noqa: PLC0415 - as above
+
+        run = frame.sparkSession.sparkContext.getLocalProperty("spark.jobGroup.id")
+        named = sorted(
+            (key_of(bytes(row.body)), row.id, row.delivery_count) for row in frame.collect()
+        )
+        about: dict[str, Any] = {"stream": "source", "batch": batch, "run": run}
+        seq = end_of(self._directory / "source", batch)["seq"]
+        self._record.say("rows", queue=self._options["queue"], named=named, seq=seq, **about)
+        self._record.say("done", **about)
+
+    def _numbered(self, sink: str) -> DataFrame:
+        """The same rows in each batch of that number, whoever asks."""
+        return (
+            self._spark.readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", ROWS_PER_BATCH)
+            .option("numPartitions", 2)
+            .load()
+            .selectExpr(f"cast(concat('{sink}:', value) as binary) as body")
+        )
+
+    def _arrow(self) -> StreamingQuery:
+        from tests.storm.doors import FORMAT  # noqa: PLC0415 - as above
+
+        writer = self._numbered("arrow").writeStream.format(FORMAT).options(**self._options)
+        return self._started("arrow", writer)
+
+    def _connector(self) -> StreamingQuery:
+        import cassieq_spark  # noqa: PLC0415 - as above
+
+        door = cassieq_spark.foreach_batch(
+            queue=self._options["queue"],
+            contact_points=self._options["contactPoints"],
+            keyspace=self._options["keyspace"],
+        )
+        writer = self._numbered("connector").writeStream.foreachBatch(door)
+        return self._started("connector", writer)
+
+    def _started(self, name: str, writer: Any) -> StreamingQuery:
+        checkpoint = str(self._directory / name)
+        query: StreamingQuery = (
+            writer.option("checkpointLocation", checkpoint).trigger(processingTime=EVERY).start()
+        )
+        return query
+
+
+def main(contact_points: str, keyspace: str, directory: str) -> None:
+    """Until standard input ends."""
+    from tests.storm.doors import StormSource  # noqa: PLC0415 - it installs the dials
+
+    spark = build_session(contact_points, Path(directory))
+    spark.dataSource.register(StormSource)
+    spark.range(1).selectExpr("id").collect()
+    say("READY")
+    running: Queries | None = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request["do"] == "start" and running is None:
+            options = {
+                "contactPoints": contact_points,
+                "keyspace": keyspace,
+                "queue": request["queue"],
+            }
+            running = Queries(spark, options, Path(request["directory"]))
+        elif request["do"] == "stop":
+            if running is not None:
+                running.stop()
+                running = None
+            say(STOPPED.decode().strip())
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,334 @@
+"""The judge of storms refuses a history that must not be, and lets pass what a fault explains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.storm.checker import KINDS, check, count, told
+
+Q, DEAD = "q", "q.dead"
+Line = tuple[float, str, str, dict[str, Any]]
+
+
+def history(*lines: Line) -> list[dict[str, Any]]:
+    """(at, who, what, fields) each."""
+    return [{"at": at, "who": who, "what": what, **fields} for at, who, what, fields in lines]
+
+
+def put(at: float, key: str, *, delay: int = 0, says: str | None = "stored") -> list[Line]:
+    """A put of one message; ``says`` None: nobody knows."""
+    op = f"put.{key}"
+    lines: list[Line] = [(at, "p", "puts", {"op": op, "keys": [key], "delay": delay})]
+    if says is not None:
+        ends: dict[str, Any] = {"op": op, "stored": [], "unknown": []}
+        if says != "refused":
+            ends[says] = [key]
+        lines.append((at + 0.1, "p", "put", ends))
+    return lines
+
+
+def got(
+    at: float,
+    key: str,
+    n: int = 1,
+    *,
+    who: str = "a",
+    id_: int = 7,
+    hold: float = 3,
+    queue: str = Q,
+) -> Line:
+    """A get that began half a second before it returned."""
+    named = [[key, id_, n]]
+    return (at, who, "got", {"begun": at - 0.5, "queue": queue, "hold": hold, "named": named})
+
+
+def ack(
+    at: float,
+    key: str,
+    n: int = 1,
+    *,
+    says: str | None = "acked",
+    id_: int = 7,
+    queue: str = Q,
+) -> list[Line]:
+    """An ack of one delivery; ``says`` None: it was not answered."""
+    op = f"ack.{queue}.{id_}.{n}.{at}"
+    lines: list[Line] = [(at, "a", "acks", {"op": op, "queue": queue, "named": [[key, id_, n]]})]
+    if says is not None:
+        lines.append((at + 0.1, "a", "acked", {"op": op, "verdicts": [says]}))
+    return lines
+
+
+def extend(at: float, key: str, hold: float, *, is_heard: bool = True) -> list[Line]:
+    op = f"extend.{key}.{at}"
+    fields = {"op": op, "queue": Q, "named": [[key, 7, 1]], "hold": hold}
+    lines: list[Line] = [(at, "a", "extends", fields)]
+    return [*lines, (at + 0.1, "a", "extended", {"op": op})] if is_heard else lines
+
+
+def gives(at: float, key: str, n: int = 1) -> Line:
+    return (at, "a", "gives", {"queue": Q, "named": [[key, 7, n]]})
+
+
+def leased(at: float, hold: float = 3) -> Line:
+    return (at, "planner", "leased", {"begun": at, "stream": "s", "seq": 1, "hold": hold})
+
+
+def rows(at: float, *keys: str, run: str = "r1", first_id: int = 7) -> Line:
+    """Of batch 0, whose offset has number 1."""
+    named = [[key, first_id + at_, 1] for at_, key in enumerate(keys)]
+    fields = {"stream": "s", "batch": 0, "seq": 1, "run": run, "queue": Q, "named": named}
+    return (at, "driver", "rows", fields)
+
+
+def done(at: float, *, run: str = "r1") -> Line:
+    return (at, "driver", "done", {"stream": "s", "batch": 0, "run": run})
+
+
+def settled(at: float, seq: int) -> Line:
+    return (at, "planner", "settled", {"stream": "s", "seq": seq})
+
+
+def sink(batches: list[int], size: int = 2) -> Line:
+    return (99, "runner", "committed", {"sink": "k", "batches": batches, "rows": size})
+
+
+def sink_rows(*numbers: int) -> list[Line]:
+    """Rows of sink ``k``, got and acked: row n is at id n."""
+    lines: list[Line] = []
+    for number in numbers:
+        lines.append(got(10, f"k:{number}", id_=number))
+        lines += ack(11, f"k:{number}", id_=number)
+    return lines
+
+
+CLEAN: dict[str, list[Line]] = {
+    "put, got, acked": [*put(0, "m"), got(2, "m"), *ack(3, "m")],
+    "put unheard, never seen": put(0, "m", says=None),
+    "put ambiguous, seen": [*put(0, "m", says="unknown"), got(2, "m"), *ack(3, "m")],
+    "put refused, never seen": put(0, "m", says="refused"),
+    "ack unanswered, gone": [*put(0, "m"), got(2, "m"), *ack(3, "m", says=None)],
+    "ack unanswered, back": [
+        *put(0, "m"),
+        got(2, "m"),
+        *ack(3, "m", says=None),
+        got(6, "m", 2),
+        *ack(7, "m", 2),
+    ],
+    "stale, and acked by the next": [
+        *put(0, "m"),
+        got(2, "m"),
+        got(6, "m", 2, who="b"),
+        *ack(6.5, "m", says="stale"),
+        *ack(7, "m", 2),
+    ],
+    "forgotten, back after its lease": [
+        *put(0, "m"),
+        got(2, "m"),
+        got(4.6, "m", 2),
+        *ack(5, "m", 2),
+    ],
+    "given back, got at once": [
+        *put(0, "m"),
+        got(2, "m"),
+        gives(2.1, "m"),
+        got(2.2, "m", 2),
+        *ack(3, "m", 2),
+    ],
+    "shortened, not known whether": [
+        *put(0, "m"),
+        got(2, "m", hold=60),
+        *extend(3, "m", 1, is_heard=False),
+        got(5, "m", 2),
+        *ack(6, "m", 2),
+    ],
+    "a delivery that nobody saw": [*put(0, "m"), got(2, "m"), got(9, "m", 3), *ack(10, "m", 3)],
+    "dead, and acked as a letter": [
+        *put(0, "m"),
+        got(2, "m"),
+        got(9, "m", queue=DEAD, id_=1),
+        *ack(10, "m", queue=DEAD, id_=1),
+    ],
+    "delayed": [*put(0, "m", delay=3), got(3.5, "m"), *ack(4, "m")],
+    "a batch, replayed after a kill": [
+        *put(0, "m"),
+        leased(1),
+        rows(2, "m"),
+        leased(8),
+        rows(9, "m", run="r2"),
+        done(9.5, run="r2"),
+        settled(10, 1),
+    ],
+    "a replay that has lost a lease": [
+        *put(0, "m"),
+        *put(0, "n"),
+        leased(1),
+        rows(2, "m", "n"),
+        got(6, "n", 2, id_=8),
+        *ack(6.1, "n", 2, id_=8),
+        leased(8),
+        rows(9, "m", run="r2"),
+        done(9.5, run="r2"),
+    ],
+    "a sink's batches, the last one not in the log": [*sink_rows(0, 1, 2, 3), sink([0])],
+    "a sink's batch that never was": [*sink_rows(0, 1), sink([0])],
+}
+
+
+@pytest.mark.parametrize("case", CLEAN)
+def test_a_history_in_which_all_promises_hold_is_found_clean(case: str) -> None:
+    assert [] == check(sorted_by_time(CLEAN[case]), dead_letters=DEAD)
+
+
+RED: dict[str, tuple[str, list[Line]]] = {
+    "never seen": ("lost", put(0, "m")),
+    "seen, never acked": ("lost", [*put(0, "m"), got(2, "m")]),
+    "only a stale ack": ("lost", [*put(0, "m"), got(2, "m"), *ack(3, "m", says="stale")]),
+    "said to be acked before, and nobody did": (
+        "lost",
+        [*put(0, "m"), got(2, "m"), *ack(3, "m", says="already_acked")],
+    ),
+    "in a batch whose call never returned": ("lost", [*put(0, "m"), leased(1), rows(2, "m")]),
+    "a row of a committed batch": (
+        "lost",
+        [got(1, "k:0", id_=0), *ack(2, "k:0", id_=0), sink([0])],
+    ),
+    "acked and seen again": (
+        "resurrected",
+        [*put(0, "m"), got(2, "m"), *ack(3, "m"), got(9, "m", 2), *ack(10, "m", 2)],
+    ),
+    "acked and a dead letter": (
+        "resurrected",
+        [
+            *put(0, "m"),
+            got(2, "m"),
+            *ack(3, "m"),
+            got(9, "m", queue=DEAD, id_=1),
+            *ack(10, "m", queue=DEAD, id_=1),
+        ],
+    ),
+    "a batch was acked, and one of its rows is back": (
+        "resurrected",
+        [
+            *put(0, "m"),
+            leased(1),
+            rows(2, "m"),
+            done(2.1),
+            settled(3, 1),
+            got(9, "m", 2),
+            *ack(10, "m", 2),
+        ],
+    ),
+    "the same delivery twice": (
+        "two_leases",
+        [*put(0, "m"), got(2, "m"), got(9, "m", who="b"), *ack(10, "m")],
+    ),
+    "the next one too early": (
+        "two_leases",
+        [*put(0, "m"), got(2, "m"), got(4.4, "m", 2, who="b"), *ack(5, "m", 2)],
+    ),
+    "an extended one taken": (
+        "two_leases",
+        [*put(0, "m"), got(2, "m"), *extend(3, "m", 60), got(9, "m", 2), *ack(10, "m", 2)],
+    ),
+    "from under a batch": (
+        "two_leases",
+        [
+            *put(0, "m"),
+            leased(1),
+            rows(2, "m"),
+            got(3.9, "m", 2),
+            *ack(5, "m", 2),
+        ],
+    ),
+    "a batch took what a consumer held": (
+        "two_leases",
+        [*put(0, "m"), got(2, "m", 1, hold=60), leased(4), rows(5, "m"), done(6)],
+    ),
+    "a torn batch": ("batch", [*sink_rows(0, 1, 2), sink([0])]),
+    "a batch that is there twice": (
+        "batch",
+        [*sink_rows(0, 1), got(20, "k:0", id_=5), *ack(21, "k:0", id_=5), sink([0])],
+    ),
+    "a replay with another row": (
+        "batch",
+        [
+            *put(0, "m"),
+            *put(0, "n"),
+            leased(1),
+            rows(2, "m"),
+            leased(8),
+            rows(9, "m", "n", run="r2"),
+            done(9.5, run="r2"),
+        ],
+    ),
+    "another body under the same id": (
+        "batch",
+        [*put(0, "m"), *put(0, "n"), leased(1), rows(2, "m"), done(2.1), rows(3, "n"), done(3.1)],
+    ),
+    "fewer rows within a run": (
+        "batch",
+        [*put(0, "m"), *put(0, "n"), leased(1), rows(2, "m", "n"), done(3), rows(4, "m"), done(5)],
+    ),
+    "nobody put it": ("unexpected", [got(2, "m"), *ack(3, "m")]),
+    "refused and there": (
+        "unexpected",
+        [*put(0, "m", says="refused"), got(2, "m"), *ack(3, "m")],
+    ),
+    "stored twice": (
+        "unexpected",
+        [*put(0, "m"), got(2, "m"), *ack(3, "m"), got(2, "m", id_=8), *ack(3, "m", id_=8)],
+    ),
+    "before its delay is over": (
+        "unexpected",
+        [*put(0, "m", delay=3), got(2.9, "m"), *ack(3, "m")],
+    ),
+    "back from the dead": (
+        "unexpected",
+        [
+            *put(0, "m"),
+            got(2, "m"),
+            got(5, "m", queue=DEAD, id_=1),
+            *ack(5.5, "m", queue=DEAD, id_=1),
+            got(9, "m", 2),
+            *ack(10, "m", 2, says="stale"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RED)
+def test_a_history_that_must_not_be_is_refused_and_named(case: str) -> None:
+    kind, lines = RED[case]
+    found = check(sorted_by_time(lines), dead_letters=DEAD)
+    assert {kind} <= {anomaly.kind for anomaly in found}, found
+    assert set(told(found)) == set(KINDS)
+
+
+def sorted_by_time(lines: list[Line]) -> list[dict[str, Any]]:
+    return sorted(history(*lines), key=lambda entry: entry["at"])
+
+
+def test_what_there_was_is_counted() -> None:
+    lines = [
+        *put(0, "m"),
+        *put(0, "n", says="unknown"),
+        got(2, "m"),
+        *ack(3, "m"),
+        leased(4),
+        rows(5, "n", first_id=8),
+        rows(6, "n", first_id=8),
+        sink([0, 1]),
+    ]
+    assert {
+        "puts": 1,
+        "ambiguous": 1,
+        "deliveries": 3,
+        "acks": 1,
+        "source batches": 1,
+        "replays": 1,
+        "sink batches": 2,
+        "rows": 4,
+    } == dict(count(history(*lines)))

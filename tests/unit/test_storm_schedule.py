@@ -1,0 +1,76 @@
+"""A storm is drawn from its seed: the same again, never more than the ring is told to bear."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.storm.history import Recorder, read
+from tests.storm.schedule import BOOT_S, DRIVER, NODES, REPAIR_JOB, Cast, Kind, draw
+from tests.storm.stage import REPAIR_JOB_EVERY, cast_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SEEDS = st.integers(0, 1 << 32)
+SECONDS = st.floats(5, 120)
+
+
+@given(SEEDS, SECONDS)
+def test_the_same_seed_draws_the_same_storm(seed: int, seconds: float) -> None:
+    cast = cast_of(seed, has_spark=True)
+    assert draw(seed, seconds, cast) == draw(seed, seconds, cast)
+
+
+def test_seeds_draw_different_storms() -> None:
+    assert 20 == len({draw(seed, 20, Cast()).faults for seed in range(20)})
+
+
+@given(SEEDS, SECONDS)
+def test_every_storm_kills_a_node_and_pauses_one_and_never_hurts_two_groups_at_once(
+    seed: int, seconds: float
+) -> None:
+    faults = [fault for fault in draw(seed, seconds, Cast()).faults if fault.lane == NODES]
+    assert {Kind.KILL, Kind.PAUSE} == {fault.kind for fault in faults}
+    for before, after in pairwise(faults):
+        boot_s = BOOT_S if before.kind is Kind.KILL else 0.0
+        assert after.at_s >= before.at_s + before.for_s + boot_s
+    for fault in faults:
+        assert 1 <= len(set(fault.targets)) == len(fault.targets) <= 2
+        assert len(fault.targets) == 1 or fault.kind is Kind.PAUSE
+        assert len(fault.targets) == 1 or fault.for_s <= 3.0
+
+
+@given(SEEDS, SECONDS)
+def test_faults_of_one_lane_do_not_overlap(seed: int, seconds: float) -> None:
+    cast = cast_of(seed, has_spark=True)
+    for lane in draw(seed, seconds, cast).lanes().values():
+        for before, after in pairwise(lane):
+            assert after.at_s >= round(before.at_s + before.for_s, 2) - 0.02
+
+
+@given(SEEDS)
+def test_only_those_who_are_there_are_hurt(seed: int) -> None:
+    cast = cast_of(seed, has_spark=False)
+    lanes = {fault.lane for fault in draw(seed, 20, cast).faults}
+    assert lanes <= {NODES, *cast.children}
+    with_spark = {fault.lane for fault in draw(seed, 20, cast_of(seed, has_spark=True)).faults}
+    assert DRIVER in with_spark
+    assert (REPAIR_JOB in with_spark) <= (seed % REPAIR_JOB_EVERY == 0)
+
+
+def test_a_history_is_read_in_order_of_time_and_without_a_line_that_was_cut(
+    tmp_path: Path,
+) -> None:
+    first, second = Recorder(tmp_path, "first"), Recorder(tmp_path, "second")
+    op = second.begin("puts", keys=["m"], delay=0)
+    first.say("got", named=[])
+    second.say("put", op=op, stored=["m"], unknown=[])
+    with (tmp_path / "second.history").open("a") as file:
+        file.write('{"at": 1, "who": "second", "wha')
+    for one in (first, second):
+        one.close()
+    assert ["puts", "got", "put"] == [entry["what"] for entry in read(tmp_path)]
