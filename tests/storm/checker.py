@@ -23,25 +23,19 @@ stuck        What had to come to an end did not. Both are found by the runner, n
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+from tests.storm.book import read, rows_of
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tests.storm.book import Book, Handing, Place
     from tests.storm.history import Entry
 
 KINDS = ("lost", "resurrected", "two_leases", "batch", "unexpected", "tables", "stuck")
-
-Place = tuple[str, int]
-"""Queue and id: where a message is."""
-
-Delivery = tuple[str, int, int]
-"""Queue, id and delivery count."""
-
-ALL = -1.0
-"""``hold`` of a delivery that is given back: from then on anybody may have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,71 +50,13 @@ class Anomaly:
     what: str
 
 
-@dataclass(slots=True)
-class Handing:
-    """One delivery in one holder's hands.
-
-    Attributes:
-        begun: It was claimed after this moment, and before ``returned``.
-        free: Nobody else may have had it before.
-    """
-
-    key: str
-    holder: str
-    begun: float
-    returned: float
-    free: float
-
-
-@dataclass(slots=True)
-class _Book:
-    """The history, by what the rules ask for."""
-
-    begun: dict[str, Entry] = field(default_factory=dict)
-    put: dict[str, tuple[float, float]] = field(default_factory=dict)
-    stored: set[str] = field(default_factory=set)
-    refused: set[str] = field(default_factory=set)
-    handed: dict[Place, dict[int, list[Handing]]] = field(default_factory=dict)
-    acked: dict[Delivery, float] = field(default_factory=dict)
-    ended: set[str] = field(default_factory=set)
-    rows: dict[tuple[str, int], list[tuple[str, dict[Place, tuple[str, int]]]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    seqs: dict[tuple[str, int], int] = field(default_factory=dict)
-    done: set[tuple[str, int, str]] = field(default_factory=set)
-    leased: dict[tuple[str, int], list[tuple[float, float]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    settled: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
-    committed: dict[str, tuple[set[int], int]] = field(default_factory=dict)
-
-    def handings(self, delivery: Delivery) -> list[Handing]:
-        queue, message, count = delivery
-        return self.handed.get((queue, message), {}).get(count, [])
-
-    def places(self) -> dict[str, set[Place]]:
-        """Where each message was seen."""
-        found: dict[str, set[Place]] = defaultdict(set)
-        for place, counts in self.handed.items():
-            for handings in counts.values():
-                for handing in handings:
-                    found[handing.key].add(place)
-        return found
-
-
 def check(history: Iterable[Entry], *, dead_letters: str = "") -> list[Anomaly]:
     """Every broken promise in a whole history, in order of time; none: all is well.
 
     Args:
         dead_letters: The name of the queue to which repair moves the dead of the others.
     """
-    book = _Book()
-    for entry in history:
-        if entry["what"] in _ENTER:
-            _ENTER[entry["what"]](book, entry)
-    for op in book.begun.values():
-        _unanswered(book, op)
-    _enter_batches(book)
+    book = read(history)
     return [
         *_lost(book),
         *_resurrected(book, dead_letters),
@@ -159,161 +95,17 @@ def count(history: Iterable[Entry]) -> Counter[str]:
     return found
 
 
-# --- reading it -----------------------------------------------------------------------------------
-
-
-def _puts(book: _Book, entry: Entry) -> None:
-    book.begun[entry["op"]] = entry
-    book.put.update(dict.fromkeys(entry["keys"], (entry["at"], entry["delay"])))
-
-
-def _put(book: _Book, entry: Entry) -> None:
-    named = set(book.begun.pop(entry["op"])["keys"])
-    book.stored |= set(entry["stored"])
-    book.refused |= named - set(entry["stored"]) - set(entry["unknown"])
-
-
-def _got(book: _Book, entry: Entry) -> None:
-    _hand(book, entry, entry["begun"], entry["begun"] + entry["hold"])
-
-
-def _begun(book: _Book, entry: Entry) -> None:
-    book.begun[entry["op"]] = entry
-
-
-def _acked(book: _Book, entry: Entry) -> None:
-    op = book.begun.pop(entry["op"])
-    for delivery, verdict in zip(_deliveries(op), entry["verdicts"], strict=True):
-        if verdict == "acked":
-            book.acked[delivery] = entry["at"]
-        if verdict in ("acked", "unknown"):
-            _end(book, delivery)
-
-
-def _extended(book: _Book, entry: Entry) -> None:
-    op = book.begun.pop(entry["op"])
-    _free_at(book, op, op["at"] + op["hold"], is_sure=True)
-
-
-def _gives(book: _Book, entry: Entry) -> None:
-    _free_at(book, entry, entry["at"], is_sure=False)
-
-
-def _leased(book: _Book, entry: Entry) -> None:
-    times = (entry["begun"], entry["begun"] + entry["hold"])
-    book.leased[entry["stream"], entry["seq"]].append(times)
-
-
-def _rows(book: _Book, entry: Entry) -> None:
-    """A batch of the source is one holder, in whichever run; its lease is that of the claim."""
-    stream, batch, seq = entry["stream"], entry["batch"], entry["seq"]
-    times = [times for times in book.leased[stream, seq] if times[0] <= entry["at"]]
-    begun, free = times[-1] if times else (entry["at"], entry["at"])
-    _hand(book, entry, begun, free, holder=f"batch {batch} of {stream}")
-    rows = {(entry["queue"], message): (key, count) for key, message, count in entry["named"]}
-    book.rows[stream, batch].append((entry["run"], rows))
-    book.seqs[stream, batch] = seq
-
-
-def _done(book: _Book, entry: Entry) -> None:
-    book.done.add((entry["stream"], entry["batch"], entry["run"]))
-
-
-def _settled(book: _Book, entry: Entry) -> None:
-    book.settled[entry["stream"]].append((entry["at"], entry["seq"]))
-
-
-def _committed(book: _Book, entry: Entry) -> None:
-    book.committed[entry["sink"]] = (set(entry["batches"]), entry["rows"])
-
-
-_ENTER: dict[str, Callable[[_Book, Entry], None]] = {
-    "puts": _puts,
-    "put": _put,
-    "got": _got,
-    "acks": _begun,
-    "acked": _acked,
-    "extends": _begun,
-    "extended": _extended,
-    "gives": _gives,
-    "leased": _leased,
-    "rows": _rows,
-    "done": _done,
-    "settled": _settled,
-    "committed": _committed,
-}
-
-
-def _unanswered(book: _Book, op: Entry) -> None:
-    """An operation without an end may have happened, and ended a lease sooner than it was."""
-    match op["what"]:
-        case "acks":
-            for delivery in _deliveries(op):
-                _end(book, delivery)
-        case "extends":
-            _free_at(book, op, op["at"] + op["hold"], is_sure=False)
-
-
-def _deliveries(entry: Entry) -> list[Delivery]:
-    return [(entry["queue"], message, count) for _, message, count in entry["named"]]
-
-
-def _hand(book: _Book, entry: Entry, begun: float, free: float, holder: str = "") -> None:
-    for key, message, count in entry["named"]:
-        counts = book.handed.setdefault((entry["queue"], message), {})
-        counts.setdefault(count, []).append(
-            Handing(
-                key=key,
-                holder=holder or f"{entry['who']} at {entry['at']:.3f}",
-                begun=begun,
-                returned=entry["at"],
-                free=free,
-            )
-        )
-
-
-def _free_at(book: _Book, entry: Entry, at: float, *, is_sure: bool) -> None:
-    """The holder has said when it ends; unless it is sure that he was heard, only sooner."""
-    for delivery in _deliveries(entry):
-        for handing in book.handings(delivery):
-            handing.free = at if is_sure else min(handing.free, at)
-
-
-def _end(book: _Book, delivery: Delivery) -> None:
-    book.ended |= {handing.key for handing in book.handings(delivery)}
-
-
-def _enter_batches(book: _Book) -> None:
-    """Rows of a call that returned are acked some time; rows of committed batches are stored."""
-    for (stream, batch), calls in book.rows.items():
-        for run, rows in calls:
-            if (stream, batch, run) in book.done:
-                book.ended |= {key for key, _ in rows.values()}
-    for sink, (batches, size) in book.committed.items():
-        for batch in batches:
-            book.stored |= set(_rows_of(sink, batch, size))
-
-
-def _rows_of(sink: str, batch: int, size: int) -> list[str]:
-    return [row_key(sink, number) for number in range(batch * size, (batch + 1) * size)]
-
-
-def row_key(sink: str, number: int) -> str:
-    """What a sink's row is called: sinks number their rows through."""
-    return f"{sink}:{number}"
-
-
 # --- the rules ------------------------------------------------------------------------------------
 
 
-def _lost(book: _Book) -> Iterator[Anomaly]:
+def _lost(book: Book) -> Iterator[Anomaly]:
     places = book.places()
     for key in sorted(book.stored - book.ended):
         seen = sorted(places.get(key, set()))
         yield Anomaly(kind="lost", what=f"{key}: acknowledged, seen at {seen}, never acked")
 
 
-def _resurrected(book: _Book, dead_letters: str) -> Iterator[Anomaly]:
+def _resurrected(book: Book, dead_letters: str) -> Iterator[Anomaly]:
     places = book.places()
     for (queue, message, count), acked_at in sorted(book.acked.items()):
         counts = book.handed.get((queue, message), {})
@@ -329,7 +121,7 @@ def _resurrected(book: _Book, dead_letters: str) -> Iterator[Anomaly]:
     yield from _settled_and_back(book)
 
 
-def _settled_and_back(book: _Book) -> Iterator[Anomaly]:
+def _settled_and_back(book: Book) -> Iterator[Anomaly]:
     """What the source has acked; it may have lost the lease before, but to the next delivery."""
     for stream, moments in book.settled.items():
         for (of, batch), calls in book.rows.items():
@@ -347,7 +139,7 @@ def _settled_and_back(book: _Book) -> Iterator[Anomaly]:
                     )
 
 
-def _two_leases(book: _Book) -> Iterator[Anomaly]:
+def _two_leases(book: Book) -> Iterator[Anomaly]:
     for place, counts in sorted(book.handed.items()):
         for number, handings in sorted(counts.items()):
             holders = sorted({handing.holder for handing in handings})
@@ -365,12 +157,12 @@ def _two_leases(book: _Book) -> Iterator[Anomaly]:
                 )
 
 
-def _sink_batches(book: _Book) -> Iterator[Anomaly]:
+def _sink_batches(book: Book) -> Iterator[Anomaly]:
     where = book.places()
     for sink, (committed, size) in book.committed.items():
         numbers = [int(key.removeprefix(f"{sink}:")) for key in where if key.startswith(f"{sink}:")]
         for batch in sorted(committed | {number // size for number in numbers}):
-            seen = [where.get(key, set()) for key in _rows_of(sink, batch, size)]
+            seen = [where.get(key, set()) for key in rows_of(sink, batch, size)]
             missing = sum(not one for one in seen)
             if 0 < missing < size or (missing and batch in committed):
                 what = f"{missing} of {size} rows of batch {batch} of {sink} are missing"
@@ -382,7 +174,7 @@ def _sink_batches(book: _Book) -> Iterator[Anomaly]:
                 yield Anomaly(kind="batch", what=what)
 
 
-def _source_batches(book: _Book) -> Iterator[Anomaly]:
+def _source_batches(book: Book) -> Iterator[Anomaly]:
     for (stream, batch), calls in book.rows.items():
         for (run, before), (next_run, after) in pairwise(calls):
             others = {place: row for place, row in after.items() if before.get(place) != row}
@@ -395,7 +187,7 @@ def _source_batches(book: _Book) -> Iterator[Anomaly]:
                 )
 
 
-def _unexpected(book: _Book, dead_letters: str) -> Iterator[Anomaly]:
+def _unexpected(book: Book, dead_letters: str) -> Iterator[Anomaly]:
     for key, places in sorted(book.places().items()):
         sink, _, _ = key.partition(":")
         if key not in book.put and sink not in book.committed:
@@ -410,7 +202,7 @@ def _unexpected(book: _Book, dead_letters: str) -> Iterator[Anomaly]:
 
 
 def _early_or_moved_back(
-    book: _Book, key: str, places: set[Place], dead_letters: str
+    book: Book, key: str, places: set[Place], dead_letters: str
 ) -> Iterator[Anomaly]:
     handings: dict[bool, list[Handing]] = defaultdict(list)
     for place in places:

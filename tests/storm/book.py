@@ -1,0 +1,224 @@
+"""A history in the order in which the rules ask for it. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tests.storm.history import Entry
+
+Place = tuple[str, int]
+"""Queue and id: where a message is."""
+
+Delivery = tuple[str, int, int]
+"""Queue, id and delivery count."""
+
+
+@dataclass(slots=True)
+class Handing:
+    """One delivery in one holder's hands.
+
+    Attributes:
+        begun: It was claimed after this moment, and before ``returned``.
+        free: Nobody else may have had it before.
+    """
+
+    key: str
+    holder: str
+    begun: float
+    returned: float
+    free: float
+
+
+@dataclass(slots=True)
+class Book:
+    """The history, by what the rules ask for."""
+
+    begun: dict[str, Entry] = field(default_factory=dict)
+    put: dict[str, tuple[float, float]] = field(default_factory=dict)
+    stored: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    handed: dict[Place, dict[int, list[Handing]]] = field(default_factory=dict)
+    acked: dict[Delivery, float] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
+    rows: dict[tuple[str, int], list[tuple[str, dict[Place, tuple[str, int]]]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    seqs: dict[tuple[str, int], int] = field(default_factory=dict)
+    done: set[tuple[str, int, str]] = field(default_factory=set)
+    leased: dict[tuple[str, int], list[tuple[float, float]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    settled: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
+    committed: dict[str, tuple[set[int], int]] = field(default_factory=dict)
+
+    def handings(self, delivery: Delivery) -> list[Handing]:
+        queue, message, count = delivery
+        return self.handed.get((queue, message), {}).get(count, [])
+
+    def places(self) -> dict[str, set[Place]]:
+        """Where each message was seen."""
+        found: dict[str, set[Place]] = defaultdict(set)
+        for place, counts in self.handed.items():
+            for handings in counts.values():
+                for handing in handings:
+                    found[handing.key].add(place)
+        return found
+
+
+def read(history: Iterable[Entry]) -> Book:
+    """All of it, in order of time."""
+    book = Book()
+    for entry in history:
+        if entry["what"] in _ENTER:
+            _ENTER[entry["what"]](book, entry)
+    for op in book.begun.values():
+        _unanswered(book, op)
+    _enter_batches(book)
+    return book
+
+
+def _puts(book: Book, entry: Entry) -> None:
+    book.begun[entry["op"]] = entry
+    book.put.update(dict.fromkeys(entry["keys"], (entry["at"], entry["delay"])))
+
+
+def _put(book: Book, entry: Entry) -> None:
+    named = set(book.begun.pop(entry["op"])["keys"])
+    book.stored |= set(entry["stored"])
+    book.refused |= named - set(entry["stored"]) - set(entry["unknown"])
+
+
+def _got(book: Book, entry: Entry) -> None:
+    _hand(book, entry, entry["begun"], entry["begun"] + entry["hold"])
+
+
+def _begun(book: Book, entry: Entry) -> None:
+    book.begun[entry["op"]] = entry
+
+
+def _acked(book: Book, entry: Entry) -> None:
+    op = book.begun.pop(entry["op"])
+    for delivery, verdict in zip(_deliveries(op), entry["verdicts"], strict=True):
+        if verdict == "acked":
+            book.acked[delivery] = entry["at"]
+        if verdict in ("acked", "unknown"):
+            _end(book, delivery)
+
+
+def _extended(book: Book, entry: Entry) -> None:
+    op = book.begun.pop(entry["op"])
+    _free_at(book, op, op["at"] + op["hold"], is_sure=True)
+
+
+def _gives(book: Book, entry: Entry) -> None:
+    _free_at(book, entry, entry["at"], is_sure=False)
+
+
+def _leased(book: Book, entry: Entry) -> None:
+    times = (entry["begun"], entry["begun"] + entry["hold"])
+    book.leased[entry["stream"], entry["seq"]].append(times)
+
+
+def _rows(book: Book, entry: Entry) -> None:
+    """A batch of the source is one holder, in whichever run; its lease is that of the claim."""
+    stream, batch, seq = entry["stream"], entry["batch"], entry["seq"]
+    times = [times for times in book.leased[stream, seq] if times[0] <= entry["at"]]
+    begun, free = times[-1] if times else (entry["at"], entry["at"])
+    _hand(book, entry, begun, free, holder=f"batch {batch} of {stream}")
+    rows = {(entry["queue"], message): (key, count) for key, message, count in entry["named"]}
+    book.rows[stream, batch].append((entry["run"], rows))
+    book.seqs[stream, batch] = seq
+
+
+def _done(book: Book, entry: Entry) -> None:
+    book.done.add((entry["stream"], entry["batch"], entry["run"]))
+
+
+def _settled(book: Book, entry: Entry) -> None:
+    book.settled[entry["stream"]].append((entry["at"], entry["seq"]))
+
+
+def _committed(book: Book, entry: Entry) -> None:
+    book.committed[entry["sink"]] = (set(entry["batches"]), entry["rows"])
+
+
+_ENTER: dict[str, Callable[[Book, Entry], None]] = {
+    "puts": _puts,
+    "put": _put,
+    "got": _got,
+    "acks": _begun,
+    "acked": _acked,
+    "extends": _begun,
+    "extended": _extended,
+    "gives": _gives,
+    "leased": _leased,
+    "rows": _rows,
+    "done": _done,
+    "settled": _settled,
+    "committed": _committed,
+}
+
+
+def _unanswered(book: Book, op: Entry) -> None:
+    """An operation without an end may have happened, and ended a lease sooner than it was."""
+    match op["what"]:
+        case "acks":
+            for delivery in _deliveries(op):
+                _end(book, delivery)
+        case "extends":
+            _free_at(book, op, op["at"] + op["hold"], is_sure=False)
+
+
+def _deliveries(entry: Entry) -> list[Delivery]:
+    return [(entry["queue"], message, count) for _, message, count in entry["named"]]
+
+
+def _hand(book: Book, entry: Entry, begun: float, free: float, holder: str = "") -> None:
+    for key, message, count in entry["named"]:
+        counts = book.handed.setdefault((entry["queue"], message), {})
+        counts.setdefault(count, []).append(
+            Handing(
+                key=key,
+                holder=holder or f"{entry['who']} at {entry['at']:.3f}",
+                begun=begun,
+                returned=entry["at"],
+                free=free,
+            )
+        )
+
+
+def _free_at(book: Book, entry: Entry, at: float, *, is_sure: bool) -> None:
+    """The holder has said when it ends; unless it is sure that he was heard, only sooner."""
+    for delivery in _deliveries(entry):
+        for handing in book.handings(delivery):
+            handing.free = at if is_sure else min(handing.free, at)
+
+
+def _end(book: Book, delivery: Delivery) -> None:
+    book.ended |= {handing.key for handing in book.handings(delivery)}
+
+
+def _enter_batches(book: Book) -> None:
+    """Rows of a call that returned are acked some time; rows of committed batches are stored."""
+    for (stream, batch), calls in book.rows.items():
+        for run, rows in calls:
+            if (stream, batch, run) in book.done:
+                book.ended |= {key for key, _ in rows.values()}
+    for sink, (batches, size) in book.committed.items():
+        for batch in batches:
+            book.stored |= set(rows_of(sink, batch, size))
+
+
+def rows_of(sink: str, batch: int, size: int) -> list[str]:
+    return [row_key(sink, number) for number in range(batch * size, (batch + 1) * size)]
+
+
+def row_key(sink: str, number: int) -> str:
+    """What a sink's row is called: sinks number their rows through."""
+    return f"{sink}:{number}"
