@@ -36,11 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     messages, rounds, warm_up = SMOKE if asked.smoke else FULL
     messages, rounds = asked.messages or messages, asked.rounds or rounds
-    # Spark's workers import this package too.
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
-    )
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    set_environment()
 
     import cassieq_spark as cassieq  # noqa: PLC0415 - after the environment is set
     from bench import report  # noqa: PLC0415 - as above
@@ -102,6 +98,14 @@ def _round(number: int, raw: RawSide, sides: Sides, samples: Samples) -> None:
         samples.add_timed(name, drained)
         samples.add_timed("empty", sides.empty(drained.batches))
         samples.add("raw_read", raw.run("read", lanes[1], samples.messages))
+
+
+def set_environment() -> None:
+    """Before Spark starts: its workers import this package too, with this very Python."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
+    )
+    os.environ["PYSPARK_PYTHON"] = sys.executable
 
 
 def spark_session(folder: str, **more: str) -> SparkSession:

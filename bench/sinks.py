@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import threading
@@ -20,7 +19,7 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from bench.__main__ import HEAP, ROOT, spark_session
+from bench.__main__ import HEAP, ROOT, set_environment, spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -78,11 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=20131)
     parser.add_argument("--results", default=str(ROOT / "bench" / "results"))
     asked = parser.parse_args(arguments)
-    # Spark's workers import this package too.
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
-    )
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    set_environment()
 
     import cassieq_spark as cassieq  # noqa: PLC0415 - after the environment is set
     from bench import report  # noqa: PLC0415 - as above

@@ -789,8 +789,13 @@ ABLATIONS: Final = (
         mark="R14",
         rule="What dies by one claim is a fresh set; no set is extended.",
         path="cassieq_spark/model/lease.py",
-        old="        dead=(*row.dead, *sets),\n",
-        new=("        dead=(replace(sets[0], set_id=(row.dead or sets)[0].set_id, runs=dead),),\n"),
+        old="    return replace(row, dead=(*row.dead, *sets))\n",
+        new=(
+            "    return replace(\n"
+            "        row,\n"
+            "        dead=(replace(sets[0], set_id=(row.dead or sets)[0].set_id, runs=dead),),\n"
+            "    )\n"
+        ),
         tests=("tests/unit/test_lease.py::test_r14_what_dies_is_a_fresh_set_beside_the_old_ones",),
     ),
     Ablation(

@@ -90,6 +90,11 @@ def is_dying(row: Bucket, *, now_us: int, max_deliveries: int | None) -> bool:
     )
 
 
+def visible(row: Bucket, now_us: int) -> list[Returned]:
+    """What a claim could take of a sealed row, those that are out of deliveries too."""
+    return [Returned(deliveries=0, runs=row.fresh), *held_by_nobody(row, now_us)]
+
+
 def held_by_nobody(row: Bucket, now_us: int) -> list[Returned]:
     """What came back, in the order in which a claim takes it: by the time at which it did."""
     back = [
@@ -103,6 +108,18 @@ def held_by_nobody(row: Bucket, now_us: int) -> list[Returned]:
         if is_expired(lease, now_us)
     ]
     return [*row.returned, *(part for _, part in sorted(back, key=lambda entry: entry[0]))]
+
+
+def taken_out(row: Bucket, gone: Runs, *, now_us: int) -> Bucket:
+    """The row without these messages where they were visible or leased; the caller puts them."""
+    return replace(
+        row,
+        changed_us=now_us,
+        fresh=row.fresh - gone,
+        returned=merge_returned(replace(part, runs=part.runs - gone) for part in row.returned),
+        delayed=_without(row.delayed, gone),
+        leases=_without(row.leases, gone),
+    )
 
 
 def claim(
@@ -135,14 +152,7 @@ def claim(
         for deliveries, runs in taken.by_deliveries.items()
     )
     gone = union(lease.runs for lease in leases)
-    row = replace(
-        row,
-        changed_us=terms.now_us,
-        fresh=row.fresh - gone,
-        returned=merge_returned(replace(part, runs=part.runs - gone) for part in row.returned),
-        delayed=_without(row.delayed, gone),
-        leases=_without(row.leases, gone),
-    )
+    row = taken_out(row, gone, now_us=terms.now_us)
     if len(row.leases) + len(leases) > LEASES_PREFERRED:
         row = _merged(row, terms.now_us)
     return drained_if_empty(replace(row, leases=(*row.leases, *leases))), leases
@@ -338,14 +348,8 @@ def _bury(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) -> Bucket:
         DeadSet(set_id=new_id(), runs=part.runs, deliveries=part.deliveries, died_us=terms.now_us)
         for part in merge_returned(ended)
     )
-    return replace(
-        row,
-        changed_us=terms.now_us,
-        returned=merge_returned(replace(part, runs=part.runs - dead) for part in row.returned),
-        delayed=_without(row.delayed, dead),
-        leases=_without(row.leases, dead),
-        dead=(*row.dead, *sets),
-    )
+    row = taken_out(row, dead, now_us=terms.now_us)
+    return replace(row, dead=(*row.dead, *sets))
 
 
 def _merged(row: Bucket, now_us: int) -> Bucket:

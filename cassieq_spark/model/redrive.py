@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.model import lease as lease_rules
 from cassieq_spark.model.bucket import (
     REDRIVE,
     Bucket,
@@ -17,7 +18,7 @@ from cassieq_spark.model.bucket import (
     merge_returned,
     union,
 )
-from cassieq_spark.model.lease import held_by_nobody, is_expired
+from cassieq_spark.model.lease import is_expired
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,7 +34,7 @@ def visible(row: Bucket, now_us: int) -> tuple[Returned, ...]:
     """What a claim could take now, those that are out of deliveries too."""
     if row.status is not Status.SEALED:
         return ()
-    return merge_returned([Returned(deliveries=0, runs=row.fresh), *held_by_nobody(row, now_us)])
+    return merge_returned(lease_rules.visible(row, now_us))
 
 
 def leased(row: Bucket, now_us: int) -> tuple[Returned, ...]:
@@ -87,17 +88,5 @@ def send_on(
     if not sets:
         return row, ()
     gone = union(part.runs for part in sets)
-    after = replace(
-        row,
-        changed_us=now_us,
-        fresh=row.fresh - gone,
-        returned=merge_returned(replace(part, runs=part.runs - gone) for part in row.returned),
-        delayed=tuple(
-            replace(group, runs=rest) for group in row.delayed if (rest := group.runs - gone)
-        ),
-        leases=tuple(
-            replace(lease, runs=rest) for lease in row.leases if (rest := lease.runs - gone)
-        ),
-        dead=(*row.dead, *sets),
-    )
-    return after, tuple(sets)
+    after = lease_rules.taken_out(row, gone, now_us=now_us)
+    return replace(after, dead=(*row.dead, *sets)), tuple(sets)

@@ -11,9 +11,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from cassieq_spark.model import bucket as rules
-from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
-from cassieq_spark.model.lease import held_by_nobody, is_expired
+from cassieq_spark.model.lease import is_expired, visible
 from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.lane import live_buckets, windows
@@ -114,7 +114,7 @@ class _Count:
         self.lwts += row.version.row_version
         if value.status is not Status.SEALED:
             return
-        self.visible += sum(runs.count for _, runs in _visible(value, self._now_us))
+        self.visible += sum(part.runs.count for part in visible(value, self._now_us))
         for lease in value.leases:
             if not is_expired(lease, self._now_us):
                 self.consumers[lease.owner] += lease.runs.count
@@ -165,28 +165,22 @@ def plan_visible(lane: Lane, spans: Iterable[range] | None = None) -> list[Plann
         for chunk in waiting:
             if _is_due(chunk, now_us):
                 due |= Runs.span(chunk.first, chunk.first + chunk.count - 1)
-        parts = [(0, due)]
+        parts = [Returned(deliveries=0, runs=due)]
         if row is not None and row.value.status is Status.SEALED:
-            parts = _visible(row.value, now_us)
+            parts = visible(row.value, now_us)
         plan += [
             Planned(
                 bucket=bucket,
-                runs=runs,
-                delivery_count=deliveries,
+                runs=part.runs,
+                delivery_count=part.deliveries,
                 lease_id=None,
-                revisions=() if row is None else row.value.revisions_of(runs),
+                revisions=() if row is None else row.value.revisions_of(part.runs),
                 is_look=True,
             )
-            for deliveries, runs in parts
-            if runs
+            for part in parts
+            if part.runs
         ]
     return plan
-
-
-def _visible(row: Bucket, now_us: int) -> list[tuple[int, Runs]]:
-    """(deliveries so far, offsets) of what a claim could take."""
-    back = [(part.deliveries, part.runs) for part in held_by_nobody(row, now_us)]
-    return [(0, row.fresh), *back]
 
 
 def _is_due(chunk: ChunkRow, now_us: int) -> bool:

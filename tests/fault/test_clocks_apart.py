@@ -13,7 +13,7 @@ from tests.fixtures.cassandra import KEYSPACE
 if TYPE_CHECKING:
     import cassieq_spark as cassieq
     from cassieq_spark.testing import EmbeddedCassandra
-    from tests.fixtures.processes import Zygote
+    from tests.fixtures.processes import ForkingZygote
 
 APART_S = 600
 
@@ -22,7 +22,7 @@ APART_S = 600
 def test_consumers_whose_clocks_are_ten_minutes_apart_respect_each_others_leases(
     own_client: cassieq.Client,
     cassandra: EmbeddedCassandra,
-    zygote: Zygote,
+    zygote: ForkingZygote,
     queue_name: str,
     seed: int,
 ) -> None:

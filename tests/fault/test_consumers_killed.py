@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import cassieq_spark as cassieq
     from cassieq_spark.queue.message import Message
     from cassieq_spark.testing import EmbeddedCassandra
-    from tests.fixtures.processes import Zygote
+    from tests.fixtures.processes import ForkingZygote
 
 ROUNDS = 20
 AT_ONCE = 4
@@ -49,7 +49,7 @@ def is_empty(queue: cassieq.Queue) -> bool:
 def test_what_killed_consumers_held_comes_back_after_its_lease_and_what_they_acked_does_not(
     own_client: cassieq.Client,
     cassandra: EmbeddedCassandra,
-    zygote: Zygote,
+    zygote: ForkingZygote,
     queue_name: str,
     seed: int,
 ) -> None:
@@ -111,7 +111,7 @@ def test_what_killed_consumers_held_comes_back_after_its_lease_and_what_they_ack
 def test_sixteen_consumers_never_have_a_message_twice_within_its_lease(
     own_client: cassieq.Client,
     cassandra: EmbeddedCassandra,
-    zygote: Zygote,
+    zygote: ForkingZygote,
     queue_name: str,
     seed: int,
 ) -> None:

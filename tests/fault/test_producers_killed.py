@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import cassieq_spark as cassieq
     from cassieq_spark.queue.message import Message
     from cassieq_spark.testing import EmbeddedCassandra
-    from tests.fixtures.processes import Child, Zygote
+    from tests.fixtures.processes import Child, ForkingZygote
 
 ROUNDS = 200
 AT_ONCE = 4
@@ -35,7 +35,7 @@ def acked_by(child: Child) -> list[tuple[str, str]]:
 def test_every_message_that_a_killed_producer_had_acknowledged_is_delivered_once(
     own_client: cassieq.Client,
     cassandra: EmbeddedCassandra,
-    zygote: Zygote,
+    zygote: ForkingZygote,
     queue_name: str,
     seed: int,
 ) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 import pytest
 
-from cassieq_spark.model.bucket import Bucket, Lease, sealing
+from cassieq_spark.model.bucket import sealing
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
 from tests.fixtures.commands import CommandLine
+from tests.fixtures.rows import leased_twice
 
 if TYPE_CHECKING:
     from cassieq_spark.testing import EmbeddedCassandra
@@ -21,19 +20,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def cli(cassandra: EmbeddedCassandra) -> CommandLine:
     return CommandLine(cassandra.contact_points)
-
-
-def lease_twice(row: Bucket) -> Bucket:
-    """What the protocol never does."""
-    lease = Lease(
-        lease_id=UUID(int=1),
-        owner="broken",
-        run=None,
-        delivery_count=1,
-        runs=Runs.span(0, 0),
-        until_us=1 << 60,
-    )
-    return replace(row, leases=(lease,))
 
 
 def test_a_dry_run_says_what_a_pass_would_do_and_does_nothing(cli: CommandLine, door: Door) -> None:
@@ -63,7 +49,7 @@ def test_a_verify_finds_nothing_or_ends_with_exit_code_1(cli: CommandLine, door:
     well = cli("repair", door.queue.name, "--verify", "--json")
     assert (0, [], 1) == (well.code, well.object["findings"], well.object["messages"])
 
-    door.lane.change_bucket(bucket, lease_twice)
+    door.lane.change_bucket(bucket, lambda row: leased_twice(row, Runs.span(0, 0)))
     ill, text = (cli("repair", door.queue.name, "--verify", *more) for more in (("--json",), ()))
     assert (1, ["message_in_two_states"]) == (
         ill.code,

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import runpy
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import pytest
 
-from cassieq_spark.model.bucket import Bucket, Lease
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.sink_txn import Identity
 from cassieq_spark.options import parse_connection
@@ -20,6 +17,7 @@ from cassieq_spark.repair.lead import leading
 from cassieq_spark.spark import repair_job
 from cassieq_spark.testing import wait_until
 from tests.fixtures.cassandra import KEYSPACE
+from tests.fixtures.rows import leased_twice
 
 if TYPE_CHECKING:
     from tests.fixtures.streams import Streams
@@ -111,7 +109,7 @@ def test_a_verify_says_what_is_broken_and_changes_nothing(
         for at in range(8)
         if (row := lane.store.buckets.read(lane.lane_id, BucketNo(at))) and row.value.fresh
     )
-    lane.change_bucket(BucketNo(bucket), _lease_twice)
+    lane.change_bucket(BucketNo(bucket), lambda row: leased_twice(row, Runs.span(0, 3)))
     lane.store.messages.drop(lane.lane_id, BucketNo(bucket))
     code, report = run(streams, "--verify")
     assert 1 == code
@@ -128,16 +126,3 @@ def test_a_wrong_argument_is_named(streams: Streams, capsys: pytest.CaptureFixtu
     code, _ = run(streams, "--queue", "missing")
     assert 1 == code
     assert "[cassieq:queue_not_found]" in capsys.readouterr().err
-
-
-def _lease_twice(row: Bucket) -> Bucket:
-    """What the protocol never does."""
-    lease = Lease(
-        lease_id=UUID(int=1),
-        owner="broken",
-        run=None,
-        delivery_count=1,
-        runs=Runs.span(0, 3),
-        until_us=1 << 60,
-    )
-    return replace(row, leases=(lease,))

@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -16,8 +14,9 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tests.fixtures.zygote import Zygote
+
 ROOT: Final = Path(__file__).resolve().parents[2]
-ZYGOTE: Final = "tests.fault.children.zygote"
 
 
 class Actor(Protocol):
@@ -34,45 +33,6 @@ class Actor(Protocol):
 
     def resume(self) -> None:
         """SIGCONT; nothing happens if it is down."""
-
-
-class Zygote:
-    """The process that forks Python children in 10 ms. Thread-safe."""
-
-    def __init__(self, modules: Sequence[str], directory: Path, root: Path = ROOT) -> None:
-        """``root``: where the children's package is."""
-        self.directory = directory
-        self._lock = threading.Lock()
-        with (directory / "zygote.log").open("w") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", ZYGOTE, *modules],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                cwd=directory,
-                env={**os.environ, "PYTHONPATH": str(root)},
-                start_new_session=True,
-            )
-
-    def ask(self, request: dict[str, Any]) -> int:
-        """One request, one answer."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        with self._lock:
-            stdin.write(f"{json.dumps(request)}\n")
-            stdin.flush()
-            answer = stdout.readline()
-        if not answer:
-            errors = (self.directory / "zygote.log").read_text(errors="replace")
-            raise RuntimeError(f"the zygote ended by itself. It wrote:\n{errors}")
-        return int(answer)
-
-    def kill(self) -> None:
-        """It and all its children: they are of its process group."""
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.communicate()
 
 
 class Forked:

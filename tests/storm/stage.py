@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, Self
 import cassieq_spark as cassieq
 from cassieq_spark.embedded.java import find_java
 from cassieq_spark.testing import wait_until
+from tests.fixtures.zygote import Zygote
 from tests.storm import dials
-from tests.storm.processes import ROOT, Program, Zygote
+from tests.storm.processes import ROOT, Program
 from tests.storm.schedule import Cast
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -12,7 +12,6 @@ import pytest
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import (
     LEASES_LIMIT,
-    Bucket,
     DeadSet,
     Delayed,
     Lease,
@@ -21,14 +20,15 @@ from cassieq_spark.model.bucket import (
 )
 from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US, RUNS_PER_LEASE, Terms
+from tests.fixtures import rows
+from tests.fixtures.rows import TEN, ids, sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 NOW = 1_700_000_000_000_000
 LATER = NOW + 60_000_000
 EXPIRED = NOW - EXPIRY_MARGIN_US - 1
-TEN = Runs.span(0, 9)
 
 
 def terms(at_most: int = 100, **more: Any) -> Terms:
@@ -36,24 +36,7 @@ def terms(at_most: int = 100, **more: Any) -> Terms:
     return Terms(at_most=at_most, **values)
 
 
-def ids() -> Callable[[], UUID]:
-    numbers = itertools.count(1_000)
-    return lambda: UUID(int=next(numbers))
-
-
-def lease(number: int, runs: Runs, *, count: int = 1, until_us: int = LATER) -> Lease:
-    return Lease(
-        lease_id=UUID(int=number),
-        owner="other",
-        run=None,
-        delivery_count=count,
-        runs=runs,
-        until_us=until_us,
-    )
-
-
-def sealed(**parts: Any) -> Bucket:
-    return Bucket(**{"status": Status.SEALED, "changed_us": 0, "manifest": TEN, **parts})
+lease = partial(rows.lease, until_us=LATER)
 
 
 def test_a_claim_takes_the_lowest_fresh_ones_into_one_lease() -> None:

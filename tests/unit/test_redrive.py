@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgpack
@@ -14,10 +14,8 @@ from cassieq_spark.model import redrive as rules
 from cassieq_spark.model import ruling
 from cassieq_spark.model.bucket import (
     REDRIVE,
-    Bucket,
     DeadSet,
     Delayed,
-    Lease,
     Returned,
     Status,
     union,
@@ -28,34 +26,18 @@ from cassieq_spark.model.integrity import broken
 from cassieq_spark.model.ruling import Ruling
 from cassieq_spark.queue.letters import Letter, letter_of
 from cassieq_spark.store.tables.buckets import _decode_dead, _encode_dead
+from tests.fixtures import rows
+from tests.fixtures.rows import TEN, ids, sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 NOW = 1_700_000_000_000_000
 LONG_AGO = 1
-TEN = Runs.span(0, 9)
 A, B = QueueName("a"), QueueName("b")
 
 
-def ids() -> Callable[[], UUID]:
-    numbers = itertools.count(1_000)
-    return lambda: UUID(int=next(numbers))
-
-
-def lease(number: int, runs: Runs, *, count: int = 1, until_us: int = NOW + 1) -> Lease:
-    return Lease(
-        lease_id=UUID(int=number),
-        owner="o",
-        run=None,
-        delivery_count=count,
-        runs=runs,
-        until_us=until_us,
-    )
-
-
-def sealed(**parts: Any) -> Bucket:
-    return Bucket(**{"status": Status.SEALED, "changed_us": 0, "manifest": TEN, **parts})
+lease = partial(rows.lease, until_us=NOW + 1)
 
 
 def test_each_target_and_delivery_count_has_a_set_of_its_own() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -24,25 +22,16 @@ from cassieq_spark.model.bucket import (
 from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.ruling import Judged, Ruling
 from cassieq_spark.store.tables.buckets import _decode_dead, _encode_dead
+from tests.fixtures.rows import TEN, ids, sealed
 
 NOW = 1_700_000_000_000_000
-TEN = Runs.span(0, 9)
 ONE, TWO, GONE = UUID(int=1), UUID(int=2), UUID(int=3)
-
-
-def ids() -> Callable[[], UUID]:
-    numbers = itertools.count(1_000)
-    return lambda: UUID(int=next(numbers))
 
 
 def lease(lease_id: UUID, runs: Runs, *, count: int = 1, until_us: int = NOW + 1) -> Lease:
     return Lease(
         lease_id=lease_id, owner="o", run=None, delivery_count=count, runs=runs, until_us=until_us
     )
-
-
-def sealed(**parts: Any) -> Bucket:
-    return Bucket(**{"status": Status.SEALED, "changed_us": 0, "manifest": TEN, **parts})
 
 
 def carried_out(row: Bucket, rulings: dict[UUID, dict[Ruling, Runs]], **more: Any) -> Bucket:
