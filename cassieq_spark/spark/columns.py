@@ -173,7 +173,7 @@ class Builder:
             "receipt": lambda: self._receipts(bucket, lease, offsets),
         }
         arrays = [
-            builders[name]().cast(field.type)
+            _as_type(builders[name](), field.type)
             for name, field in zip(self._names, self._schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -221,6 +221,11 @@ def _arrow_type(field: StructField) -> pa.DataType:
         return pa.null()
 
 
+def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Arrow's cast to the same type costs a small chunk as much as its body."""
+    return array if array.type == kind else array.cast(kind)
+
+
 def _repeated(value: object, count: int, kind: pa.DataType) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), count)
 
@@ -229,8 +234,8 @@ def _with_updates(
     column: pa.Array, offsets: NDArray[np.int64], bodies: Mapping[int, bytes]
 ) -> pa.Array:
     """Few messages are ever updated: the others are not copied for it."""
-    mask = np.isin(offsets, list(bodies))
-    if not mask.any():
+    mask = np.isin(offsets, list(bodies)) if bodies else None
+    if mask is None or not mask.any():
         return column
     updates = pa.array([bodies[offset] for offset in offsets[mask]], column.type)
     return pc.replace_with_mask(column, pa.array(mask), updates)

@@ -10,8 +10,8 @@ from pyspark.sql.datasource import InputPartition
 
 from cassieq_spark.queue.fetch import Planned, fetch
 from cassieq_spark.spark.columns import Builder
+from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import chunk as chunks
-from cassieq_spark.store import store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -105,7 +105,7 @@ def read_partition(partition: PlannedPartition) -> Iterator[pa.RecordBatch]:
         DataLoss: A planned message is not there.
     """
     where = partition.where
-    reader = store.shared(where.connection)
+    reader = task_store(where.connection)
     builder = Builder(where.names, where.queue, where.lane_id, where.bucket_size)
     for found in fetch(reader, where.lane_id, where.queue, partition.plan):
         planned, row = found.planned, found.chunk

@@ -21,6 +21,7 @@ from cassieq_spark.options import parse_connection
 from cassieq_spark.queue import letters
 from cassieq_spark.queue.lane import LaneSpec, open_lane
 from cassieq_spark.repair.redrive import Redriven, Wanted, redrive
+from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import store
 
 if TYPE_CHECKING:
@@ -135,6 +136,6 @@ def _runs(offsets: NDArray[np.int64]) -> Runs:
 
 def _in_task(order: _Order, work: Iterable[Work]) -> Iterator[Redriven]:
     """Runs in a Python worker, perhaps twice: what was taken before is found gone."""
-    lane = order.lane.on(store.shared(order.connection))
+    lane = order.lane.on(task_store(order.connection))
     wanted = Wanted(ids=dict(work), to=order.to)
     yield redrive(lane, wanted, is_dry_run=order.is_dry_run)

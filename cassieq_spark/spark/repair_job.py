@@ -10,7 +10,7 @@ from cassieq_spark.queue.lane import LaneSpec
 from cassieq_spark.repair.heal import Pass
 from cassieq_spark.repair.report import QueueRepair
 from cassieq_spark.repair.steps import Healed, heal_buckets, noting
-from cassieq_spark.store import store
+from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store.store import opened
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _heal_in_task(
     connection: ConnectionOptions, shares: Iterable[Share]
 ) -> Iterator[tuple[LaneId, Healed]]:
     """As often as Spark runs it: each step is idempotent."""
-    return _heal(store.shared(connection), shares)
+    return _heal(task_store(connection), shares)
 
 
 def _heal(here: Store, shares: Iterable[Share]) -> Iterator[tuple[LaneId, Healed]]:

@@ -22,6 +22,7 @@ from cassieq_spark.options import arguments, parse_connection, queue_name
 from cassieq_spark.queue.lane import LaneSpec, open_lane
 from cassieq_spark.queue.rulings import Settled, check_dead_letter_queue, settle_bucket, total
 from cassieq_spark.spark import verdicts
+from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import store
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _carry_out(spark: SparkSession, order: _Order, work: list[Work]) -> list[Set
 
 def _in_task(order: _Order, work: Iterator[Work]) -> Iterator[Settled]:
     """Runs in a Python worker, perhaps twice: what was carried out before is found so."""
-    lane = order.lane.on(store.shared(order.connection))
+    lane = order.lane.on(task_store(order.connection))
     due_us = lane.clock.now_us() + order.delay_us if order.delay_us else None
 
     def one(of_bucket: Work) -> Settled:

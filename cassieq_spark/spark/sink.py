@@ -28,6 +28,7 @@ from cassieq_spark.queue.lane import open_lane
 from cassieq_spark.queue.meter import Meter
 from cassieq_spark.spark.columns import check_sink_schema
 from cassieq_spark.spark.packer import Packer
+from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import store
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "Micro-batch queries of Spark 4.2 and later do; asynchronous progress tracking, "
                 "continuous and real-time mode are not supported"
             )
-        lane = open_lane(store.shared(self._options.connection), self._options.queue)
+        lane = open_lane(task_store(self._options.connection), self._options.queue)
         who = Identity(
             sink_id=self._options.sink_id or query_id,
             lane=lane.lane_id,
@@ -124,7 +125,7 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task, once per attempt; each attempt writes buckets of its own [P8]."""
         options = self._options
-        lane = open_lane(store.shared(options.connection), options.queue)
+        lane = open_lane(task_store(options.connection), options.queue)
         if self._once is not None:
             who = Identity(sink_id=self._once, lane=lane.lane_id)
             rules = _Transaction(is_once=True, refuse_second_write=False)

@@ -12,16 +12,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 import stamina
-from cassandra import ProtocolVersion
-from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
-from cassandra.policies import (
-    DCAwareRoundRobinPolicy,
-    ExponentialReconnectionPolicy,
-    FallthroughRetryPolicy,
-    TokenAwarePolicy,
-)
-from cassandra.query import named_tuple_factory
+from cassandra.policies import DCAwareRoundRobinPolicy
 
 from cassieq_spark import metrics
 from cassieq_spark.clock import ClusterClock, SystemClock
@@ -33,7 +24,7 @@ from cassieq_spark.errors import (
     StoreUnavailable,
     UsageError,
 )
-from cassieq_spark.store import tls
+from cassieq_spark.store import driver, tls
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.store.translate import DRIVER_ERRORS, login_failure, translate
 
@@ -42,12 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from uuid import UUID
 
+    from cassandra.cluster import Session
     from cassandra.query import PreparedStatement
 
     from cassieq_spark.options import ConnectionOptions
-
-REQUEST_TIMEOUT_S: Final = 6.0
-"""Of one request; Cassandra's own timeouts (2-5 s by default) come first and say more."""
 
 DEADLINE_S: Final = 20.0
 """Of one call with all its retries, so that a caller hears within 30 s that Cassandra is away."""
@@ -110,7 +99,7 @@ class CqlSession:
         self._lock = threading.Lock()
         self._local = DCAwareRoundRobinPolicy(options.datacenter or "")
         context = None if options.tls is None else tls.context(options.tls)
-        self._cluster = _cluster(options, self._local, context)
+        self._cluster = driver.cluster(options, self._local, context)
         try:
             self._session: Session = self._cluster.connect()
         except DRIVER_ERRORS as error:
@@ -323,46 +312,6 @@ class CqlSession:
             f"the cluster at {where} does not let {self.options.login.username!r} in ({words}). "
             "Is the password right, and may that role log in (LOGIN = true)?"
         )
-
-
-def _cluster(
-    options: ConnectionOptions, local: DCAwareRoundRobinPolicy, context: ssl.SSLContext | None
-) -> Cluster:
-    profile = ExecutionProfile(
-        load_balancing_policy=TokenAwarePolicy(local),
-        # The driver never decides to send again: a CAS must not be, and all else is retried here.
-        retry_policy=FallthroughRetryPolicy(),
-        speculative_execution_policy=None,
-        row_factory=named_tuple_factory,
-        request_timeout=REQUEST_TIMEOUT_S,
-    )
-    ports = {port for _, port in options.contact_points}
-    return Cluster(
-        contact_points=(
-            [host for host, _ in options.contact_points]
-            if len(ports) == 1
-            else list(options.contact_points)
-        ),
-        port=next(iter(ports)),
-        auth_provider=_auth_provider(options),
-        ssl_context=context,
-        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-        connect_timeout=options.connect_timeout_s,
-        control_connection_timeout=options.connect_timeout_s,
-        reconnection_policy=ExponentialReconnectionPolicy(0.2, 5.0),
-        # Cassandra 4.0 and later; without it each connect tries higher ones and logs two warnings.
-        protocol_version=ProtocolVersion.V5,
-        application_name="cassieq_spark",
-        # Our statements are prepared on each node by the driver when it meets it.
-        reprepare_on_up=True,
-        executor_threads=2,
-    )
-
-
-def _auth_provider(options: ConnectionOptions) -> PlainTextAuthProvider | None:
-    """SASL PLAIN: what PasswordAuthenticator takes, and LDAP authenticators do."""
-    login = options.login
-    return login and PlainTextAuthProvider(login.username, login.password.reveal())
 
 
 def _addresses(options: ConnectionOptions) -> str:

@@ -1,0 +1,94 @@
+"""The driver as we set it up: policies, sizes, what a row is."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from cassandra import ProtocolVersion
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, DefaultConnection, ExecutionProfile
+from cassandra.policies import (
+    DCAwareRoundRobinPolicy,
+    ExponentialReconnectionPolicy,
+    FallthroughRetryPolicy,
+    TokenAwarePolicy,
+)
+from cassandra.query import named_tuple_factory
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterable, Sequence
+
+    from cassieq_spark.options import ConnectionOptions
+
+REQUEST_TIMEOUT_S: Final = 6.0
+"""Of one request; Cassandra's own timeouts (2-5 s by default) come first and say more."""
+
+
+class Connection(DefaultConnection):  # type: ignore[misc]  # the driver has no types
+    """The driver's own, which moves 128 KiB at a time, a segment of protocol 5, in place of 4.
+
+    Reading 192 MB of chunks takes 0.65 s of CPU then, not 1.6; writing them 0.45, not 0.63
+    (median of 8 rounds, two cores, driver 3.30).
+    """
+
+    in_buffer_size = 128 * 1024
+    out_buffer_size = 128 * 1024
+
+
+def cluster(
+    options: ConnectionOptions, local: DCAwareRoundRobinPolicy, context: ssl.SSLContext | None
+) -> Cluster:
+    """Not connected yet."""
+    profile = ExecutionProfile(
+        load_balancing_policy=TokenAwarePolicy(local),
+        # The driver never decides to send again: a CAS must not be, and all else is retried here.
+        retry_policy=FallthroughRetryPolicy(),
+        speculative_execution_policy=None,
+        row_factory=rows_of,
+        request_timeout=REQUEST_TIMEOUT_S,
+    )
+    ports = {port for _, port in options.contact_points}
+    return Cluster(
+        contact_points=(
+            [host for host, _ in options.contact_points]
+            if len(ports) == 1
+            else list(options.contact_points)
+        ),
+        port=next(iter(ports)),
+        auth_provider=_auth_provider(options),
+        ssl_context=context,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        connect_timeout=options.connect_timeout_s,
+        control_connection_timeout=options.connect_timeout_s,
+        reconnection_policy=ExponentialReconnectionPolicy(0.2, 5.0),
+        # Cassandra 4.0 and later; without it each connect tries higher ones and logs two warnings.
+        protocol_version=ProtocolVersion.V5,
+        connection_class=Connection,
+        application_name="cassieq_spark",
+        # Our statements are prepared on each node by the driver when it meets it.
+        reprepare_on_up=True,
+        executor_threads=2,
+    )
+
+
+def rows_of(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Any]:
+    """As the driver's ``named_tuple_factory``, with one class for all results of like columns.
+
+    The driver makes a class for each result, which takes as long as the rows of a small read.
+    """
+    make = _row_type(tuple(names))._make
+    return [make(row) for row in rows]
+
+
+@lru_cache(maxsize=256)
+def _row_type(names: tuple[str, ...]) -> Any:
+    """The driver cleans names that Python does not take, such as ``system.now()``."""
+    return type(named_tuple_factory(names, [(None,) * len(names)])[0])
+
+
+def _auth_provider(options: ConnectionOptions) -> PlainTextAuthProvider | None:
+    """SASL PLAIN: what PasswordAuthenticator takes, and LDAP authenticators do."""
+    login = options.login
+    return login and PlainTextAuthProvider(login.username, login.password.reveal())
