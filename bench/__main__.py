@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAP = "1g"
-FULL = (2_000_000, 5, 2)
+FULL = (2_000_000, 5, 4)
 SMOKE = (200_000, 1, 1)
 """Messages a side, rounds, and rounds before them that do not count: Cassandra's LWT path takes
 thousands of LWTs until its JVM has compiled it, the plain writes of the raw side far fewer."""

@@ -9,6 +9,7 @@ import multiprocessing
 import uuid
 from collections import deque
 from dataclasses import dataclass
+from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
@@ -108,7 +109,9 @@ class RawSide:
             self._worker.kill()
 
 
-def _work(end: Connection, port: int, keyspace: str, seed: int, shape: Shape) -> None:
+@cache
+def connected(port: int, keyspace: str) -> tuple[Any, dict[str, Any]]:
+    """One a process, as ours."""
     profile = ExecutionProfile(
         load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy("datacenter1")),
         consistency_level=ConsistencyLevel.QUORUM,
@@ -127,6 +130,11 @@ def _work(end: Connection, port: int, keyspace: str, seed: int, shape: Shape) ->
     }
     for statement in statements.values():
         statement.consistency_level = ConsistencyLevel.QUORUM
+    return session, statements
+
+
+def _work(end: Connection, port: int, keyspace: str, seed: int, shape: Shape) -> None:
+    session, statements = connected(port, keyspace)
     payloads = [
         chunk.encode(
             pa.RecordBatch.from_arrays(
@@ -141,7 +149,7 @@ def _work(end: Connection, port: int, keyspace: str, seed: int, shape: Shape) ->
             end.send(_write(session, statements["write"], payloads, task))
         else:
             end.send(_read(session, statements["read"], task))
-    cluster.shutdown()
+    session.cluster.shutdown()
 
 
 def _write(session: Any, statement: Any, payloads: list[bytes], task: Task) -> int:

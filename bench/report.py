@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from bench.sides import Timed
 
-TARGETS = {"sink": 0.5, "source": 0.6}
+TARGETS = {"sink": 0.8, "source": 0.8}
 _PACKAGES = ("cassieq_spark", "pyspark", "pyarrow", "cassandra-driver", "numpy")
 _SINKS = ("sink_batch", "sink_stream")
 _SOURCES = ("source_all", "source_body")

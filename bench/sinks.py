@@ -1,8 +1,9 @@
 """``python -m bench.sinks``: both doors against the raw write, at three sizes of messages.
 
 And the memory of a Python worker whose partition holds a gigabyte. Raw writes the same bytes in
-rows as large as ours, before and after each door, on the same node. What is put is counted by the
-queue's own ``stats``.
+rows as large as ours, before and after each door, on the same node. Between the doors the same
+DataFrame is packed and written by Spark's tasks with the plain driver, without a queue: what is
+left between that and a door is the protocol. What is put is counted by the queue's own ``stats``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 TARGETS = {"arrow": 0.8, "connector": 0.7}
 MOST_LWTS = 0.001
 MOST_WORKER_BYTES = 300 * 1024**2
-ROUNDS, WARM_UP = 3, 1
+ROUNDS, WARM_UP = 5, 3
+PLAIN = "plain"
 TASKS = 2
 GIGABYTE = 1024**3
 SAMPLE_EVERY_S = 0.05
@@ -135,9 +137,10 @@ class _Bench:
         self._contact_points = contact_points
         self._seed = seed
         self._queues = 0
-        self._doors: dict[str, Callable[[DataFrame, str], None]] = {
+        self._doors: dict[str, Callable[[DataFrame, str], int | None]] = {
             "arrow": self._arrow,
             "connector": self._connector,
+            PLAIN: self._plain,
         }
 
     def compare(self, size: Size, *, rounds: int, warm_up: int) -> dict[str, Any]:
@@ -148,8 +151,8 @@ class _Bench:
         port = int(self._contact_points.rpartition(":")[2])
         frame = self._generated(size, size.messages).cache()
         frame.count()
-        seconds: dict[str, list[float]] = {"arrow": [], "connector": [], "raw": []}
-        ratios: dict[str, list[float]] = {"arrow": [], "connector": []}
+        seconds: dict[str, list[float]] = {side: [] for side in (*self._doors, "raw")}
+        ratios: dict[str, list[float]] = {door: [] for door in self._doors}
         lwts: dict[str, float] = {}
         with RawSide(port=port, keyspace="cassieq", seed=self._seed, shape=size.shape) as raw:
 
@@ -162,17 +165,18 @@ class _Bench:
                 for door, write in self._doors.items():
                     name = self._new_queue()
                     began = perf_counter()
-                    write(frame, name)
+                    written = write(frame, name)
                     took = perf_counter() - began
                     after = attainable()
-                    stats = self._client.queue(name).stats()
-                    if stats.visible != size.messages:
-                        raise RuntimeError(f"{door}: {stats.visible} instead of {size.messages}")
+                    if written is None:
+                        stats = self._client.queue(name).stats()
+                        written = stats.visible
+                        lwts[door] = stats.applied_lwts / size.messages
+                    _check(door, written, size.messages)
                     if number >= 0:
                         seconds[door].append(took)
                         seconds["raw"].append(after)
                         ratios[door].append(median([before, after]) / took)
-                        lwts[door] = stats.applied_lwts / size.messages
                     before = after
                 print(f"{size.name}, round {number + 1}", file=sys.stderr)
         frame.unpersist(blocking=True)
@@ -182,6 +186,12 @@ class _Bench:
                 side: spread([size.messages / one for one in values])
                 for side, values in seconds.items()
             },
+            "of_plain": {
+                door: spread(
+                    [best / ours for best, ours in zip(seconds[PLAIN], seconds[door], strict=True)]
+                )
+                for door in TARGETS
+            },
             "lwts_per_message": lwts,
             "samples_s": seconds,
         }
@@ -190,7 +200,7 @@ class _Bench:
         """Most resident bytes of a Python worker, for one partition of that size."""
         size = Size(partition_bytes // (100 * 1_024), 100 * 1_024, 2, 125)
         found: dict[str, int] = {}
-        for door, write in self._doors.items():
+        for door, write in ((door, self._doors[door]) for door in TARGETS):
             with _Watch() as watch:
                 write(self._generated(size, size.messages, tasks=1), self._new_queue())
             found[door] = watch.most
@@ -205,6 +215,18 @@ class _Bench:
 
         put = cassieq.foreach_batch(queue=queue, sink_id=queue, contact_points=self._contact_points)
         put(frame, 0)
+
+    def _plain(self, frame: DataFrame, queue: str) -> int:
+        """Into a lane that no queue has; how many were written."""
+        from bench import plain  # noqa: PLC0415 - see main
+
+        write = plain.writing(
+            port=int(self._contact_points.rpartition(":")[2]),
+            keyspace="cassieq",
+            lane=uuid.uuid5(uuid.NAMESPACE_OID, queue),
+        )
+        total = frame.mapInArrow(write, "written long").groupBy().sum().first()
+        return int(total[0]) if total else 0
 
     def _new_queue(self) -> str:
         self._queues += 1
@@ -228,6 +250,11 @@ class _Bench:
 
         frame = self._spark.range(0, messages, 1, tasks)
         return frame.mapInArrow(make, "body binary")
+
+
+def _check(side: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise RuntimeError(f"{side}: {found} messages instead of {expected}")
 
 
 class _Watch:
