@@ -17,7 +17,7 @@ PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check --no
 TESTS ?= tests
 # What is there: a directory may be missing in a source distribution.
 SOURCES := cassieq_spark pyspark_cassieq.py $(wildcard bench docs jobs tests)
-TYPED := cassieq_spark pyspark_cassieq.py $(wildcard docs/generate.py jobs/*.py tests/typing/*.py)
+TYPED := cassieq_spark pyspark_cassieq.py $(wildcard docs/*.py jobs/*.py tests/typing/*.py)
 
 # Java for Spark and Ivy: JAVA_HOME, PATH, the usual places, then the wheel that setup installed.
 WITH_JAVA = export JAVA_HOME="$$($(CASSIEQ) cassandra java)";

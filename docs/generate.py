@@ -14,6 +14,9 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import measured
+from measured import table
+
 from cassieq_spark import errors, log, metrics
 from cassieq_spark.cli.settings import SECTIONS, options_of
 from cassieq_spark.options import OPTIONS, Option, Scope
@@ -24,27 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
-
-BENCH = Path("bench") / "results" / "queue.json"
-
-PROGRAMS = Path("bench") / "results" / "programs.json"
-LATENCY = Path("bench") / "results" / "latency.json"
-
-SIDES = {
-    "sink_batch": "`df.write` into a queue",
-    "sink_stream": "`writeStream` into a queue, from Parquet files",
-    "source_body": "`readStream` drained: claim, read, ack; column `body`",
-    "source_all": "the same, all ten columns",
-}
-
-PROGRAM_SIDES = {
-    "put": "`put`, one after the other, one thread",
-    "one": "put, get and ack one message, then the next",
-    "hundred": "put, get and ack a hundred together",
-    "load": "put by 2,000, `get(100)` and ack, buckets of 2,000",
-    "fleet": "16 processes, `get(1000)` and ack",
-    "fleet_consumer": "16 processes, a loop over `consumer(prefetch=2000)`",
-}
 
 WHERE = {
     Scope.CONNECTION: "`connect()`",
@@ -125,140 +107,21 @@ def pages(root: Path) -> dict[Path, str]:
     readme, benchmarks = root / "README.md", root / "docs" / "benchmarks.md"
     if readme.exists():
         text = _between_markers(readme, _read(readme) or "", "options", options_table())
-        found[readme] = _between_markers(readme, text, "numbers", numbers_table(root / BENCH))
+        found[readme] = _between_markers(readme, text, "numbers", measured.numbers_table(root))
     source = root / "docs" / "guides" / "source.md"
     if source.exists():
         found[source] = _between_markers(source, _read(source) or "", "options", source_table())
     repair = root / "docs" / "operations" / "repair.md"
     if repair.exists():
         rows = [[f"`{kind}`", meaning] for kind, meaning in FINDINGS.items()]
-        table = _table(["Kind", "Meaning"], rows)
-        found[repair] = _between_markers(repair, _read(repair) or "", "findings", table)
+        findings = table(["Kind", "Meaning"], rows)
+        found[repair] = _between_markers(repair, _read(repair) or "", "findings", findings)
     if benchmarks.exists():
         text = _read(benchmarks) or ""
-        text = _between_markers(benchmarks, text, "numbers", numbers_page(root / BENCH))
-        text = _between_markers(benchmarks, text, "programs", programs_page(root / PROGRAMS))
-        found[benchmarks] = _between_markers(
-            benchmarks, text, "latency", latency_page(root / LATENCY)
-        )
+        for marker, part in measured.pages(root).items():
+            text = _between_markers(benchmarks, text, marker, part)
+        found[benchmarks] = text
     return found
-
-
-def numbers_table(results: Path) -> str:
-    """What the README shows of the last full benchmark."""
-    if not results.exists():
-        return ""
-    found = json.loads(results.read_text(encoding="utf-8"))
-    rows = [
-        [
-            name,
-            f"**{found['ratios'][side]['median']:.2f}**",
-            _thousands(found["messages_per_s"][side]["median"]),
-            f"{found['lwts_per_message'][side]:.5f}",
-        ]
-        for side, name in SIDES.items()
-    ]
-    titles = ["", "of the limit", "messages a second", "LWTs a message"]
-    return f"{_table(titles, rows)}\n{_circumstances(found)}\n"
-
-
-def numbers_page(results: Path) -> str:
-    """The same with spreads and the limits themselves."""
-    if not results.exists():
-        return ""
-    found = json.loads(results.read_text(encoding="utf-8"))
-    rows = [
-        [
-            name,
-            _spread(found["ratios"][side], "{:.2f}"),
-            f"{found['targets'][side]:.1f}",
-            _spread(found["messages_per_s"][side], "{:,.0f}"),
-            f"{found['lwts_per_message'][side]:.5f}",
-            str(found["micro_batches"][side]),
-        ]
-        for side, name in SIDES.items()
-    ]
-    titles = ["", "of the limit", "target", "messages a second", "LWTs a message", "batches"]
-    limits = [
-        [
-            "raw write",
-            _spread(found["messages_per_s"]["raw_write"], "{:,.0f}") + " messages a second",
-        ],
-        [
-            "raw read",
-            _spread(found["messages_per_s"]["raw_read"], "{:,.0f}") + " messages a second",
-        ],
-        ["Spark's empty micro-batch", _spread(found["empty_micro_batch_s"], "{:.3f}") + " s"],
-    ]
-    return (
-        f"{_table(titles, rows)}\n{_table(['Limit', 'Median (least to most)'], limits)}\n"
-        f"{_circumstances(found)}\n"
-    )
-
-
-def programs_page(results: Path) -> str:
-    """What a message costs a program."""
-    if not results.exists():
-        return ""
-    found = json.loads(results.read_text(encoding="utf-8"))
-    lwts, targets = found["lwts_per_message"], found["targets"]
-    rows = [
-        [
-            name,
-            _spread(found["messages_per_s"][side], "{:,.0f}"),
-            f"{lwts[side]:.4f}",
-            f"{targets[side]:g}" if side in targets else "",
-        ]
-        for side, name in PROGRAM_SIDES.items()
-    ]
-    titles = ["", "messages a second", "LWTs a message", "at most"]
-    grown = found["history"]
-    text = (
-        f"After {grown['messages']:,} messages were drained, an empty get is "
-        f"{sum(grown['empty_get'].values())} statements and a client's first put "
-        f"{sum(grown['put'].values())}, as on the first day. "
-        f"{found['messages']:,} messages of {found['body_bytes']} bytes for the processes, medians "
-        f"of {found['rounds']} rounds; {found['machine']['cores']} cores shared by Cassandra and "
-        f"all clients; `{found['command']}`, {found['date']}."
-    )
-    return f"{_table(titles, rows)}\n{textwrap.fill(text, width=104)}\n"
-
-
-def latency_page(results: Path) -> str:
-    """From a put to its row in ``foreachBatch``."""
-    if not results.exists():
-        return ""
-    found = json.loads(results.read_text(encoding="utf-8"))
-    sides = {"queue": "put to row seen", "spark": "Spark's own: a source that looks at a file"}
-    rows = [
-        [name, *(f"{found['seconds'][side][key] * 1e3:.0f} ms" for key in ("p50", "p95", "max"))]
-        for side, name in sides.items()
-    ]
-    text = (
-        f"So a queue adds {found['behind_spark_s'] * 1e3:.0f} ms (p50; target: "
-        f"{found['target_s'] * 1e3:.0f} ms). {found['samples']} samples a side, in turns; "
-        f"{found['machine']['cores']} cores; `{found['command']}`, {found['date']}."
-    )
-    return f"{_table(['', 'p50', 'p95', 'most'], rows)}\n{textwrap.fill(text, width=104)}\n"
-
-
-def _circumstances(found: dict[str, Any]) -> str:
-    machine, versions = found["machine"], found["versions"]
-    text = (
-        f"{found['messages']:,} messages of {found['body_bytes']} bytes, medians of "
-        f"{found['rounds']} rounds; {machine['cores']} cores shared by Cassandra, Spark and its "
-        f"workers; Spark {versions['pyspark']}; `{found['command']}`, {found['date']}."
-    )
-    return textwrap.fill(text, width=104)
-
-
-def _spread(values: dict[str, float], form: str) -> str:
-    median, least, most = (form.format(values[key]) for key in ("median", "min", "max"))
-    return f"{median} ({least} to {most})"
-
-
-def _thousands(value: float) -> str:
-    return f"{round(value, -3):,.0f}"
 
 
 def options_page() -> str:
@@ -271,7 +134,7 @@ def options_page() -> str:
         options = [option for option in OPTIONS if option.scopes == scopes]
         if scopes == {Scope.SPARK}:
             rows = [[f"`{option.name}`", option.doc] for option in options]
-            parts.append(_table(["Option", "Meaning"], rows))
+            parts.append(table(["Option", "Meaning"], rows))
             continue
         rows = [
             [
@@ -283,7 +146,7 @@ def options_page() -> str:
             ]
             for option in options
         ]
-        parts.append(_table(["Option", "Default", "Allowed", "Since", "Meaning"], rows))
+        parts.append(table(["Option", "Default", "Allowed", "Since", "Meaning"], rows))
     return "\n".join(parts)
 
 
@@ -294,7 +157,7 @@ def options_table() -> str:
         for option in OPTIONS
         if not option.scopes & {Scope.QUEUE, Scope.SPARK}
     ]
-    return _table(["Option", "Of", "Default", "Meaning"], rows)
+    return table(["Option", "Of", "Default", "Meaning"], rows)
 
 
 def source_table() -> str:
@@ -304,7 +167,7 @@ def source_table() -> str:
         for option in OPTIONS
         if Scope.SOURCE in option.scopes and Scope.CONNECTION not in option.scopes
     ]
-    return _table(["Option", "Default", "Meaning"], rows)
+    return table(["Option", "Default", "Meaning"], rows)
 
 
 def errors_page() -> str:
@@ -325,7 +188,7 @@ def errors_page() -> str:
             for kind in leaves
             if _family(kind) is base
         ]
-        parts.append(_table(["Code", "Class", "Again", "Meaning", "What to do"], rows))
+        parts.append(table(["Code", "Class", "Again", "Meaning", "What to do"], rows))
     return "\n".join(parts)
 
 
@@ -338,7 +201,7 @@ def events_page() -> str:
     return "\n".join(
         [
             _head("Log events", "cassieq_spark/log.py", EVENTS_HEAD),
-            _table(["Event", "Level", "Meaning"], rows),
+            table(["Event", "Level", "Meaning"], rows),
         ]
     )
 
@@ -349,7 +212,7 @@ def metrics_page() -> str:
     return "\n".join(
         [
             _head("Metrics", "cassieq_spark/metrics.py", METRICS_HEAD),
-            _table(["Counter", "Meaning"], rows),
+            table(["Counter", "Meaning"], rows),
         ]
     )
 
@@ -370,12 +233,6 @@ def toml() -> str:
 
 def _head(title: str, source: str, text: str) -> str:
     return f"# {title}\n\n<!-- Made by `make docs` from {source}: edit that. -->\n\n{text}"
-
-
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [titles, ["---"] * len(titles), *rows]
-    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
-    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
 
 
 def _where(scopes: Iterable[Scope]) -> str:

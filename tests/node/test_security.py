@@ -281,6 +281,17 @@ def test_a_client_without_tls_is_told_that_the_node_has_it(secured: Secured) -> 
         cassieq.connect(secured.node.contact_points, username="shop", password=password_of("shop"))
 
 
+def test_large_bodies_come_and_go_whole_by_tls(secured: Secured, named: str) -> None:
+    """Connections move more at a time than a TLS record holds."""
+    bodies = [bytes([at]) * (at * 700_000 + 1) for at in range(1, 8)]
+    with secured.connect("shop") as shop:
+        shop.queue(named).put_many(bodies)
+    with secured.connect("billing") as billing:
+        found = [message.body for message in billing.queue(named).get(10, wait=10)]
+
+    assert bodies == sorted(found, key=len)
+
+
 def test_a_client_with_tls_is_told_that_the_node_has_none(
     secured: Secured, cassandra: EmbeddedCassandra
 ) -> None:

@@ -162,6 +162,30 @@ def test_the_checkpoint_location_is_among_a_stream_writers_options(
     assert {str(tmp_path / "checkpoint")} == {call["checkpoint"] for call in made}
 
 
+def test_a_worker_that_is_used_again_collects_all_garbage_between_tasks(
+    spark: SparkSession,
+) -> None:
+    """Why `spark.worker.task_store` freezes what is imported."""
+
+    def collections(_: object) -> Iterator[tuple[int, int]]:
+        import gc  # noqa: PLC0415 - runs in a worker
+        import os  # noqa: PLC0415 - as above
+
+        gc.disable()  # what it counts from here on was asked for by somebody
+        yield os.getpid(), gc.get_stats()[2]["collections"]
+
+    by_worker: dict[int, list[int]] = {}
+    for _ in range(4):
+        tasks = spark.sparkContext.parallelize(range(2), 2).mapPartitions(collections)
+        for worker, count in tasks.collect():
+            by_worker.setdefault(worker, []).append(count)
+
+    used_again = [counts for counts in by_worker.values() if len(counts) > 1]
+    assert used_again
+    for counts in used_again:
+        assert sorted(set(counts)) == counts
+
+
 # Classes are local, so that Spark pickles their code: its workers need not import this module.
 
 

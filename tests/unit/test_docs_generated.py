@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +26,7 @@ def _load() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(ROOT / "docs"))  # as for a script: its neighbour is imported
     spec.loader.exec_module(module)
     return module
 

@@ -1,0 +1,209 @@
+"""The benchmarks' results as the tables of README.md and docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+BENCH = Path("bench") / "results" / "queue.json"
+PROGRAMS = Path("bench") / "results" / "programs.json"
+LATENCY = Path("bench") / "results" / "latency.json"
+SINKS = Path("bench") / "results" / "sinks.json"
+
+SIDES = {
+    "sink_batch": "`df.write` into a queue",
+    "sink_stream": "`writeStream` into a queue, from Parquet files",
+    "source_body": "`readStream` drained: claim, read, ack; column `body`",
+    "source_all": "the same, all ten columns",
+}
+
+DOORS = {
+    "arrow": "`df.write`",
+    "connector": "`foreach_batch`, by the connector",
+    "plain": "no queue: Spark's tasks and the plain driver",
+}
+
+PROGRAM_SIDES = {
+    "put": "`put`, one after the other, one thread",
+    "one": "put, get and ack one message, then the next",
+    "hundred": "put, get and ack a hundred together",
+    "load": "put by 2,000, `get(100)` and ack, buckets of 2,000",
+    "fleet": "16 processes, `get(1000)` and ack",
+    "fleet_consumer": "16 processes, a loop over `consumer(prefetch=2000)`",
+}
+
+
+def pages(root: Path) -> dict[str, str]:
+    """The parts of docs/benchmarks.md by their markers; empty where nothing was measured."""
+    made = {
+        "numbers": (BENCH, numbers_page),
+        "programs": (PROGRAMS, programs_page),
+        "sinks": (SINKS, sinks_page),
+        "latency": (LATENCY, latency_page),
+    }
+    return {
+        marker: page(_load(root / file)) if (root / file).exists() else ""
+        for marker, (file, page) in made.items()
+    }
+
+
+def numbers_table(root: Path) -> str:
+    """What the README shows of the last full benchmark."""
+    if not (root / BENCH).exists():
+        return ""
+    found = _load(root / BENCH)
+    rows = [
+        [
+            name,
+            f"**{found['ratios'][side]['median']:.2f}**",
+            _thousands(found["messages_per_s"][side]["median"]),
+            f"{found['lwts_per_message'][side]:.5f}",
+        ]
+        for side, name in SIDES.items()
+    ]
+    titles = ["", "of the limit", "messages a second", "LWTs a message"]
+    return f"{table(titles, rows)}\n{_circumstances(found)}\n"
+
+
+def numbers_page(found: dict[str, Any]) -> str:
+    """The same with spreads and the limits themselves."""
+    rows = [
+        [
+            name,
+            _spread(found["ratios"][side], "{:.2f}"),
+            f"{found['targets'][side]:.1f}",
+            _spread(found["messages_per_s"][side], "{:,.0f}"),
+            f"{found['lwts_per_message'][side]:.5f}",
+            str(found["micro_batches"][side]),
+        ]
+        for side, name in SIDES.items()
+    ]
+    titles = ["", "of the limit", "target", "messages a second", "LWTs a message", "batches"]
+    limits = [
+        [
+            "raw write",
+            _spread(found["messages_per_s"]["raw_write"], "{:,.0f}") + " messages a second",
+        ],
+        [
+            "raw read",
+            _spread(found["messages_per_s"]["raw_read"], "{:,.0f}") + " messages a second",
+        ],
+        ["Spark's empty micro-batch", _spread(found["empty_micro_batch_s"], "{:.3f}") + " s"],
+    ]
+    return (
+        f"{table(titles, rows)}\n{table(['Limit', 'Median (least to most)'], limits)}\n"
+        f"{_circumstances(found)}\n"
+    )
+
+
+def programs_page(found: dict[str, Any]) -> str:
+    """What a message costs a program."""
+    lwts, targets = found["lwts_per_message"], found["targets"]
+    rows = [
+        [
+            name,
+            _spread(found["messages_per_s"][side], "{:,.0f}"),
+            f"{lwts[side]:.4f}",
+            f"{targets[side]:g}" if side in targets else "",
+        ]
+        for side, name in PROGRAM_SIDES.items()
+    ]
+    titles = ["", "messages a second", "LWTs a message", "at most"]
+    grown = found["history"]
+    text = (
+        f"After {grown['messages']:,} messages were drained, an empty get is "
+        f"{sum(grown['empty_get'].values())} statements and a client's first put "
+        f"{sum(grown['put'].values())}, as on the first day. "
+        f"{found['messages']:,} messages of {found['body_bytes']} bytes for the processes, medians "
+        f"of {found['rounds']} rounds; {found['machine']['cores']} cores shared by Cassandra and "
+        f"all clients; `{found['command']}`, {found['date']}."
+    )
+    return f"{table(titles, rows)}\n{textwrap.fill(text, width=104)}\n"
+
+
+def sinks_page(found: dict[str, Any]) -> str:
+    """Both doors at three sizes of messages, and what a worker takes."""
+    rows = [
+        [
+            size,
+            name,
+            _spread(one["ratios"][door], "{:.2f}"),
+            f"{found['targets'][door]:.1f}" if door in found["targets"] else "",
+            _spread(one["of_plain"][door], "{:.2f}") if door in one["of_plain"] else "",
+            _spread(one["messages_per_s"][door], "{:,.0f}"),
+            f"{one['lwts_per_message'][door]:.5f}" if door in one["lwts_per_message"] else "",
+        ]
+        for size, one in found["sizes"].items()
+        for door, name in DOORS.items()
+    ]
+    titles = [
+        "",
+        "",
+        "of the raw write",
+        "target",
+        "of no queue",
+        "messages a second",
+        "LWTs a message",
+    ]
+    most = ", ".join(
+        f"{round(size / 1024**2)} MB ({DOORS[door]})"
+        for door, size in found["worker_bytes"].items()
+    )
+    text = (
+        f"A Python worker whose partition has {found['partition_bytes'] / 1024**3:g} GB takes "
+        f"{most} at most; the target is {found['most_worker_bytes'] // 1024**2} MB. Medians of "
+        f"{found['rounds']} rounds (least to most); {found['machine']['cores']} cores; "
+        f"`{found['command']}`, {found['date']}."
+    )
+    return f"{table(titles, rows)}\n{textwrap.fill(text, width=104)}\n"
+
+
+def latency_page(found: dict[str, Any]) -> str:
+    """From a put to its row in ``foreachBatch``."""
+    sides = {"queue": "put to row seen", "spark": "Spark's own: a source that looks at a file"}
+    rows = [
+        [name, *(f"{found['seconds'][side][key] * 1e3:.0f} ms" for key in ("p50", "p95", "max"))]
+        for side, name in sides.items()
+    ]
+    text = (
+        f"So a queue adds {found['behind_spark_s'] * 1e3:.0f} ms (p50; target: "
+        f"{found['target_s'] * 1e3:.0f} ms). {found['samples']} samples a side, in turns; "
+        f"{found['machine']['cores']} cores; `{found['command']}`, {found['date']}."
+    )
+    return f"{table(['', 'p50', 'p95', 'most'], rows)}\n{textwrap.fill(text, width=104)}\n"
+
+
+def _load(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def _circumstances(found: dict[str, Any]) -> str:
+    machine, versions = found["machine"], found["versions"]
+    text = (
+        f"{found['messages']:,} messages of {found['body_bytes']} bytes, medians of "
+        f"{found['rounds']} rounds; {machine['cores']} cores shared by Cassandra, Spark and its "
+        f"workers; Spark {versions['pyspark']}; `{found['command']}`, {found['date']}."
+    )
+    return textwrap.fill(text, width=104)
+
+
+def _spread(values: dict[str, float], form: str) -> str:
+    median, least, most = (form.format(values[key]) for key in ("median", "min", "max"))
+    return f"{median} ({least} to {most})"
+
+
+def _thousands(value: float) -> str:
+    return f"{round(value, -3):,.0f}"
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """As Markdown has them."""
+    lines = [titles, ["---"] * len(titles), *rows]
+    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)

@@ -1,0 +1,86 @@
+"""What a task of ours does to the Python worker it runs in."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING
+
+import pytest
+from cassandra.query import named_tuple_factory
+
+from cassieq_spark.spark import worker
+from cassieq_spark.store.driver import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _thawed() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def _first_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_tasks_begun", 0)
+    monkeypatch.setattr(worker.store, "shared", lambda options: options)
+
+
+class Knot:
+    """A cycle, which only the collector frees."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_the_second_task_of_a_worker_freezes_what_is_there_and_no_later_one_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "TaskContext", _InTask)
+    frozen = []
+    for _ in range(4):
+        assert "options" == worker.task_store("options")  # type: ignore[comparison-overlap,arg-type]
+        frozen.append(gc.get_freeze_count())
+
+    assert 0 == frozen[0]
+    assert 10_000 < frozen[1]
+    assert frozen[3] <= frozen[1]
+
+
+def test_what_comes_after_it_is_collected_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "TaskContext", _InTask)
+    for _ in range(2):
+        worker.task_store("options")  # type: ignore[arg-type]
+    knot = weakref.ref(Knot())
+    gc.collect()
+
+    assert knot() is None
+
+
+def test_outside_a_task_nothing_is_frozen() -> None:
+    for _ in range(3):
+        worker.task_store("options")  # type: ignore[arg-type]
+
+    assert 0 == gc.get_freeze_count()
+
+
+class _InTask:
+    @staticmethod
+    def get() -> object:
+        return object()
+
+
+def test_rows_are_the_drivers_named_tuples_with_one_class_for_all_results() -> None:
+    names, rows = (
+        ["[applied]", "system.now()", "first", "class"],
+        [(True, 1, 2, 3), (None, 4, 5, 6)],
+    )
+    expected = named_tuple_factory(names, rows)
+    found = rows_of(names, rows)
+
+    assert expected == found
+    assert [row._fields for row in expected] == [row._fields for row in found]
+    assert type(rows_of(names, rows)[0]) is type(found[0])
+    assert [] == rows_of(names, [])
