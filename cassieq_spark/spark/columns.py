@@ -222,7 +222,7 @@ def _arrow_type(field: StructField) -> pa.DataType:
 
 
 def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Arrow's cast to the same type costs a small chunk as much as its body."""
+    """Cast, where there is something to cast: a chunk may have a few rows only."""
     return array if array.type == kind else array.cast(kind)
 
 

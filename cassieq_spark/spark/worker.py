@@ -31,7 +31,7 @@ def _settle_in() -> None:
     """Keep what a worker keeps out of the garbage collector's sight, once.
 
     Spark calls ``gc.collect()`` after every task of a worker that it uses again (pyspark/daemon.py,
-    4.2 and 4.3). It then walks through every object of every module: 64 ms of CPU a task beside
+    4.2 and 4.3). It then walks through every object of every module: 75 ms of CPU a task beside
     pandas and pyarrow, more than reading 100,000 messages takes. Frozen objects are freed as ever
     when nobody refers to them; only cycles among them are not.
     """
