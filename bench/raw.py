@@ -22,6 +22,7 @@ from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
 from cassieq_spark.store import chunk
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from multiprocessing.connection import Connection
 
 IN_FLIGHT = 8
@@ -152,21 +153,52 @@ def _work(end: Connection, port: int, keyspace: str, seed: int, shape: Shape) ->
     session.cluster.shutdown()
 
 
+class RawRows:
+    """Writes chunks as rows, bucket after bucket, ``IN_FLIGHT`` at once.
+
+    Takes them as a bulk writer does, so that Spark's tasks can write without a queue, too.
+    """
+
+    def __init__(
+        self, session: Any, statement: Any, lane: uuid.UUID, *, first: int, bucket_messages: int
+    ) -> None:
+        self._session = session
+        self._statement = statement
+        self._lane = lane
+        self._bucket = first
+        self._bucket_messages = bucket_messages
+        self._at = 0
+        self._sent: deque[Any] = deque()
+
+    def room(self) -> int:
+        """As a bulk writer's."""
+        return self._bucket_messages - self._at
+
+    def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:  # noqa: ARG002 - as a bulk writer's
+        """Write one row."""
+        if len(self._sent) >= IN_FLIGHT:
+            self._sent.popleft().result()
+        params = (self._lane, self._bucket, self._at, count, payload, 1)
+        self._sent.append(self._session.execute_async(self._statement, params))
+        self._at += count
+        if self._at >= self._bucket_messages:
+            self._bucket, self._at = self._bucket + 1, 0
+
+    def flush(self) -> None:
+        """Wait for all."""
+        while self._sent:
+            self._sent.popleft().result()
+
+
 def _write(session: Any, statement: Any, payloads: list[bytes], task: Task) -> int:
-    sent: deque[Any] = deque()
-    count = 0
-    each = task.shape.chunk_messages
-    for bucket in range(task.buckets):
-        for at in range(task.shape.chunks_per_bucket):
-            if len(sent) >= IN_FLIGHT:
-                sent.popleft().result()
-            payload = payloads[(bucket * task.shape.chunks_per_bucket + at) % DISTINCT]
-            params = (task.lane, bucket, at * each, each, payload, 1)
-            sent.append(session.execute_async(statement, params))
-            count += each
-    while sent:
-        sent.popleft().result()
-    return count
+    each, chunks = task.shape.chunk_messages, task.buckets * task.shape.chunks_per_bucket
+    rows = RawRows(
+        session, statement, task.lane, first=0, bucket_messages=task.shape.bucket_messages
+    )
+    for at in range(chunks):
+        rows.add(payloads[at % DISTINCT], each)
+    rows.flush()
+    return chunks * each
 
 
 def _read(session: Any, statement: Any, task: Task) -> int:

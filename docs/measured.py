@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 BENCH = Path("bench") / "results" / "queue.json"
 PROGRAMS = Path("bench") / "results" / "programs.json"
@@ -46,17 +46,15 @@ def pages(root: Path) -> dict[str, str]:
         "sinks": (SINKS, sinks_page),
         "latency": (LATENCY, latency_page),
     }
-    return {
-        marker: page(_load(root / file)) if (root / file).exists() else ""
-        for marker, (file, page) in made.items()
-    }
+    return {marker: _made(root / file, page) for marker, (file, page) in made.items()}
 
 
 def numbers_table(root: Path) -> str:
     """What the README shows of the last full benchmark."""
-    if not (root / BENCH).exists():
-        return ""
-    found = _load(root / BENCH)
+    return _made(root / BENCH, _numbers_in_short)
+
+
+def _numbers_in_short(found: dict[str, Any]) -> str:
     rows = [
         [
             name,
@@ -67,7 +65,7 @@ def numbers_table(root: Path) -> str:
         for side, name in SIDES.items()
     ]
     titles = ["", "of the limit", "messages a second", "LWTs a message"]
-    return f"{table(titles, rows)}\n{_circumstances(found)}\n"
+    return _with_circumstances(table(titles, rows), found)
 
 
 def numbers_page(found: dict[str, Any]) -> str:
@@ -95,10 +93,8 @@ def numbers_page(found: dict[str, Any]) -> str:
         ],
         ["Spark's empty micro-batch", _spread(found["empty_micro_batch_s"], "{:.3f}") + " s"],
     ]
-    return (
-        f"{table(titles, rows)}\n{table(['Limit', 'Median (least to most)'], limits)}\n"
-        f"{_circumstances(found)}\n"
-    )
+    made = f"{table(titles, rows)}\n{table(['Limit', 'Median (least to most)'], limits)}"
+    return _with_circumstances(made, found)
 
 
 def programs_page(found: dict[str, Any]) -> str:
@@ -121,9 +117,9 @@ def programs_page(found: dict[str, Any]) -> str:
         f"{sum(grown['put'].values())}, as on the first day. "
         f"{found['messages']:,} messages of {found['body_bytes']} bytes for the processes, medians "
         f"of {found['rounds']} rounds; {found['machine']['cores']} cores shared by Cassandra and "
-        f"all clients; `{found['command']}`, {found['date']}."
+        f"all clients; {_run_as(found)}"
     )
-    return f"{table(titles, rows)}\n{textwrap.fill(text, width=104)}\n"
+    return _with_text(table(titles, rows), text)
 
 
 def sinks_page(found: dict[str, Any]) -> str:
@@ -158,9 +154,9 @@ def sinks_page(found: dict[str, Any]) -> str:
         f"A Python worker whose partition has {found['partition_bytes'] / 1024**3:g} GB takes "
         f"{most} at most; the target is {found['most_worker_bytes'] // 1024**2} MB. Medians of "
         f"{found['rounds']} rounds (least to most); {found['machine']['cores']} cores; "
-        f"`{found['command']}`, {found['date']}."
+        f"{_run_as(found)}"
     )
-    return f"{table(titles, rows)}\n{textwrap.fill(text, width=104)}\n"
+    return _with_text(table(titles, rows), text)
 
 
 def latency_page(found: dict[str, Any]) -> str:
@@ -173,24 +169,31 @@ def latency_page(found: dict[str, Any]) -> str:
     text = (
         f"So a queue adds {found['behind_spark_s'] * 1e3:.0f} ms (p50; target: "
         f"{found['target_s'] * 1e3:.0f} ms). {found['samples']} samples a side, in turns; "
-        f"{found['machine']['cores']} cores; `{found['command']}`, {found['date']}."
+        f"{found['machine']['cores']} cores; {_run_as(found)}"
     )
-    return f"{table(['', 'p50', 'p95', 'most'], rows)}\n{textwrap.fill(text, width=104)}\n"
+    return _with_text(table(["", "p50", "p95", "most"], rows), text)
 
 
-def _load(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+def _made(results: Path, page: Callable[[dict[str, Any]], str]) -> str:
+    return page(json.loads(results.read_text(encoding="utf-8"))) if results.exists() else ""
 
 
-def _circumstances(found: dict[str, Any]) -> str:
+def _with_text(made: str, text: str) -> str:
+    return f"{made}\n{textwrap.fill(text, width=104)}\n"
+
+
+def _run_as(found: dict[str, Any]) -> str:
+    return f"`{found['command']}`, {found['date']}."
+
+
+def _with_circumstances(made: str, found: dict[str, Any]) -> str:
     machine, versions = found["machine"], found["versions"]
     text = (
         f"{found['messages']:,} messages of {found['body_bytes']} bytes, medians of "
         f"{found['rounds']} rounds; {machine['cores']} cores shared by Cassandra, Spark and its "
-        f"workers; Spark {versions['pyspark']}; `{found['command']}`, {found['date']}."
+        f"workers; Spark {versions['pyspark']}; {_run_as(found)}"
     )
-    return textwrap.fill(text, width=104)
+    return _with_text(made, text)
 
 
 def _spread(values: dict[str, float], form: str) -> str:

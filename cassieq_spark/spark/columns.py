@@ -234,8 +234,10 @@ def _with_updates(
     column: pa.Array, offsets: NDArray[np.int64], bodies: Mapping[int, bytes]
 ) -> pa.Array:
     """Few messages are ever updated: the others are not copied for it."""
-    mask = np.isin(offsets, list(bodies)) if bodies else None
-    if mask is None or not mask.any():
+    if not bodies:
+        return column
+    mask = np.isin(offsets, list(bodies))
+    if not mask.any():
         return column
     updates = pa.array([bodies[offset] for offset in offsets[mask]], column.type)
     return pc.replace_with_mask(column, pa.array(mask), updates)

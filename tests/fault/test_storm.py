@@ -7,6 +7,7 @@ A red seed is run again by ``python -m tests.storm --seed N --seconds 15``; docs
 from __future__ import annotations
 
 import os
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cassieq_spark.testing import EmbeddedCassandra
-    from tests.storm.run import Report
 
 SEEDS = 5
 SECONDS = 15.0
@@ -44,12 +44,12 @@ def test_nothing_is_lost_doubled_torn_or_seen_again_in_a_row_of_storms(
     given = os.environ.get(SEED_VARIABLE)
     drawn = REPAIR_JOB_EVERY if os.environ.get("CI") else generator().randrange(1 << 20)
     first = drawn if given is None else int(given)
-    reports: list[Report] = []
-    began = SystemClock().monotonic()
+    ends = SystemClock().monotonic() + BEGUN_WITHIN_S
+    in_time = takewhile(
+        lambda _: SystemClock().monotonic() < ends, range(first, first + SEEDS)
+    )  # asked before each storm
     with Stage(ring, tmp_path) as stage:
-        for seed in range(first, first + SEEDS):
-            if SystemClock().monotonic() - began < BEGUN_WITHIN_S:
-                reports += storms(stage, [seed], SECONDS)
+        reports = storms(stage, in_time, SECONDS)
     assert reports
     assert [] == [str(report) for report in reports if report.anomalies]
     for report in reports:

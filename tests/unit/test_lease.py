@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -22,9 +22,6 @@ from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US, RUNS_PER_LEASE, Terms
 from tests.fixtures import rows
 from tests.fixtures.rows import TEN, ids, sealed
-
-if TYPE_CHECKING:
-    pass
 
 NOW = 1_700_000_000_000_000
 LATER = NOW + 60_000_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgpack
@@ -28,9 +27,6 @@ from cassieq_spark.queue.letters import Letter, letter_of
 from cassieq_spark.store.tables.buckets import _decode_dead, _encode_dead
 from tests.fixtures import rows
 from tests.fixtures.rows import TEN, ids, sealed
-
-if TYPE_CHECKING:
-    pass
 
 NOW = 1_700_000_000_000_000
 LONG_AGO = 1

@@ -61,15 +61,15 @@ def held(whole: DataFrame, directory: str) -> DataFrame:
         from cassieq_spark.testing import wait_until  # noqa: PLC0415 - as above
 
         context, seen, here = TaskContext.get(), 0, Path(directory)
+        assert context is not None
         steps = [(third, "begun", "go_on.1"), (2 * third, "without", "go_on.2")]
+        if context.partitionId() != 0:
+            steps = []
         for batch in batches:
             yield batch
             seen += batch.num_rows
-            while context is not None and context.partitionId() == 0 and steps:
-                after, says, waits_for = steps[0]
-                if seen < after:
-                    break
-                steps.pop(0)
+            if steps and seen >= steps[0][0]:
+                _, says, waits_for = steps.pop(0)
                 (here / says).touch()
                 wait_until((here / waits_for).exists, deadline_s=240)
 
@@ -77,7 +77,7 @@ def held(whole: DataFrame, directory: str) -> DataFrame:
 
 
 def main() -> None:
-    connection, arrow, connector, directory = (*map(json.loads, sys.argv[1:2]), *sys.argv[2:5])
+    connection, (arrow, connector, directory) = json.loads(sys.argv[1]), sys.argv[2:5]
     points = connection["contact_points"]
     builder = SparkSession.builder.master("local[2]")
     settings = {
