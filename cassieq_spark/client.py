@@ -183,7 +183,10 @@ class Client:
         life.delete(self._store, queue_name(name))
 
     def queues(self) -> list[QueueInfo]:
-        """Every queue of the keyspace, by name."""
+        """Every queue of the keyspace that this data centre knows, by name.
+
+        One that was created in another may need a moment until it is known here.
+        """
         schema.check(self._session)
         return [
             QueueInfo(
@@ -192,7 +195,7 @@ class Client:
                 home_datacenter=row.home_datacenter,
                 created_us=row.created_us,
             )
-            for row in self._store.queues.read_all()
+            for row in self._store.queues.find_all()
             if row.status is QueueStatus.ACTIVE
         ]
 

@@ -530,6 +530,27 @@ ABLATIONS: Final = (
         ),
     ),
     Ablation(
+        mark="P21",
+        rule="A queue is ended in its home only: elsewhere the repair pointer is raised for another quorum (ADR 17).",
+        path="cassieq_spark/queue/life.py",
+        old=("        check_home(store, found.value)\n        lane = found.value.lanes[0]\n"),
+        new="        lane = found.value.lanes[0]\n",
+        tests=(
+            "tests/fault/test_datacenters.py::test_p21_whoever_is_elsewhere_can_neither_use_nor_change_nor_end_a_queue",
+            "tests/fault/test_datacenters.py::test_p21_a_deletion_that_was_cut_off_is_finished_at_home_only",
+        ),
+    ),
+    Ablation(
+        mark="P21",
+        rule="A home finds its queues by its own quorum, while other data centres are away (ADR 17).",
+        path="cassieq_spark/queue/lane.py",
+        old="    found = store.queues.find(name)\n",
+        new="    found = None\n",
+        tests=(
+            "tests/fault/test_datacenters.py::test_p21_a_queue_lives_on_without_the_other_data_centre",
+        ),
+    ),
+    Ablation(
         mark="P22",
         rule="A `writing` row says where its block ends: the rest of it is no gap.",
         path="cassieq_spark/queue/survey.py",

@@ -33,6 +33,9 @@ FIXTURE_MARKS = {
     "spark": "spark",
 }
 
+#: Fixtures whose tests kill nodes and start them again, and the wider one that owns the cluster.
+RESTARTED = {"ring": "_ring", "centres": "centres"}
+
 #: Threads that serve the whole process once something has needed them: the driver's reactor, and
 #: the connections between Spark's two halves.
 SHARED_THREAD_MODULES = ("cassandra.io.", "py4j.", "pyspark.", "socketserver")
@@ -67,15 +70,19 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """
     pools = {_pool(thread) for thread in threading.enumerate()}
     children = set(psutil.Process().children())
-    ring = request.getfixturevalue("_ring").data_dir if "ring" in request.fixturenames else None
+    rings = [
+        request.getfixturevalue(owner).data_dir
+        for name, owner in RESTARTED.items()
+        if name in request.fixturenames
+    ]
     yield
     left = _stop_streaming_queries() if "spark" in request.fixturenames else []
     try:
         wait_until(lambda: not _left_threads(pools), deadline_s=10)
-        wait_until(lambda: not _left_children(children, ring), deadline_s=10)
+        wait_until(lambda: not _left_children(children, rings), deadline_s=10)
     except ConditionNotMet:
         left += [_describe_thread(thread) for thread in _left_threads(pools)]
-        left += [f"process {child}" for child in _left_children(children, ring)]
+        left += [f"process {child}" for child in _left_children(children, rings)]
     if left:
         pytest.fail("the test left behind:\n" + "\n".join(left), pytrace=False)
 
@@ -111,12 +118,12 @@ def _is_shared(thread: threading.Thread) -> bool:
     return any(module.startswith(SHARED_THREAD_MODULES) for module in modules)
 
 
-def _left_children(before: set[psutil.Process], ring: Path | None) -> list[psutil.Process]:
-    """The shared ring's nodes may be others than before: a test that kills one starts it again."""
+def _left_children(before: set[psutil.Process], rings: list[Path]) -> list[psutil.Process]:
+    """A shared ring's nodes may be others than before: a test that kills one starts it again."""
     return [
         child
         for child in psutil.Process().children()
-        if child not in before and not (ring is not None and _command_names(child, ring))
+        if child not in before and not any(_command_names(child, ring) for ring in rings)
     ]
 
 

@@ -17,7 +17,7 @@ from cassieq_spark.errors import EmbeddedFailed, OptionInvalid
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
 MAX_NODES = 9
@@ -36,11 +36,12 @@ class EmbeddedCassandra:
         data_dir: Kept, with its ports, for the next cluster on it. Default: a temporary directory,
             removed by ``stop()`` or when this process dies.
         port: The native protocol's. Default: a free one.
+        datacenters: Names; the nodes are in them by turns. Default: one, ``datacenter1``.
         settings: Entries of cassandra.yaml that win over the generated ones, e.g. short timeouts.
         start_timeout_s: Most time for a node's boot, and then for the ring to see it.
 
     Raises:
-        OptionInvalid: ``nodes`` is out of range.
+        OptionInvalid: ``nodes`` is out of range, or they are too few for the data centres.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class EmbeddedCassandra:
         heap: str | None = None,
         data_dir: str | os.PathLike[str] | None = None,
         port: int | None = None,
+        datacenters: Sequence[str] = (DATACENTER,),
         settings: Mapping[str, object] | None = None,
         start_timeout_s: float = 180.0,
     ) -> None:
@@ -58,6 +60,17 @@ class EmbeddedCassandra:
                 f"nodes={nodes!r}: an embedded cluster has 1 to {MAX_NODES} nodes, one for each "
                 f"address from 127.0.0.1 to 127.0.0.{MAX_NODES}"
             )
+        if not 1 <= len(set(datacenters)) == len(datacenters) <= nodes:
+            raise OptionInvalid(
+                f"datacenters={datacenters!r}: name each once, and at most one for each of the "
+                f"nodes={nodes!r}"
+            )
+        if len(datacenters) > 1 and DATACENTER in datacenters:
+            raise OptionInvalid(
+                f"datacenters={datacenters!r}: {DATACENTER} is the name of an only one. Choose "
+                "other names"
+            )
+        self._datacenters = tuple(datacenters)
         self._addresses = tuple(f"127.0.0.{number}" for number in range(1, nodes + 1))
         self._heap = heap or ("1g" if nodes == 1 else "768m")
         self._kept_dir = None if data_dir is None else Path(data_dir).absolute()
@@ -88,8 +101,8 @@ class EmbeddedCassandra:
 
     @property
     def datacenter(self) -> str:
-        """The name of the only data centre."""
-        return DATACENTER
+        """The name of the only data centre, or of the first, where node 1 is."""
+        return self._datacenters[0]
 
     @property
     def data_dir(self) -> Path | None:
@@ -178,6 +191,7 @@ class EmbeddedCassandra:
                 storage_port=ports.storage,
                 heap=self._heap,
                 settings=self._settings,
+                datacenter=self._datacenters[index % len(self._datacenters)],
             )
             for index in range(len(self._addresses))
         ]

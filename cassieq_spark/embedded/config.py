@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 CLUSTER_NAME = "cassieq-embedded"
 
-#: What SimpleSnitch calls the only data centre there is.
+#: What SimpleSnitch calls the only data centre it knows.
 DATACENTER = "datacenter1"
 
 #: Of Murmur3Partitioner: -2^63 .. 2^63 - 1.
@@ -77,7 +77,7 @@ _LOGBACK = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """One node's place in its ring, its directory and its size."""
+    """One node's place in its ring and data centre, its directory and its size."""
 
     directory: Path
     index: int
@@ -86,6 +86,7 @@ class NodeConfig:
     storage_port: int
     heap: str
     settings: Mapping[str, object] = field(default_factory=dict)
+    datacenter: str = DATACENTER
 
     @property
     def address(self) -> str:
@@ -120,14 +121,20 @@ class NodeConfig:
         """The JVM's own words, such as a refused option."""
         return self.directory / "log" / "console.log"
 
+    @property
+    def rack_file(self) -> Path:
+        """Where a node that is in a data centre of its own name reads that name."""
+        return self.directory / "conf" / "cassandra-rackdc.properties"
+
     def write(self) -> None:
-        """Write ``cassandra.yaml`` and ``logback.xml``, and make the directories they name."""
+        """Write ``cassandra.yaml`` and what else it reads, and make the directories they name."""
         for name in ("conf", "log", "tmp"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.cassandra_yaml(), indent=1)  # JSON is YAML: no further dependency
         (self.directory / "conf" / "cassandra.yaml").write_text(text, encoding="utf-8")
         logback = _LOGBACK.format(file=escape(str(self.system_log)))
         (self.directory / "conf" / "logback.xml").write_text(logback, encoding="utf-8")
+        self.rack_file.write_text(f"dc={self.datacenter}\nrack=rack1\n", encoding="utf-8")
 
     def cassandra_yaml(self) -> dict[str, object]:
         """The node's settings; ``self.settings`` win."""
@@ -139,7 +146,9 @@ class NodeConfig:
             "initial_token": str(token),
             "auto_bootstrap": False,  # a ring is built before it holds data: nothing to stream
             "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
-            "endpoint_snitch": "SimpleSnitch",
+            "endpoint_snitch": (
+                "SimpleSnitch" if self.datacenter == DATACENTER else "GossipingPropertyFileSnitch"
+            ),
             "dynamic_snitch": False,  # one machine: scoring the replicas measures only noise
             "seed_provider": [
                 {
@@ -180,6 +189,7 @@ class NodeConfig:
             "cassandra.storagedir": self.directory,
             "cassandra.logdir": self.system_log.parent,
             "logback.configurationFile": conf / "logback.xml",
+            "cassandra-rackdc.properties": self.rack_file.as_uri(),
             "cassandra-foreground": "yes",
             # Native libraries are unpacked here, so kill -9 leaves nothing in the system's /tmp.
             "java.io.tmpdir": self.directory / "tmp",

@@ -163,7 +163,7 @@ def open_lane(store: Store, name: QueueName) -> Lane:
         UsageError: Its home is another data centre: LOCAL_ quorums there and here do not see each
             other [P21].
     """
-    found = store.queues.read(name)
+    found = find_row(store, name)
     if found is None or found.value.status is not QueueStatus.ACTIVE:
         raise QueueNotFound(
             f"there is no queue {name!r} in keyspace {store.session.keyspace!r}. Create it with "
@@ -172,13 +172,30 @@ def open_lane(store: Store, name: QueueName) -> Lane:
     return lane_of(store, found.value)
 
 
+def find_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
+    """The row of a queue, without any other data centre if it lives in this one (ADR 17).
+
+    What this one's quorum has may be older than what all have decided: settings of before, or a
+    queue that was ended since, which its repair pointer says [R25].
+    """
+    found = store.queues.find(name)
+    if (
+        found is not None
+        and found.value.status is QueueStatus.ACTIVE
+        and found.value.home_datacenter == store.session.datacenter
+        and not store.pointers.read(found.value.lanes[0]).is_deleted
+    ):
+        return found
+    return store.queues.read(name)
+
+
 def look_again(lane: Lane) -> Lane:
     """The lane with its queue's settings as they are now.
 
     Raises:
         QueueDeleted: The queue is gone, or is another one of that name.
     """
-    found = lane.store.queues.read(lane.queue)
+    found = find_row(lane.store, lane.queue)
     if (
         found is None
         or found.value.status is not QueueStatus.ACTIVE
@@ -196,20 +213,38 @@ def lanes_of(store: Store, names: list[QueueName] | None) -> list[Lane]:
     """
     if names is not None:
         return [open_lane(store, name) for name in names]
+    return [lane_of(store, row) for row in rows_at_home(store, QueueStatus.ACTIVE)]
+
+
+def rows_at_home(store: Store, status: QueueStatus) -> list[QueueRow]:
+    """All of that status that live in this client's data centre, as its quorum knows them."""
     return [
-        lane_of(store, row)
-        for row in store.queues.read_all()
-        if row.status is QueueStatus.ACTIVE and row.home_datacenter == store.session.datacenter
+        row
+        for row in store.queues.find_all()
+        if row.status is status and row.home_datacenter == store.session.datacenter
     ]
 
 
-def lane_of(store: Store, row: QueueRow) -> Lane:
-    """The lane of a queue row."""
+def check_home(store: Store, row: QueueRow) -> None:
+    """Who does anything to a queue's lane, its end included, is in its home [P21].
+
+    Raises:
+        UsageError: It lives in another data centre.
+    """
     if row.home_datacenter != store.session.datacenter:
         raise UsageError(
             f"queue {row.name!r} lives in data centre {row.home_datacenter!r}, this client is in "
             f"{store.session.datacenter!r}. Connect there: its quorums are of that data centre"
         )
+
+
+def lane_of(store: Store, row: QueueRow) -> Lane:
+    """The lane of a queue row.
+
+    Raises:
+        UsageError: See `check_home`.
+    """
+    check_home(store, row)
     return Lane(
         store=store,
         queue=row.name,

@@ -19,7 +19,7 @@ from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.options import QueueSettings, queue_name
 from cassieq_spark.queue import roll, seal
-from cassieq_spark.queue.lane import MAX_LOST_RACES, Lane, live_buckets, windows
+from cassieq_spark.queue.lane import MAX_LOST_RACES, Lane, check_home, live_buckets, windows
 from cassieq_spark.store.cas import Applied, Stored
 from cassieq_spark.store.tables.monotons import Monoton
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
@@ -42,10 +42,13 @@ def create(store: Store, name: QueueName, settings: QueueSettings) -> QueueRow:
     Raises:
         QueueExists: It is there with other settings; or its dead-letter queues form a cycle.
         QueueNotFound: The dead-letter queue is not there.
+        UsageError: It, or its dead-letter queue, lives in another data centre.
     """
     check_dead_letter_queue(store, name, settings)
     for _ in range(MAX_LOST_RACES):
         found = store.queues.read(name)
+        if found is not None:
+            check_home(store, found.value)
         if found is not None and found.value.status is QueueStatus.DELETING:
             finish_deletion(store, found)
             found = None
@@ -64,11 +67,13 @@ def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
         QueueNotFound: It is not there.
         OptionUnknown, OptionInvalid: Names the setting.
         QueueExists: A setting that cannot change, or a cycle of dead-letter queues.
+        UsageError: It, or its dead-letter queue, lives in another data centre.
     """
     for _ in range(MAX_LOST_RACES):
         found = store.queues.read(name)
         if found is None or found.value.status is not QueueStatus.ACTIVE:
             raise missing(store, name)
+        check_home(store, found.value)
         settings = found.value.settings.altered(changes)
         different = [key for key, _, _ in settings.differences(found.value.settings)]
         if fixed := [key for key in different if key in FIXED]:
@@ -99,6 +104,7 @@ def delete(store: Store, name: QueueName, lane: LaneId | None = None) -> None:
 
     Raises:
         QueueNotFound: It is not there.
+        UsageError: It lives in another data centre, and so does all that a deletion has to outrun.
     """
     is_ending = False
     for _ in range(MAX_LOST_RACES):
@@ -107,6 +113,7 @@ def delete(store: Store, name: QueueName, lane: LaneId | None = None) -> None:
             if is_ending:
                 return  # somebody else has carried it to its end
             raise missing(store, name)
+        check_home(store, found.value)
         lane = found.value.lanes[0]
         if found.value.status is QueueStatus.DELETING:
             finish_deletion(store, found)
@@ -177,7 +184,7 @@ def missing(store: Store, name: str) -> QueueNotFound:
 
 
 def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettings) -> None:
-    """It must be there, and no chain of dead-letter queues may lead back here."""
+    """It must be there, in this data centre, and no chain of them may lead back here."""
     seen = [name]
     target = settings.dead_letter_queue
     while target is not None:
@@ -193,6 +200,7 @@ def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettin
             raise QueueNotFound(
                 f"the dead-letter queue {target!r} of {name!r} is not there. Create it first"
             )
+        check_home(store, found.value)
         seen.append(QueueName(target))
         target = found.value.settings.dead_letter_queue
 

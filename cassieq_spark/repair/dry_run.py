@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.model.bucket import FINISHED, Bucket, Status
 from cassieq_spark.model.sink_txn import Fate, fate
-from cassieq_spark.queue.lane import live_buckets, windows
+from cassieq_spark.queue.lane import live_buckets, rows_at_home, windows
 from cassieq_spark.repair.drop import rest_us
 from cassieq_spark.repair.report import QueueRepair, RepairReport
 from cassieq_spark.repair.steps import BULK, with_dead
@@ -30,9 +30,7 @@ def foresee(store: Store, lanes: list[Lane], *, finishes_deletions: bool) -> Rep
     """
     deletions: list[QueueName] = []
     if finishes_deletions:
-        deletions = [
-            row.name for row in store.queues.read_all() if row.status is QueueStatus.DELETING
-        ]
+        deletions = [row.name for row in rows_at_home(store, QueueStatus.DELETING)]
     return RepairReport(
         queues=[_foresee(lane) for lane in lanes],
         deletions_finished=[str(one) for one in deletions],

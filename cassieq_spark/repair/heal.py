@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.queue import life
-from cassieq_spark.queue.lane import Lane, lanes_of, live_buckets, windows
+from cassieq_spark.queue.lane import Lane, lanes_of, live_buckets, rows_at_home, windows
 from cassieq_spark.repair import dead
 from cassieq_spark.repair.drop import drop, free, sweep
 from cassieq_spark.repair.gaps import close_gaps
@@ -46,6 +46,7 @@ class Pass:
         for sink_id, lane_id in store.sinks.once():
             self._once[lane_id].append(sink_id)
         self._dead_sets: set[UUID] = set()
+        self._unfinished: list[QueueRepair] = []
         self.lanes = self._open(names)
 
     def windows(self, lane: Lane, healed: Healed, size: int = WINDOW) -> Iterator[list[BucketNo]]:
@@ -84,13 +85,17 @@ class Pass:
             self._end_moves()
         if self._is_full:
             self._sweep()
+        self.report.queues += self._unfinished
         return self.report
 
     def _open(self, names: list[QueueName] | None) -> list[Lane]:
         if names is None:
-            for row in self._store.queues.read_all():
-                if row.status is QueueStatus.DELETING:
+            for row in rows_at_home(self._store, QueueStatus.DELETING):
+                failed = QueueRepair(queue=row.name)
+                with noting(failed):
                     self._finish_deletion(row.name)
+                if failed.problems:
+                    self._unfinished.append(failed)
         return lanes_of(self._store, names)
 
     def _finish_deletion(self, name: QueueName) -> None:
@@ -103,14 +108,29 @@ class Pass:
         """Remove the rows of moves whose mover died when all was done but this.
 
         A set that was in no bucket row, read after its sink's row, is never moved again: who takes
-        it for there without looking finds its transaction gone [P24].
+        it for there without looking finds its transaction gone [P24]. A queue that this data
+        centre's quorum does not know yet could hold it: where there is anything to remove, all
+        data centres are asked for queues.
         """
-        for lane, done in zip(self.lanes, self.report.queues, strict=True):
-            for sink_id in self._once[lane.lane_id]:
-                set_id = dead.set_of(sink_id)
-                if set_id is not None and set_id not in self._dead_sets:
-                    with noting(done):
-                        done.sinks_ended += end_once(lane, sink_id)
+        left = [
+            (lane, sink_id, done)
+            for lane, done in zip(self.lanes, self.report.queues, strict=True)
+            for sink_id in self._once[lane.lane_id]
+            if (set_id := dead.set_of(sink_id)) is not None and set_id not in self._dead_sets
+        ]
+        if not left:
+            return
+        with noting(left[0][2]):
+            known = {lane.queue for lane in self.lanes}
+            home = self._store.session.datacenter
+            if any(
+                row.home_datacenter == home and row.name not in known
+                for row in self._store.queues.read_all()
+            ):
+                return
+            for lane, sink_id, done in left:
+                with noting(done):
+                    done.sinks_ended += end_once(lane, sink_id)
 
     def _sweep(self) -> None:
         rows: dict[LaneId, list[BucketNo]] = defaultdict(list)

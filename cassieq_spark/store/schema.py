@@ -150,7 +150,10 @@ def check(session: CqlSession) -> None:
 
 def read_version(session: CqlSession) -> int | None:
     """The recorded schema version, None before the first `apply` has ended."""
-    row = session.one(statements.READ_META, (_VERSION_KEY,))
+    # It never changes: where this data centre has it, no other needs to be up.
+    row = session.one(statements.FIND_META, (_VERSION_KEY,))
+    if row is None or row.value is None:
+        row = session.one(statements.READ_META, (_VERSION_KEY,))
     return None if row is None or row.value is None else int(row.value)
 
 

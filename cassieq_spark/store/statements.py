@@ -34,7 +34,7 @@ class Reach(Enum):
     """The queue's home data centre; clients elsewhere are refused [P21]."""
 
     WORLD = "world"
-    """All data centres: for rows that are read before a home is known."""
+    """All data centres: what decides about names, before a home is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +96,25 @@ def every_statement() -> tuple[Statement, ...]:
 # CAS is conditional on: a uuid never reused, so a row that is born again cannot be mistaken for its
 # former life [P3]; `tags` and `row_version` settle an answer that was lost (G3).
 
+# A home knows its queues while no other data centre answers; what it does not find is asked of all.
+FIND_QUEUE: Final = _statement(
+    "find_queue", Kind.READ,
+    """SELECT name, queue_id, status, settings, lanes, home_datacenter, created_us,
+              writer, tags, row_version
+       FROM {ks}.queue WHERE name = ?""",
+)  # fmt: skip
 READ_QUEUE: Final = _statement(
     "read_queue", Kind.READ,
     """SELECT name, queue_id, status, settings, lanes, home_datacenter, created_us,
               writer, tags, row_version
        FROM {ks}.queue WHERE name = ?""",
     Reach.WORLD,
+)  # fmt: skip
+FIND_QUEUES: Final = _statement(
+    "find_queues", Kind.READ,
+    """SELECT name, queue_id, status, settings, lanes, home_datacenter, created_us,
+              writer, tags, row_version
+       FROM {ks}.queue""",
 )  # fmt: skip
 LIST_QUEUES: Final = _statement(
     "list_queues", Kind.READ,
@@ -320,6 +333,9 @@ READ_ALIVE: Final = _statement(
     "read_alive", Kind.READ, "SELECT at_us FROM {ks}.alive WHERE sink_id = ?",
 )  # fmt: skip
 
+FIND_META: Final = _statement(
+    "find_meta", Kind.READ, "SELECT value FROM {ks}.meta WHERE key = ?",
+)  # fmt: skip
 READ_META: Final = _statement(
     "read_meta", Kind.READ, "SELECT value FROM {ks}.meta WHERE key = ?", Reach.WORLD,
 )  # fmt: skip

@@ -171,3 +171,9 @@ def test_contact_points_before_the_first_start_are_an_error_that_says_so() -> No
 def test_number_of_nodes_out_of_range_is_refused(nodes: int) -> None:
     with pytest.raises(OptionInvalid, match=f"nodes={nodes}"):
         EmbeddedCassandra(nodes=nodes)
+
+
+@pytest.mark.parametrize("names", [(), ("a", "a"), ("a", "b", "c"), ("datacenter1", "b")])
+def test_data_centres_that_the_nodes_cannot_be_in_are_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(OptionInvalid, match=r"datacenters="):
+        EmbeddedCassandra(nodes=2, datacenters=names)

@@ -14,6 +14,7 @@ from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
 
 if TYPE_CHECKING:
     from cassieq_spark.store.session import CqlSession
+    from cassieq_spark.store.statements import Statement
 
 
 class QueueStatus(StrEnum):
@@ -49,14 +50,28 @@ class Queues:
         self._session = session
         self._sender = sender
 
+    def find(self, name: QueueName) -> Stored[QueueRow] | None:
+        """The row as a quorum of this data centre has it: an older one, perhaps, or none yet."""
+        return self._one(statements.FIND_QUEUE, name)
+
     def read(self, name: QueueName) -> Stored[QueueRow] | None:
-        """The row by quorum."""
-        row = self._session.one(statements.READ_QUEUE, (name,))
-        return None if row is None or row.writer is None else _stored(row)
+        """The row by a quorum of all data centres, which decides."""
+        return self._one(statements.READ_QUEUE, name)
+
+    def find_all(self) -> list[QueueRow]:
+        """Every queue that a quorum of this data centre knows, by name."""
+        return self._all(statements.FIND_QUEUES)
 
     def read_all(self) -> list[QueueRow]:
-        """Every queue, by name."""
-        rows = self._session.run(statements.LIST_QUEUES)
+        """Every queue of all data centres, by name."""
+        return self._all(statements.LIST_QUEUES)
+
+    def _one(self, statement: Statement, name: QueueName) -> Stored[QueueRow] | None:
+        row = self._session.one(statement, (name,))
+        return None if row is None or row.writer is None else _stored(row)
+
+    def _all(self, statement: Statement) -> list[QueueRow]:
+        rows = self._session.run(statement)
         found = [_stored(row).value for row in rows if row.writer is not None]
         return sorted(found, key=lambda queue: queue.name)
 
