@@ -42,6 +42,15 @@ EVENTS: Final[dict[str, Event]] = {
         level=logging.WARNING,
         meaning="A claim took longer than its visibility timeout and was given back uncounted.",
     ),
+    "connector_look_failed": Event(
+        level=logging.INFO,
+        meaning="Whether a session of the connector is stuck could not be looked at.",
+    ),
+    "connector_session_closed": Event(
+        level=logging.WARNING,
+        meaning="A session of the connector could look at no schema any more; the write is tried "
+        "once more, with a new one.",
+    ),
     "consumer_failed": Event(
         level=logging.WARNING,
         meaning="A consumer's thread could not reach the store; it tries again.",

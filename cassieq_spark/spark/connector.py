@@ -29,6 +29,7 @@ from cassieq_spark.queue.lane import open_lane
 from cassieq_spark.queue.meter import Meter
 from cassieq_spark.spark import config
 from cassieq_spark.spark.columns import check_sink_schema
+from cassieq_spark.spark.connector_sessions import saving
 from cassieq_spark.spark.packed import NO_CHUNK, SPARK_SCHEMA, packing
 from cassieq_spark.spark.sink import QUERY_ID, run_id
 from cassieq_spark.store import store
@@ -293,7 +294,8 @@ def _collected(packed: DataFrame) -> tuple[list[PackedChunk], dict[int, bytes]]:
 
 
 def _save(rows: DataFrame, options: Mapping[str, str]) -> None:
-    rows.write.format(config.FORMAT).options(**options).mode("append").save()
+    writer = rows.write.format(config.FORMAT).options(**options).mode("append")
+    saving(writer.save, rows)
 
 
 def _check_session(spark: SparkSession, options: SinkOptions, connector: Mapping[str, str]) -> None:

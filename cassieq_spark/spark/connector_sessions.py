@@ -1,0 +1,126 @@
+"""A session of the connector that can look at no schema any more is closed; the next is a new one.
+
+Java driver 4.18.1, which connector 3.5.1 brings: a schema refresh that fails before its first
+query, because the control connection is away at that moment, never clears its mark
+(``currentSchemaRefresh`` in ``MetadataManager.startSchemaRequest``), and each later refresh of that
+session waits for it, for ever. The connector refreshes before each write, without a timeout, and
+keeps a session for an hour: one node that dies at a bad moment would hold a query up until its
+program is restarted. A storm has found it (docs/reliability.md); ``tests/fault/test_stuck_session``
+shows that the driver does it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.log import event, get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+CONNECTOR_OBJECT: Final = "com.datastax.spark.connector.cql.CassandraConnector$"
+JOB_GROUP: Final = "spark.jobGroup.id"
+
+LOOKS_EVERY_S: Final = 30.0
+"""While a write has no Spark job."""
+
+ANSWERS_WITHIN_S: Final = 20.0
+"""A refresh that has not ended by then never will: each of its queries has a timeout of its own."""
+
+POLL_S: Final = 0.1
+
+_logger = get_logger("spark")
+
+
+def saving(save: Callable[[], None], rows: DataFrame) -> None:
+    """``save()``, a write of these rows through the connector; once more if its session was stuck.
+
+    Raises:
+        Exception: What ``save`` has raised.
+    """
+    with _Watch(rows.sparkSession) as watch:
+        try:
+            save()
+        except Exception:
+            if not watch.has_closed_stuck_sessions():
+                raise
+            save()  # the same rows, bytes and write times into the same places
+
+
+class _Watch:
+    """Looks at the connector's sessions, in a thread, as long as the write does not run."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        context = spark.sparkContext
+        jvm: Any = context._jvm  # noqa: SLF001 - Spark has no public way to its class loader
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        connector = jvm.java.lang.Class.forName(CONNECTOR_OBJECT, True, loader)
+        self._connector = connector.getField("MODULE$").get(None)
+        self._group = context.getLocalProperty(JOB_GROUP)
+        self._tracker = context.statusTracker()
+        self._is_over = threading.Event()
+        self._has_closed = False
+        self._thread = threading.Thread(target=self._look, name="cassieq-connector", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def has_closed_stuck_sessions(self) -> bool:
+        """Now or before; the connector's next session is a new one then."""
+        if not self._has_closed:
+            self._try(self._close_stuck)
+        if self._has_closed:
+            self._try(self._connector.evictCache)  # only what nobody uses any more
+        return self._has_closed
+
+    def _look(self) -> None:
+        while not self._is_over.wait(LOOKS_EVERY_S):
+            self._try(self._close_stuck)
+
+    @staticmethod
+    def _try(step: Callable[[], object]) -> None:
+        """A JVM that is going takes the write with it, whose error is the one to tell."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - as above
+            event(_logger, "connector_look_failed", error=str(error))
+
+    def _is_running(self) -> bool:
+        """A write that has its Spark job is left alone: it needs no schema any more."""
+        ours = self._tracker.getJobIdsForGroup(self._group)
+        return not set(ours).isdisjoint(self._tracker.getActiveJobsIds())
+
+    def _close_stuck(self) -> None:
+        """Close each session whose refresh does not come to an end, by value or by error."""
+        if self._is_running():
+            return
+        waiting = [
+            (session, session.refreshSchemaAsync().toCompletableFuture())
+            for session in self._sessions()
+        ]
+        clock = SystemClock()
+        ends_s = clock.monotonic() + ANSWERS_WITHIN_S
+        while clock.monotonic() < ends_s:
+            waiting = [(session, refresh) for session, refresh in waiting if not refresh.isDone()]
+            if not waiting:
+                return
+            clock.wait(POLL_S)
+        for session, _ in waiting:
+            session.forceCloseAsync()  # what waits for it is told so
+            self._has_closed = True
+            event(_logger, "connector_session_closed", session=session.getName())
+
+    def _sessions(self) -> list[Any]:
+        found, values = [], self._connector.sessionCache().cache().valuesIterator()
+        while values.hasNext():
+            found.append(values.next())
+        return [one for one in found if not one.closeFuture().toCompletableFuture().isDone()]

@@ -1,0 +1,116 @@
+"""A stream through the connector's door whose connector session gets stuck: does it get on?
+
+Tells of its points by ``reached`` and goes on when the test says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cassieq_spark
+from cassieq_spark.spark import connector_sessions
+from cassieq_spark.testing import wait_until
+from tests.fixtures.processes import reached, say
+
+ROWS_PER_BATCH = 20
+
+
+def build_session(contact_points: str) -> Any:
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - as in tests/fixtures/spark.py
+
+    log4j = os.environ["TEST_LOG4J"]
+    return (
+        SparkSession.builder.master("local[2]")
+        .config(map={**cassieq_spark.spark_config(contact_points)})
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j}")
+        .getOrCreate()
+    )
+
+
+def the_session(spark: Any) -> Any:
+    """Of the connector's Java driver, as it has it now."""
+    loader = spark._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    name = connector_sessions.CONNECTOR_OBJECT
+    found = spark._jvm.java.lang.Class.forName(name, True, loader).getField("MODULE$").get(None)
+    values = found.sessionCache().cache().valuesIterator()
+    return values.next()
+
+
+def committed_in(directory: Path) -> int:
+    return len([file for file in (directory / "commits").glob("*") if file.name.isdigit()])
+
+
+def refresh(session: Any) -> Any:
+    return session.refreshSchemaAsync().toCompletableFuture()
+
+
+def main() -> None:
+    connection, queue, directory = json.loads(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+    connector_sessions.LOOKS_EVERY_S = 2.0  # type: ignore[misc]
+    connector_sessions.ANSWERS_WITHIN_S = 5.0  # type: ignore[misc]
+    committed = partial(committed_in, directory)
+    spark = build_session(connection["contact_points"])
+    rows = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", ROWS_PER_BATCH)
+        .option("numPartitions", 2)
+        .load()
+        .selectExpr("cast(cast(value as string) as binary) as body")
+    )
+    paused = threading.Event()
+    door = cassieq_spark.foreach_batch(queue=queue, **connection)
+
+    def write(frame: Any, batch: int) -> None:
+        wait_until(lambda: not paused.is_set(), deadline_s=600)
+        door(frame, batch)
+
+    query = (
+        rows.writeStream.foreachBatch(write)
+        .option("checkpointLocation", str(directory))
+        .trigger(processingTime="1 second")
+        .start()
+    )
+    wait_until(lambda: committed() > 0, deadline_s=120, describe=lambda: str(query.exception()))
+    paused.set()  # no batch is in the way of the node's death: only the session is
+    reached("kill")
+    session = the_session(spark)
+    wait_until(lambda: refresh_has_failed(session), deadline_s=60)
+    reached("start")
+    wait_until(lambda: session.getMetadata().getNodes().size() > 0, deadline_s=60)
+    stuck = refresh(session)
+    threading.Event().wait(8)
+    say(f"STUCK {not stuck.isDone()}")
+    before = committed()
+    paused.clear()
+    wait_until(
+        lambda: committed() >= before + 2 or not query.isActive,
+        deadline_s=120,
+        describe=lambda: f"two more batches: {committed()}, {query.exception()}",
+    )
+    say(f"ACTIVE {query.isActive} {query.exception()}")
+    query.stop()
+    say("DONE")
+
+
+def refresh_has_failed(session: Any) -> bool:
+    """A driver that has no control connection at that moment."""
+    asked = refresh(session)
+    try:
+        wait_until(asked.isDone, deadline_s=15)
+    except AssertionError:
+        return True  # it was stuck already
+    return bool(asked.isCompletedExceptionally())
+
+
+if __name__ == "__main__":
+    main()
