@@ -15,6 +15,9 @@ PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check --no
 
 # pytest's arguments, e.g. make test TESTS='tests/unit -k receipt'
 TESTS ?= tests
+# So many processes run them, each with a node and a Spark of its own; 0: this one, all in a row.
+WORKERS ?= 2
+PYTEST := $(PYTHON) -m pytest --durations=10 --numprocesses=$(WORKERS) --dist=loadgroup
 # What is there: a directory may be missing in a source distribution.
 SOURCES := cassieq_spark pyspark_cassieq.py $(wildcard bench docs jobs tests)
 TYPED := cassieq_spark pyspark_cassieq.py $(wildcard docs/*.py jobs/*.py tests/typing/*.py)
@@ -36,7 +39,7 @@ setup: $(INSTALLED)  ## Packages, Java 17 and the Cassandra jars, as far as they
 
 .PHONY: test
 test: setup  ## All tests; TESTS='tests/unit -k receipt' for some
-	@$(WITH_JAVA) $(PYTHON) -m pytest --durations=10 $(TESTS)
+	@$(WITH_JAVA) $(PYTEST) $(TESTS)
 
 # Storms: so many seeds, one after the other; SEED=17 for one again, STORM_SECONDS=60 for longer ones.
 SEEDS ?= 5
@@ -49,7 +52,7 @@ fault: setup  ## Storms of faults on a ring of three; SEEDS=100 for a long run, 
 
 .PHONY: fault-tests
 fault-tests: setup  ## Only the tests that kill and stop processes, on one and three nodes
-	@$(WITH_JAVA) $(PYTHON) -m pytest --durations=10 -m fault $(TESTS)
+	@$(WITH_JAVA) $(PYTEST) -m fault $(TESTS)
 
 # What leans on the engine: its facts, replays, drains, stops, both sinks, verdicts, lag.
 LOWEST_TESTS ?= $(addprefix tests/spark/test_,engine_facts.py replay.py drain.py refused.py \

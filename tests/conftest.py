@@ -60,6 +60,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         }
         for mark in sorted(marks):
             item.add_marker(mark)
+        # What shares fixtures runs in one process, and one ring at a time is enough for a machine.
+        group = "ring" if "ring" in getattr(item, "fixturenames", ()) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(autouse=True)
