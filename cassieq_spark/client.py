@@ -140,7 +140,8 @@ class Client:
             settings: See `options.QueueSettings`; times are seconds or timedelta.
 
         Raises:
-            UsageError: A name or setting of a wrong form.
+            UsageError: A name or setting of a wrong form; or the queue, or its dead-letter queue,
+                lives in another data centre.
             QueueExists: It is there with other settings; names each.
             QueueNotFound: The dead-letter queue is not there.
         """
@@ -157,7 +158,8 @@ class Client:
 
         Raises:
             QueueNotFound: There is none of that name, or no such dead-letter queue.
-            UsageError: A setting of a wrong form.
+            UsageError: A setting of a wrong form; or the queue, or its dead-letter queue, lives in
+                another data centre.
             QueueExists: A setting that cannot change, or a cycle of dead-letter queues.
         """
         checked = queue_name(name)
@@ -169,6 +171,7 @@ class Client:
 
         Raises:
             QueueNotFound: There is none of that name.
+            UsageError: It lives in another data centre.
         """
         schema.check(self._session)
         return self._open(open_lane(self._store, queue_name(name)))
@@ -178,6 +181,7 @@ class Client:
 
         Raises:
             QueueNotFound: There is none of that name.
+            UsageError: It lives in another data centre.
         """
         schema.check(self._session)
         life.delete(self._store, queue_name(name))
@@ -185,7 +189,7 @@ class Client:
     def queues(self) -> list[QueueInfo]:
         """Every queue of the keyspace that this data centre knows, by name.
 
-        One that was created in another may need a moment until it is known here.
+        Of several, each knows a queue that was created or deleted a moment ago a little later.
         """
         schema.check(self._session)
         return [

@@ -542,6 +542,14 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="P21",
+        rule="What a home shows as active may have ended there: its repair pointer says so (ADR 17).",
+        path="cassieq_spark/queue/lane.py",
+        old="        and not store.pointers.read(found.value.lanes[0]).is_deleted\n",
+        new="",
+        tests=("tests/node/test_homes.py::test_p21_an_ended_queue_that_is_still_shown_is_gone",),
+    ),
+    Ablation(
+        mark="P21",
         rule="A home finds its queues by its own quorum, while other data centres are away (ADR 17).",
         path="cassieq_spark/queue/lane.py",
         old="    found = store.queues.find(name)\n",

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from cassieq_spark.testing import ConditionNotMet, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from xdist.remote import Producer
 
 pytest_plugins = [
     "tests.fixtures.cassandra",
@@ -35,6 +38,15 @@ FIXTURE_MARKS = {
 
 #: Fixtures whose tests kill nodes and start them again, and the wider one that owns the cluster.
 RESTARTED = {"ring": "_ring", "centres": "centres"}
+
+#: What starts several nodes: one process runs all of them, one after the other.
+RING_FILES = {
+    "test_datacenters.py",
+    "test_embedded_ring.py",
+    "test_replicas.py",
+    "test_sink_replicas.py",
+    "test_storm.py",
+}
 
 #: Threads that serve the whole process once something has needed them: the driver's reactor, and
 #: the connections between Spark's two halves.
@@ -60,9 +72,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         }
         for mark in sorted(marks):
             item.add_marker(mark)
-        # What shares fixtures runs in one process, and one ring at a time is enough for a machine.
-        group = "ring" if "ring" in getattr(item, "fixturenames", ()) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+        if {"ring", "centres"} & set(getattr(item, "fixturenames", ())):
+            assert item.path.name in RING_FILES, f"{item.path.name} is missing in RING_FILES"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
+    """By file, as fixtures are shared in files; all rings in one process."""
+    return ByFile(config, log)
+
+
+class ByFile(LoadFileScheduling):
+    """A file is one unit of work, and so are the files of `RING_FILES` together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "rings" if file.rpartition("/")[2] in RING_FILES else file
 
 
 @pytest.fixture(autouse=True)

@@ -133,6 +133,7 @@ class LaneSpec:
     lane_id: LaneId
     settings: QueueSettings
     created_us: int
+    datacenter: str
 
     @classmethod
     def of(cls, lane: Lane) -> LaneSpec:
@@ -142,10 +143,17 @@ class LaneSpec:
             lane_id=lane.lane_id,
             settings=lane.settings,
             created_us=lane.created_us,
+            datacenter=lane.store.session.datacenter,
         )
 
     def on(self, store: Store) -> Lane:
-        """The lane as it was where this was made."""
+        """The lane as it was where this was made.
+
+        Raises:
+            UsageError: This process has come to nodes of another data centre [P21].
+        """
+        if self.datacenter != store.session.datacenter:
+            raise _elsewhere(store, self.queue, self.datacenter)
         return Lane(
             store=store,
             queue=self.queue,
@@ -213,7 +221,14 @@ def lanes_of(store: Store, names: list[QueueName] | None) -> list[Lane]:
     """
     if names is not None:
         return [open_lane(store, name) for name in names]
-    return [lane_of(store, row) for row in rows_at_home(store, QueueStatus.ACTIVE)]
+    listed = rows_at_home(store, QueueStatus.ACTIVE)
+    found = store.session.map(lambda row: find_row(store, row.name), listed)
+    return [
+        lane_of(store, one.value)
+        for one in found
+        if one is not None and one.value.status is QueueStatus.ACTIVE
+        if one.value.home_datacenter == store.session.datacenter
+    ]
 
 
 def rows_at_home(store: Store, status: QueueStatus) -> list[QueueRow]:
@@ -232,10 +247,14 @@ def check_home(store: Store, row: QueueRow) -> None:
         UsageError: It lives in another data centre.
     """
     if row.home_datacenter != store.session.datacenter:
-        raise UsageError(
-            f"queue {row.name!r} lives in data centre {row.home_datacenter!r}, this client is in "
-            f"{store.session.datacenter!r}. Connect there: its quorums are of that data centre"
-        )
+        raise _elsewhere(store, row.name, row.home_datacenter)
+
+
+def _elsewhere(store: Store, name: str, home: str) -> UsageError:
+    return UsageError(
+        f"queue {name!r} lives in data centre {home!r}, this client is in "
+        f"{store.session.datacenter!r}. Connect there: its quorums are of that data centre"
+    )
 
 
 def lane_of(store: Store, row: QueueRow) -> Lane:

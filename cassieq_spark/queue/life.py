@@ -11,7 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import CasContention, QueueExists, QueueNotFound
+from cassieq_spark.errors import (
+    CasContention,
+    CassieqError,
+    QueueExists,
+    QueueNotFound,
+    UsageError,
+)
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import FINISHED, Bucket, Status
@@ -83,7 +89,8 @@ def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
                 queue=name,
                 differences=tuple(fixed),
             )
-        check_dead_letter_queue(store, name, settings)
+        if "dead_letter_queue" in different:
+            check_dead_letter_queue(store, name, settings)
         if not different:
             return found.value
         row = replace(found.value, settings=settings)
@@ -130,6 +137,7 @@ def finish_deletion(store: Store, found: Stored[QueueRow]) -> None:
     nothing is acknowledged that the drop below would take away [P13] [R25].
     """
     row = found.value
+    check_home(store, row)
     for lane in row.lanes:
         before = store.pointers.read(lane)
         store.pointers.advance(lane, Pointer.REPAIR, DELETED)
@@ -200,7 +208,12 @@ def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettin
             raise QueueNotFound(
                 f"the dead-letter queue {target!r} of {name!r} is not there. Create it first"
             )
-        check_home(store, found.value)
+        if found.value.home_datacenter != store.session.datacenter:
+            raise UsageError(
+                f"the dead-letter queue {target!r} of {name!r} lives in data centre "
+                f"{found.value.home_datacenter!r}, the queue in {store.session.datacenter!r}: "
+                "repair could not move anything there. Choose one that lives with its queue"
+            )
         seen.append(QueueName(target))
         target = found.value.settings.dead_letter_queue
 
@@ -210,7 +223,7 @@ def _undo_if_a_cycle(store: Store, altered: Stored[QueueRow], before: QueueSetti
     name, settings = QueueName(altered.value.name), altered.value.settings
     try:
         check_dead_letter_queue(store, name, settings)
-    except QueueExists:
+    except CassieqError:
         store.queues.update(altered, replace(altered.value, settings=before))
         raise
 

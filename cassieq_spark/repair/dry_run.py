@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.errors import QueueDeleted
 from cassieq_spark.model.bucket import FINISHED, Bucket, Status
 from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.lane import live_buckets, rows_at_home, windows
@@ -31,10 +33,11 @@ def foresee(store: Store, lanes: list[Lane], *, finishes_deletions: bool) -> Rep
     deletions: list[QueueName] = []
     if finishes_deletions:
         deletions = [row.name for row in rows_at_home(store, QueueStatus.DELETING)]
-    return RepairReport(
-        queues=[_foresee(lane) for lane in lanes],
-        deletions_finished=[str(one) for one in deletions],
-    )
+    report = RepairReport(deletions_finished=[str(one) for one in deletions])
+    for lane in lanes:
+        with suppress(QueueDeleted):  # meanwhile: nothing of it is left to heal
+            report.queues.append(_foresee(lane))
+    return report
 
 
 def _foresee(lane: Lane) -> QueueRepair:

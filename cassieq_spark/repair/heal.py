@@ -100,7 +100,11 @@ class Pass:
 
     def _finish_deletion(self, name: QueueName) -> None:
         found = self._store.queues.read(name)
-        if found is not None and found.value.status is QueueStatus.DELETING:
+        if (
+            found is not None
+            and found.value.status is QueueStatus.DELETING
+            and found.value.home_datacenter == self._store.session.datacenter
+        ):
             life.finish_deletion(self._store, found)
             self.report.deletions_finished.append(name)
 
@@ -121,10 +125,10 @@ class Pass:
         if not left:
             return
         with noting(left[0][2]):
-            known = {lane.queue for lane in self.lanes}
+            known = {lane.lane_id for lane in self.lanes}
             home = self._store.session.datacenter
             if any(
-                row.home_datacenter == home and row.name not in known
+                row.home_datacenter == home and known.isdisjoint(row.lanes)
                 for row in self._store.queues.read_all()
             ):
                 return

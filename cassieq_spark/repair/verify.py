@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from cassieq_spark.errors import QueueDeleted
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 from cassieq_spark.model.integrity import FINISHED_WITH_MESSAGES, NO_MANIFEST, TWO_STATES, broken
@@ -82,12 +83,20 @@ class Verdict:
 def verify(store: Store, lanes: list[Lane]) -> Verdict:
     """Look at all of these queues, and at what lies outside their pointers.
 
-    Reads every stored message that is not dropped.
+    Reads every stored message that is not dropped. A queue that is deleted meanwhile is left out.
     """
-    verdict = Verdict(queues=len(lanes))
+    verdict = Verdict()
+    there: dict[LaneId, Lane] = {}
     for lane in lanes:
-        _verify_lane(lane, verdict)
-    _verify_outside(store, {lane.lane_id: lane for lane in lanes}, verdict)
+        before = len(verdict.findings)
+        try:
+            _verify_lane(lane, verdict)
+        except QueueDeleted:
+            del verdict.findings[before:]  # of rows that were taken away under it
+        else:
+            there[lane.lane_id] = lane
+    verdict.queues = len(there)
+    _verify_outside(store, there, verdict)
     return verdict
 
 
@@ -180,7 +189,10 @@ def _verify_outside(store: Store, lanes: dict[LaneId, Lane], verdict: Verdict) -
                 found[lane_id].append(bucket)
         for lane_id, buckets in found.items():
             lane = lanes[lane_id]
-            live = live_buckets(lane)  # after the scan: ids that it cannot have seen are no finding
+            try:
+                live = live_buckets(lane)  # after the scan: what it cannot have seen is no finding
+            except QueueDeleted:
+                continue
             verdict.ghosts += sum(bucket < live.start for bucket in buckets)
             verdict.findings += [
                 _finding(lane, "id_ahead", bucket, f"ids end with bucket {live.stop - 1}")

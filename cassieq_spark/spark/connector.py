@@ -201,6 +201,7 @@ class ConnectorWriter:
                 _save(
                     message_rows(packed, plans, opened, attempts, lane, enqueued_us=now_us),
                     write_options,
+                    timeout_s=self.options.connection.connect_timeout_s,
                 )
         finally:
             _unpersist(packed)
@@ -293,9 +294,9 @@ def _collected(packed: DataFrame) -> tuple[list[PackedChunk], dict[int, bytes]]:
     return chunks, {row.partition: bytes(row.attempt) for row in rows}
 
 
-def _save(rows: DataFrame, options: Mapping[str, str]) -> None:
+def _save(rows: DataFrame, options: Mapping[str, str], *, timeout_s: float) -> None:
     writer = rows.write.format(config.FORMAT).options(**options).mode("append")
-    saving(writer.save, rows)
+    saving(writer.save, rows, timeout_s=timeout_s)
 
 
 def _check_session(spark: SparkSession, options: SinkOptions, connector: Mapping[str, str]) -> None:

@@ -28,33 +28,40 @@ JOB_GROUP: Final = "spark.jobGroup.id"
 LOOKS_EVERY_S: Final = 30.0
 """While a write has no Spark job."""
 
-ANSWERS_WITHIN_S: Final = 20.0
-"""A refresh that has not ended by then never will: each of its queries has a timeout of its own."""
+AGREEMENT_S: Final = 10.0
+"""So long the driver waits for nodes to agree on a schema; the connector does not change it."""
 
 POLL_S: Final = 0.1
+
+_closings_lock = threading.Lock()
+_closings = 0
+"""Of all sessions, by whichever write: who waits for one that another closes tries again, too."""
 
 _logger = get_logger("spark")
 
 
-def saving(save: Callable[[], None], rows: DataFrame) -> None:
+def saving(save: Callable[[], None], rows: DataFrame, *, timeout_s: float) -> None:
     """``save()``, a write of these rows through the connector; once more if its session was stuck.
+
+    Args:
+        timeout_s: Of one query of a refresh: what the connector connects with.
 
     Raises:
         Exception: What ``save`` has raised.
     """
-    with _Watch(rows.sparkSession) as watch:
+    with _Watch(rows.sparkSession, timeout_s) as watch:
         try:
             save()
         except Exception:
             if not watch.has_closed_stuck_sessions():
                 raise
-            save()  # the same rows, bytes and write times into the same places
+            save()  # the same rows, bytes and write times into the same places (I7)
 
 
 class _Watch:
     """Looks at the connector's sessions, in a thread, as long as the write does not run."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, timeout_s: float) -> None:
         context = spark.sparkContext
         jvm: Any = context._jvm  # noqa: SLF001 - Spark has no public way to its class loader
         loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
@@ -62,8 +69,10 @@ class _Watch:
         self._connector = connector.getField("MODULE$").get(None)
         self._group = context.getLocalProperty(JOB_GROUP)
         self._tracker = context.statusTracker()
+        # One refresh may wait for another's end; each for agreement, and for its own queries.
+        self._answers_within_s = 2 * (AGREEMENT_S + 2 * timeout_s)
+        self._closings_before = _closings
         self._is_over = threading.Event()
-        self._has_closed = False
         self._thread = threading.Thread(target=self._look, name="cassieq-connector", daemon=True)
 
     def __enter__(self) -> Self:
@@ -75,16 +84,46 @@ class _Watch:
         self._thread.join()
 
     def has_closed_stuck_sessions(self) -> bool:
-        """Now or before; the connector's next session is a new one then."""
-        if not self._has_closed:
+        """Some write's watch has, since this one began; the connector's next session is new."""
+        if _closings == self._closings_before:
             self._try(self._close_stuck)
-        if self._has_closed:
-            self._try(self._connector.evictCache)  # only what nobody uses any more
-        return self._has_closed
+        if _closings == self._closings_before:
+            return False
+        self._try(self._connector.evictCache)  # only what nobody uses any more
+        return True
 
     def _look(self) -> None:
         while not self._is_over.wait(LOOKS_EVERY_S):
             self._try(self._close_stuck)
+
+    def _close_stuck(self) -> None:
+        """Close each session in which a refresh does not come to an end, by value or by error."""
+        global _closings  # noqa: PLW0603 - of this process, as the connector's sessions are
+        if self._is_running():
+            return
+        failed, stuck = self._asked(self._sessions())
+        # A refresh that ends by an error is what makes a session stick: the one after it tells.
+        stuck += self._asked(failed)[1]
+        for session in stuck:
+            if self._is_over.is_set() or self._is_running():
+                return
+            with _closings_lock:
+                _closings += 1  # before whoever waits for it is told
+            session.forceCloseAsync()
+            event(_logger, "connector_session_closed", session=session.getName())
+
+    def _asked(self, sessions: list[Any]) -> tuple[list[Any], list[Any]]:
+        """(those whose refresh has failed, those whose refresh has not ended in time)."""
+        waiting = [
+            (session, session.refreshSchemaAsync().toCompletableFuture()) for session in sessions
+        ]
+        failed: list[Any] = []
+        clock = SystemClock()
+        ends_s = clock.monotonic() + self._answers_within_s
+        while waiting and clock.monotonic() < ends_s and not self._is_over.wait(POLL_S):
+            failed += [session for session, one in waiting if one.isCompletedExceptionally()]
+            waiting = [(session, one) for session, one in waiting if not one.isDone()]
+        return failed, [session for session, _ in waiting]
 
     @staticmethod
     def _try(step: Callable[[], object]) -> None:
@@ -98,26 +137,6 @@ class _Watch:
         """A write that has its Spark job is left alone: it needs no schema any more."""
         ours = self._tracker.getJobIdsForGroup(self._group)
         return not set(ours).isdisjoint(self._tracker.getActiveJobsIds())
-
-    def _close_stuck(self) -> None:
-        """Close each session whose refresh does not come to an end, by value or by error."""
-        if self._is_running():
-            return
-        waiting = [
-            (session, session.refreshSchemaAsync().toCompletableFuture())
-            for session in self._sessions()
-        ]
-        clock = SystemClock()
-        ends_s = clock.monotonic() + ANSWERS_WITHIN_S
-        while clock.monotonic() < ends_s:
-            waiting = [(session, refresh) for session, refresh in waiting if not refresh.isDone()]
-            if not waiting:
-                return
-            clock.wait(POLL_S)
-        for session, _ in waiting:
-            session.forceCloseAsync()  # what waits for it is told so
-            self._has_closed = True
-            event(_logger, "connector_session_closed", session=session.getName())
 
     def _sessions(self) -> list[Any]:
         found, values = [], self._connector.sessionCache().cache().valuesIterator()

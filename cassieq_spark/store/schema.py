@@ -151,10 +151,10 @@ def check(session: CqlSession) -> None:
 def read_version(session: CqlSession) -> int | None:
     """The recorded schema version, None before the first `apply` has ended."""
     # It never changes: where this data centre has it, no other needs to be up.
-    row = session.one(statements.FIND_META, (_VERSION_KEY,))
-    if row is None or row.value is None:
-        row = session.one(statements.READ_META, (_VERSION_KEY,))
-    return None if row is None or row.value is None else int(row.value)
+    rows = session.attempt(statements.FIND_META, (_VERSION_KEY,))
+    if not rows or rows[0].value is None:
+        rows = session.run(statements.READ_META, (_VERSION_KEY,))
+    return int(rows[0].value) if rows and rows[0].value is not None else None
 
 
 def _refuse_another_version(session: CqlSession) -> None:

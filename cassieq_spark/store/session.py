@@ -143,6 +143,20 @@ class CqlSession:
         rows = self.run(statement, params)
         return rows[0] if rows else None
 
+    def attempt(self, statement: Statement, params: Sequence[Any] = ()) -> list[Any] | None:
+        """Run a read once; None if it was not answered: for what others can be asked instead.
+
+        Raises:
+            SchemaMissing: The keyspace or its tables are not there.
+        """
+        try:
+            return list(self._execute(statement, tuple(params)))
+        except DRIVER_ERRORS as error:
+            problem = translate(error, statement.name, self.keyspace)
+            if isinstance(problem, StoreTimeout | StoreUnavailable):
+                return None
+            raise problem from error
+
     def run_once(self, statement: Statement, params: Sequence[Any]) -> list[Any]:
         """Send a statement once and let the driver's own error out: for `store/cas.py` alone."""
         return list(self._execute(statement, tuple(params)))

@@ -14,7 +14,6 @@ from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
 
 if TYPE_CHECKING:
     from cassieq_spark.store.session import CqlSession
-    from cassieq_spark.store.statements import Statement
 
 
 class QueueStatus(StrEnum):
@@ -51,29 +50,24 @@ class Queues:
         self._sender = sender
 
     def find(self, name: QueueName) -> Stored[QueueRow] | None:
-        """The row as a quorum of this data centre has it: an older one, perhaps, or none yet."""
-        return self._one(statements.FIND_QUEUE, name)
+        """The row as a quorum of this data centre has it: an older one, perhaps, or none yet.
+
+        None, too, if that quorum does not answer: `read` asks all.
+        """
+        return _one(self._session.attempt(statements.FIND_QUEUE, (name,)))
 
     def read(self, name: QueueName) -> Stored[QueueRow] | None:
         """The row by a quorum of all data centres, which decides."""
-        return self._one(statements.READ_QUEUE, name)
+        return _one(self._session.run(statements.READ_QUEUE, (name,)))
 
     def find_all(self) -> list[QueueRow]:
-        """Every queue that a quorum of this data centre knows, by name."""
-        return self._all(statements.FIND_QUEUES)
+        """Every queue that a quorum of this data centre knows, by name; else as `read_all`."""
+        rows = self._session.attempt(statements.FIND_QUEUES)
+        return self.read_all() if rows is None else _all(rows)
 
     def read_all(self) -> list[QueueRow]:
         """Every queue of all data centres, by name."""
-        return self._all(statements.LIST_QUEUES)
-
-    def _one(self, statement: Statement, name: QueueName) -> Stored[QueueRow] | None:
-        row = self._session.one(statement, (name,))
-        return None if row is None or row.writer is None else _stored(row)
-
-    def _all(self, statement: Statement) -> list[QueueRow]:
-        rows = self._session.run(statement)
-        found = [_stored(row).value for row in rows if row.writer is not None]
-        return sorted(found, key=lambda queue: queue.name)
+        return _all(self._session.run(statements.LIST_QUEUES))
 
     def insert(self, row: QueueRow) -> Outcome[QueueRow]:
         """CAS from no row."""
@@ -123,6 +117,20 @@ class Queues:
     def delete(self, old: Stored[QueueRow]) -> None:
         """Remove this row; not one that was created under the name since."""
         self._sender.delete(statements.DELETE_QUEUE, (old.value.name,), before=old.version)
+
+
+def _one(rows: list[Any] | None) -> Stored[QueueRow] | None:
+    return _stored(rows[0]) if rows and not _is_half(rows[0]) else None
+
+
+def _all(rows: list[Any]) -> list[QueueRow]:
+    found = [_stored(row).value for row in rows if not _is_half(row)]
+    return sorted(found, key=lambda queue: queue.name)
+
+
+def _is_half(row: Any) -> bool:
+    """None of it is there any more; or, for one data centre, not yet: an update came before it."""
+    return row.writer is None or row.lanes is None
 
 
 def _stored(row: Any) -> Stored[QueueRow]:

@@ -57,7 +57,7 @@ def refresh(session: Any) -> Any:
 def main() -> None:
     connection, queue, directory = json.loads(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
     connector_sessions.LOOKS_EVERY_S = 2.0  # type: ignore[misc]
-    connector_sessions.ANSWERS_WITHIN_S = 5.0  # type: ignore[misc]
+    connector_sessions.AGREEMENT_S = 0.5  # type: ignore[misc]
     committed = partial(committed_in, directory)
     spark = build_session(connection["contact_points"])
     rows = (
@@ -68,7 +68,7 @@ def main() -> None:
         .selectExpr("cast(cast(value as string) as binary) as body")
     )
     paused = threading.Event()
-    door = cassieq_spark.foreach_batch(queue=queue, **connection)
+    door = cassieq_spark.foreach_batch(queue=queue, connect_timeout=2, **connection)
 
     def write(frame: Any, batch: int) -> None:
         wait_until(lambda: not paused.is_set(), deadline_s=600)
