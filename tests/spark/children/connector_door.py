@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -195,9 +196,9 @@ def mapped_rows(function: Any) -> Patched:
 
 def around_save(before: Callable[[], None], after: Callable[[], None]) -> Patched:
     def make(save: Any) -> Any:
-        def changed(rows: DataFrame, options: dict[str, str]) -> None:
+        def changed(*args: Any, **kwargs: Any) -> None:
             before()
-            save(rows, options)
+            save(*args, **kwargs)
             after()
 
         return changed
@@ -310,12 +311,12 @@ def speculation() -> None:
 
 def zombie() -> None:
     """A task that nobody waits for any more writes its rows again, after the commit."""
-    saved: list[tuple[DataFrame, dict[str, str]]] = []
+    saved: list[Callable[[], None]] = []
 
     def make(save: Any) -> Any:
-        def changed(rows: DataFrame, options: dict[str, str]) -> None:
-            saved.append((rows, options))
-            save(rows, options)
+        def changed(*args: Any, **kwargs: Any) -> None:
+            saved.append(partial(save, *args, **kwargs))
+            save(*args, **kwargs)
 
         return changed
 
@@ -323,7 +324,7 @@ def zombie() -> None:
     with Patched("_save", make), Patched("_unpersist", lambda _: lambda _: None):
         put(numbered(0, 100), 0)
         before = stored("zombie")
-        connector._save(*saved[0])
+        saved[0]()
     # (first, part, count, parts, payload, due_us, enqueued_us, write time, TTL)
     same_times = {row[6] == row[7] and row[5] is None and row[8] is None for row in before}
     say(
