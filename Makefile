@@ -17,7 +17,7 @@ PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check --no
 TESTS ?= tests
 # So many processes run them, each with a node and a Spark of its own; 0: this one, all in a row.
 # In the order of the files: rings, which take longest, are not left for the end.
-WORKERS ?= 2
+WORKERS ?= 0
 PYTEST := $(PYTHON) -m pytest --durations=10 --numprocesses=$(WORKERS) --no-loadscope-reorder
 # What is there: a directory may be missing in a source distribution.
 SOURCES := cassieq_spark pyspark_cassieq.py $(wildcard bench docs jobs tests)

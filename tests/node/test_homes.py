@@ -79,7 +79,7 @@ def test_p21_an_ended_queue_that_is_still_shown_is_gone(
     with pytest.raises(cassieq.QueueDeleted):
         look_again(door.lane)
     assert door.queue.name not in {one.queue for one in door.client.repair().queues}
-    assert [] == door.client.verify().findings
+    assert door.queue.name not in {one.queue for one in door.client.verify().findings}
     door.client.repair(dry_run=True)
 
 
