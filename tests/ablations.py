@@ -523,7 +523,7 @@ ABLATIONS: Final = (
         mark="P21",
         rule="A client in another data centre than the queue's is refused.",
         path="cassieq_spark/queue/lane.py",
-        old="    if row.home_datacenter != store.session.datacenter:\n",
+        old="    if not at_home(store, row):\n",
         new="    if False:\n",
         tests=(
             "tests/node/test_cas.py::test_p21_a_client_in_another_data_centre_than_the_queues_is_refused",
@@ -544,8 +544,8 @@ ABLATIONS: Final = (
         mark="P21",
         rule="What a home shows as active may have ended there: its repair pointer says so (ADR 17).",
         path="cassieq_spark/queue/lane.py",
-        old="        and not store.pointers.read(found.value.lanes[0]).is_deleted\n",
-        new="",
+        old="    return store.pointers.read(row.lanes[0]).is_deleted\n",
+        new="    return False\n",
         tests=("tests/node/test_homes.py::test_p21_an_ended_queue_that_is_still_shown_is_gone",),
     ),
     Ablation(

@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         }
         for mark in sorted(marks):
             item.add_marker(mark)
-        if {"ring", "centres"} & set(getattr(item, "fixturenames", ())):
+        if not RESTARTED.keys().isdisjoint(getattr(item, "fixturenames", ())):
             assert item.path.name in RING_FILES, f"{item.path.name} is missing in RING_FILES"
 
 

@@ -190,11 +190,16 @@ def find_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
     if (
         found is not None
         and found.value.status is QueueStatus.ACTIVE
-        and found.value.home_datacenter == store.session.datacenter
-        and not store.pointers.read(found.value.lanes[0]).is_deleted
+        and at_home(store, found.value)
+        and not _has_ended(store, found.value)
     ):
         return found
     return store.queues.read(name)
+
+
+def _has_ended(store: Store, row: QueueRow) -> bool:
+    """What its home shows as active may have ended there: its repair pointer says so [R25]."""
+    return store.pointers.read(row.lanes[0]).is_deleted
 
 
 def look_again(lane: Lane) -> Lane:
@@ -221,23 +226,29 @@ def lanes_of(store: Store, names: list[QueueName] | None) -> list[Lane]:
     """
     if names is not None:
         return [open_lane(store, name) for name in names]
-    listed = rows_at_home(store, QueueStatus.ACTIVE)
-    found = store.session.map(lambda row: find_row(store, row.name), listed)
+
+    def as_it_is(row: QueueRow) -> QueueRow | None:
+        if not _has_ended(store, row):
+            return row
+        now = store.queues.read(row.name)
+        return None if now is None else now.value
+
+    found = store.session.map(as_it_is, rows_at_home(store, QueueStatus.ACTIVE))
     return [
-        lane_of(store, one.value)
-        for one in found
-        if one is not None and one.value.status is QueueStatus.ACTIVE
-        if one.value.home_datacenter == store.session.datacenter
+        lane_of(store, row)
+        for row in found
+        if row is not None and row.status is QueueStatus.ACTIVE and at_home(store, row)
     ]
 
 
 def rows_at_home(store: Store, status: QueueStatus) -> list[QueueRow]:
     """All of that status that live in this client's data centre, as its quorum knows them."""
-    return [
-        row
-        for row in store.queues.find_all()
-        if row.status is status and row.home_datacenter == store.session.datacenter
-    ]
+    return [row for row in store.queues.find_all() if row.status is status and at_home(store, row)]
+
+
+def at_home(store: Store, row: QueueRow) -> bool:
+    """Whether a queue lives in this client's data centre."""
+    return row.home_datacenter == store.session.datacenter
 
 
 def check_home(store: Store, row: QueueRow) -> None:
@@ -246,7 +257,7 @@ def check_home(store: Store, row: QueueRow) -> None:
     Raises:
         UsageError: It lives in another data centre.
     """
-    if row.home_datacenter != store.session.datacenter:
+    if not at_home(store, row):
         raise _elsewhere(store, row.name, row.home_datacenter)
 
 

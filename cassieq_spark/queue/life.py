@@ -25,7 +25,14 @@ from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.options import QueueSettings, queue_name
 from cassieq_spark.queue import roll, seal
-from cassieq_spark.queue.lane import MAX_LOST_RACES, Lane, check_home, live_buckets, windows
+from cassieq_spark.queue.lane import (
+    MAX_LOST_RACES,
+    Lane,
+    at_home,
+    check_home,
+    live_buckets,
+    windows,
+)
 from cassieq_spark.store.cas import Applied, Stored
 from cassieq_spark.store.tables.monotons import Monoton
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
@@ -208,7 +215,7 @@ def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettin
             raise QueueNotFound(
                 f"the dead-letter queue {target!r} of {name!r} is not there. Create it first"
             )
-        if found.value.home_datacenter != store.session.datacenter:
+        if not at_home(store, found.value):
             raise UsageError(
                 f"the dead-letter queue {target!r} of {name!r} lives in data centre "
                 f"{found.value.home_datacenter!r}, the queue in {store.session.datacenter!r}: "

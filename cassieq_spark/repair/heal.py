@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.queue import life
-from cassieq_spark.queue.lane import Lane, lanes_of, live_buckets, rows_at_home, windows
+from cassieq_spark.queue.lane import Lane, at_home, lanes_of, live_buckets, rows_at_home, windows
 from cassieq_spark.repair import dead
 from cassieq_spark.repair.drop import drop, free, sweep
 from cassieq_spark.repair.gaps import close_gaps
@@ -103,7 +103,7 @@ class Pass:
         if (
             found is not None
             and found.value.status is QueueStatus.DELETING
-            and found.value.home_datacenter == self._store.session.datacenter
+            and at_home(self._store, found.value)
         ):
             life.finish_deletion(self._store, found)
             self.report.deletions_finished.append(name)
@@ -126,9 +126,8 @@ class Pass:
             return
         with noting(left[0][2]):
             known = {lane.lane_id for lane in self.lanes}
-            home = self._store.session.datacenter
             if any(
-                row.home_datacenter == home and known.isdisjoint(row.lanes)
+                at_home(self._store, row) and known.isdisjoint(row.lanes)
                 for row in self._store.queues.read_all()
             ):
                 return

@@ -29,7 +29,7 @@ from cassieq_spark.queue.lane import open_lane
 from cassieq_spark.queue.meter import Meter
 from cassieq_spark.spark import config
 from cassieq_spark.spark.columns import check_sink_schema
-from cassieq_spark.spark.connector_sessions import saving
+from cassieq_spark.spark.connector_sessions import java_class, saving
 from cassieq_spark.spark.packed import NO_CHUNK, SPARK_SCHEMA, packing
 from cassieq_spark.spark.sink import QUERY_ID, run_id
 from cassieq_spark.store import store
@@ -319,11 +319,8 @@ def _check_session(spark: SparkSession, options: SinkOptions, connector: Mapping
 
 
 def _require_connector(context: SparkContext) -> None:
-    """Ask the class loader that Spark itself looks for data sources with."""
-    jvm: Any = context._jvm  # noqa: SLF001 - Spark has no public way to ask
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
-        jvm.java.lang.Class.forName(CONNECTOR_CLASS, False, loader)
+        java_class(context, CONNECTOR_CLASS, initialize=False)
     except Py4JJavaError as error:
         raise ConnectorMissing(
             "the Spark Cassandra Connector is not on the class path of this session. Add "

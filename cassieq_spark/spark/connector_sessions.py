@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.spark.sink import RUN_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 CONNECTOR_OBJECT: Final = "com.datastax.spark.connector.cql.CassandraConnector$"
-JOB_GROUP: Final = "spark.jobGroup.id"
 
 LOOKS_EVERY_S: Final = 30.0
 """While a write has no Spark job."""
@@ -58,16 +59,30 @@ def saving(save: Callable[[], None], rows: DataFrame, *, timeout_s: float) -> No
             save()  # the same rows, bytes and write times into the same places (I7)
 
 
+def java_class(context: SparkContext, name: str, *, initialize: bool) -> Any:
+    """By the class loader that Spark itself looks for data sources with.
+
+    Raises:
+        Py4JJavaError: There is none of that name.
+    """
+    jvm: Any = context._jvm  # noqa: SLF001 - Spark has no public way to ask
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    return jvm.java.lang.Class.forName(name, initialize, loader)
+
+
+def connector_of(context: SparkContext) -> Any:
+    """Scala's object that keeps the sessions of this JVM."""
+    found = java_class(context, CONNECTOR_OBJECT, initialize=True)
+    return found.getField("MODULE$").get(None)
+
+
 class _Watch:
     """Looks at the connector's sessions, in a thread, as long as the write does not run."""
 
     def __init__(self, spark: SparkSession, timeout_s: float) -> None:
         context = spark.sparkContext
-        jvm: Any = context._jvm  # noqa: SLF001 - Spark has no public way to its class loader
-        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        connector = jvm.java.lang.Class.forName(CONNECTOR_OBJECT, True, loader)
-        self._connector = connector.getField("MODULE$").get(None)
-        self._group = context.getLocalProperty(JOB_GROUP)
+        self._connector = connector_of(context)
+        self._group = context.getLocalProperty(RUN_ID)
         self._tracker = context.statusTracker()
         # One refresh may wait for another's end; each for agreement, and for its own queries.
         self._answers_within_s = 2 * (AGREEMENT_S + 2 * timeout_s)

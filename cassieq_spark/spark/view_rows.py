@@ -13,7 +13,7 @@ from cassieq_spark.errors import QueueDeleted, QueueNotFound
 from cassieq_spark.model.bucket import Bucket, DeadSet, Status
 from cassieq_spark.queue import inspect, look
 from cassieq_spark.queue.fetch import Found, Planned, fetch
-from cassieq_spark.queue.lane import LaneSpec, find_row, lane_of
+from cassieq_spark.queue.lane import LaneSpec, at_home, find_row, lane_of
 from cassieq_spark.spark import columns, pushdown
 from cassieq_spark.spark.columns import Builder
 from cassieq_spark.spark.view_columns import (
@@ -133,8 +133,7 @@ def queue_rows(where: Store, queue: QueueName | None, asked: Asked) -> list[Queu
         rows = [
             row
             for row in rows
-            if row.status is QueueStatus.ACTIVE
-            and (queue is not None or row.home_datacenter == where.session.datacenter)
+            if row.status is QueueStatus.ACTIVE and (queue is not None or at_home(where, row))
         ]
     return [row for row in rows if pushdown.hold(asked.conditions, {"queue": row.name})]
 

@@ -96,33 +96,17 @@ def every_statement() -> tuple[Statement, ...]:
 # CAS is conditional on: a uuid never reused, so a row that is born again cannot be mistaken for its
 # former life [P3]; `tags` and `row_version` settle an answer that was lost (G3).
 
+_QUEUES: Final = """SELECT name, queue_id, status, settings, lanes, home_datacenter, created_us,
+                         writer, tags, row_version
+                  FROM {ks}.queue"""
+_QUEUE: Final = f"{_QUEUES} WHERE name = ?"
+_META: Final = "SELECT value FROM {ks}.meta WHERE key = ?"
+
 # A home knows its queues while no other data centre answers; what it does not find is asked of all.
-FIND_QUEUE: Final = _statement(
-    "find_queue", Kind.READ,
-    """SELECT name, queue_id, status, settings, lanes, home_datacenter, created_us,
-              writer, tags, row_version
-       FROM {ks}.queue WHERE name = ?""",
-)  # fmt: skip
-READ_QUEUE: Final = _statement(
-    "read_queue", Kind.READ,
-    """SELECT name, queue_id, status, settings, lanes, home_datacenter, created_us,
-              writer, tags, row_version
-       FROM {ks}.queue WHERE name = ?""",
-    Reach.WORLD,
-)  # fmt: skip
-FIND_QUEUES: Final = _statement(
-    "find_queues", Kind.READ,
-    """SELECT name, queue_id, status, settings, lanes, home_datacenter, created_us,
-              writer, tags, row_version
-       FROM {ks}.queue""",
-)  # fmt: skip
-LIST_QUEUES: Final = _statement(
-    "list_queues", Kind.READ,
-    """SELECT name, queue_id, status, settings, lanes, home_datacenter, created_us,
-              writer, tags, row_version
-       FROM {ks}.queue""",
-    Reach.WORLD,
-)  # fmt: skip
+FIND_QUEUE: Final = _statement("find_queue", Kind.READ, _QUEUE)
+READ_QUEUE: Final = _statement("read_queue", Kind.READ, _QUEUE, Reach.WORLD)
+FIND_QUEUES: Final = _statement("find_queues", Kind.READ, _QUEUES)
+LIST_QUEUES: Final = _statement("list_queues", Kind.READ, _QUEUES, Reach.WORLD)
 INSERT_QUEUE: Final = _statement(
     "insert_queue", Kind.CAS,
     """INSERT INTO {ks}.queue (name, queue_id, status, settings, lanes, home_datacenter,
@@ -333,12 +317,8 @@ READ_ALIVE: Final = _statement(
     "read_alive", Kind.READ, "SELECT at_us FROM {ks}.alive WHERE sink_id = ?",
 )  # fmt: skip
 
-FIND_META: Final = _statement(
-    "find_meta", Kind.READ, "SELECT value FROM {ks}.meta WHERE key = ?",
-)  # fmt: skip
-READ_META: Final = _statement(
-    "read_meta", Kind.READ, "SELECT value FROM {ks}.meta WHERE key = ?", Reach.WORLD,
-)  # fmt: skip
+FIND_META: Final = _statement("find_meta", Kind.READ, _META)
+READ_META: Final = _statement("read_meta", Kind.READ, _META, Reach.WORLD)
 WRITE_META: Final = _statement(
     "write_meta", Kind.WRITE, "INSERT INTO {ks}.meta (key, value) VALUES (?, ?)", Reach.WORLD,
 )  # fmt: skip

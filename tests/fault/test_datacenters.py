@@ -10,6 +10,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.errors import StoreTimeout, StoreUnavailable, UsageError
 from cassieq_spark.testing import EmbeddedCassandra, ManualClock
 from cassieq_spark.testing.faults import FaultyStore
+from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,14 +19,6 @@ EAST, WEST = "east", "west"
 KEYSPACE = "cassieq_datacenters"
 
 pytestmark = pytest.mark.timeout(600)
-
-
-class Crash(BaseException):
-    """Ends a call as a killed process would."""
-
-
-def crash() -> None:
-    raise Crash
 
 
 @pytest.fixture(scope="module")

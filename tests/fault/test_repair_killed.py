@@ -15,8 +15,9 @@ from cassieq_spark.model.sink_txn import Identity, TaskResult
 from cassieq_spark.queue import transaction
 from cassieq_spark.testing import ManualClock
 from cassieq_spark.testing.faults import FaultyStore
+from tests.fault.children.deliveries import drain
 from tests.fault.children.repairer import BEGUN
-from tests.fixtures.queues import Door, payload
+from tests.fixtures.queues import Crash, Door, crash, payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,14 +41,6 @@ DECIDED = {"open", "sealed", "drained", "void"}
 
 BACK, DEAD, MARKED = ([b"%s-%d" % (name, n) for n in range(3)] for name in (b"b", b"d", b"m"))
 EXPIRED, HALF, COMMITTED, ONCE = [b"e-0", b"e-1"], [b"half"], [b"c-0", b"c-1"], [b"once"]
-
-
-class Crash(BaseException):
-    """Ends a call as a killed process would."""
-
-
-def crash() -> None:
-    raise Crash
 
 
 class World:
@@ -139,7 +132,7 @@ class World:
         for queue in queues:
             assert [] == self.client.verify(queue.name).findings
             assert set(queue.stats().buckets) <= DECIDED
-        first, second, graves = (Counter(drained(queue)) for queue in queues)
+        first, second, graves = (Counter(one.body for one in drain(queue)) for queue in queues)
         self._repair()
         for queue in queues:
             assert set(queue.stats().buckets) <= {"open"}
@@ -154,12 +147,6 @@ class World:
     def _repair(self) -> None:
         self.clock.advance(LATER_S)
         assert [] == self.client.repair().problems
-
-
-def drained(queue: cassieq.Queue) -> Iterator[bytes]:
-    while messages := queue.get(100):
-        yield from (one.body for one in messages)
-        queue.ack(messages)
 
 
 def moments(writes: Sequence[str], seed: int) -> list[int]:

@@ -14,6 +14,7 @@ from cassieq_spark.errors import UsageError
 from cassieq_spark.queue.lane import LaneSpec, find_row, look_again
 from cassieq_spark.store import statements
 from cassieq_spark.store.tables.queues import Queues
+from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
@@ -88,12 +89,6 @@ def test_p24_the_row_of_a_move_stays_while_its_queue_is_shown_as_the_one_before(
     open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the queue that was created again, repair sees what it is now, and moves its dead once."""
-
-    class Crash(BaseException):
-        pass
-
-    def crash() -> None:
-        raise Crash
 
     graves = open_door(".dead")
     settings = {"dead_letter_queue": graves.queue.name, "max_deliveries": 1}

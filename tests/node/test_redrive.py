@@ -15,6 +15,7 @@ from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.repair import redrive
 from cassieq_spark.repair.dead import HISTORY
 from cassieq_spark.testing.faults import Fault
+from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,14 +24,6 @@ if TYPE_CHECKING:
     from tests.fixtures.queues import Door, OpenDoor
 
 FIVE = [b"%d" % number for number in range(5)]
-
-
-class Crash(BaseException):
-    """Ends a call as a killed process would."""
-
-
-def crash() -> None:
-    raise Crash
 
 
 def died(open_door: OpenDoor, bodies: Iterable[bytes] = FIVE) -> tuple[Door, Door]:

@@ -12,19 +12,11 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.model.sink_txn import Identity, TaskResult
 from cassieq_spark.queue import transaction
-from tests.fixtures.queues import payload
+from tests.fixtures.queues import Crash, crash, payload
 
 if TYPE_CHECKING:
     from cassieq_spark.repair.report import QueueRepair
     from tests.fixtures.queues import Door, OpenDoor
-
-
-class Crash(BaseException):
-    """What a kill looks like from inside."""
-
-
-def crash() -> None:
-    raise Crash
 
 
 def repair(door: Door, *, full: bool = False) -> QueueRepair:

@@ -13,12 +13,12 @@ from tests.ablations import ABLATIONS, ROOT, Ablation, main, table
 
 PAGE = (ROOT / "docs/marks.md").read_text(encoding="utf-8")
 BUILT = {one.mark for one in ABLATIONS}
-NOT_BUILT = set(re.findall(r"^\| ([PR]\d+) \|", PAGE.partition("## Not built")[2], re.MULTILINE))
+NOT_BUILT = set(re.findall(r"^\| ([PRT]\d+) \|", PAGE.partition("## Not built")[2], re.MULTILINE))
 
 
 def marks_in(path: Path) -> set[str]:
     """What it cites: [P1], or several as in [P18, R21]."""
-    cited = re.findall(r"\[([PR]\d+(?:, [PR]\d+)*)\]", path.read_text(encoding="utf-8"))
+    cited = re.findall(r"\[([PRT]\d+(?:, [PRT]\d+)*)\]", path.read_text(encoding="utf-8"))
     return {mark for group in cited for mark in group.split(", ")}
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import cassieq_spark
 from cassieq_spark.spark import connector_sessions
 from cassieq_spark.testing import wait_until
 from tests.fixtures.processes import reached, say
+from tests.storm.calm import committed_batches
 
 ROWS_PER_BATCH = 20
 
@@ -39,15 +39,8 @@ def build_session(contact_points: str) -> Any:
 
 def the_session(spark: Any) -> Any:
     """Of the connector's Java driver, as it has it now."""
-    loader = spark._jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    name = connector_sessions.CONNECTOR_OBJECT
-    found = spark._jvm.java.lang.Class.forName(name, True, loader).getField("MODULE$").get(None)
-    values = found.sessionCache().cache().valuesIterator()
-    return values.next()
-
-
-def committed_in(directory: Path) -> int:
-    return len([file for file in (directory / "commits").glob("*") if file.name.isdigit()])
+    values = connector_sessions.connector_of(spark.sparkContext).sessionCache().cache()
+    return values.valuesIterator().next()
 
 
 def refresh(session: Any) -> Any:
@@ -58,7 +51,10 @@ def main() -> None:
     connection, queue, directory = json.loads(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
     connector_sessions.LOOKS_EVERY_S = 2.0  # type: ignore[misc]
     connector_sessions.AGREEMENT_S = 0.5  # type: ignore[misc]
-    committed = partial(committed_in, directory)
+
+    def committed() -> int:
+        return len(committed_batches(directory))
+
     spark = build_session(connection["contact_points"])
     rows = (
         spark.readStream.format("rate-micro-batch")
