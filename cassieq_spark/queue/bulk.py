@@ -94,9 +94,14 @@ class BulkWriter:
             due_us: Per message when it may be delivered, cluster µs; 0 or None: at once.
 
         Raises:
+            ValueError: There is no room for so many: whoever packed them did not ask. Nothing of
+                them is written.
             StoreTimeout, StoreUnavailable: A chunk could not be stored.
             SinkFenced: A bucket was closed under us: the transaction was aborted.
         """
+        if not 1 <= count <= self.room():
+            # Beyond its last id a bucket has those of the next one [T1].
+            raise ValueError(f"a chunk of {count} messages, where there is room for {self.room()}")
         current = self._current
         if current is not None and self._is_full(current, len(payload)):
             self._close_current(current)

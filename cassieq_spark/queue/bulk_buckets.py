@@ -94,9 +94,16 @@ def prepare(lane: Lane, filled: OpenBucket) -> tuple[BucketNo, int]:
         (bucket, messages in it).
 
     Raises:
+        IllegalMove: It holds more messages than a bucket has ids; nothing was changed.
         SinkFenced: It was closed under its writer: the transaction was aborted.
         QueueDeleted: It is gone, with its queue.
     """
+    if filled.count > lane.bucket_size:
+        # Those beyond have ids of the next bucket: two messages under one id (I6) [T1].
+        raise rules.IllegalMove(
+            f"bucket {filled.bucket} of queue {lane.queue!r} has {lane.bucket_size} ids, and "
+            f"{filled.count} messages were written into it"
+        )
     outcome = lane.store.buckets.fill(
         lane.lane_id,
         filled.bucket,

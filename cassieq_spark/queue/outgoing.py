@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model import packing
 from cassieq_spark.model.sizes import CHUNK_BYTES, CHUNK_MESSAGES
@@ -12,7 +14,7 @@ from cassieq_spark.options import arguments
 from cassieq_spark.store import chunk as chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from uuid import UUID
 
     from cassieq_spark.store.chunk import Row
@@ -80,25 +82,42 @@ def messages(
 
 def pack(rows: Sequence[Row], *, delay_us: int, bucket_size: int) -> list[Packed]:
     """Into as few rows as their size allows, in order."""
-    sizes = [_size(row) for row in rows]
+    return list(pack_into(rows, delay_us=delay_us, room=lambda: bucket_size))
+
+
+def pack_into(
+    rows: Sequence[Row], *, room: Callable[[], int], delay_us: int = 0
+) -> Iterator[Packed]:
+    """As `pack`, each row made when it is asked for, with no more messages than there is room.
+
+    Args:
+        room: How many messages the next row may hold, 1 or more; asked just before it is cut [T1].
+    """
+    sizes = np.asarray([_size(row) for row in rows], dtype=np.int64)
     encoder = chunks.Encoder()
-    return [
-        Packed(
+    start = 0
+    while start < len(rows):
+        end = packing.chunk_end(
+            sizes, start, at_most=min(CHUNK_MESSAGES, room()), limit_bytes=CHUNK_BYTES
+        )
+        yield Packed(
             payload=encoder.encode(chunks.from_rows(rows[start:end])),
             message_ids=tuple(row.message_id for row in rows[start:end]),
             delay_us=delay_us,
         )
-        for start, end in packing.cut(
-            sizes, at_most=min(CHUNK_MESSAGES, bucket_size), limit_bytes=CHUNK_BYTES
-        )
-    ]
+        start = end
 
 
 def _size(row: Row) -> int:
-    if not (row.tag or row.headers):
-        return len(row.body)
-    words = sum(len(key) + len(value) for key, value in row.headers.items())
-    return len(row.body) + len(row.tag or "") + words
+    """Bytes of all its columns, as they are stored [T20]."""
+    words = _bytes_of(row.tag or "") + sum(
+        _bytes_of(key) + _bytes_of(value) for key, value in row.headers.items()
+    )
+    return len(row.body) + words + len(row.message_id or b"")
+
+
+def _bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _ids(message_ids: object, count: int) -> list[bytes | None]:

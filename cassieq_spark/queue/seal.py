@@ -101,12 +101,17 @@ def hint_returns(lane: Lane, bucket: BucketNo, row: Bucket) -> None:
 
 
 def _scan(lane: Lane, bucket: BucketNo) -> tuple[Runs, dict[int, int], int]:
-    """Manifest, due time per delayed offset, stored bytes."""
+    """Manifest, due time per delayed offset, stored bytes.
+
+    What lies beyond the bucket's last id was acknowledged to nobody, and its id is the next
+    bucket's: it is left out (I6) [T1].
+    """
+    ids = Runs.span(0, lane.bucket_size - 1)
     manifest = EMPTY
     due_us: dict[int, int] = {}
     size_bytes = 0
     for chunk in lane.store.messages.scan(lane.lane_id, bucket):
-        run = Runs.span(chunk.first, chunk.first + chunk.count - 1)
+        run = Runs.span(chunk.first, chunk.first + chunk.count - 1) & ids
         manifest |= run
         size_bytes += len(chunk.payload)
         if chunk.due_us is not None:

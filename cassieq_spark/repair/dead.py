@@ -105,7 +105,7 @@ def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet, who: Identi
     ) as writer:
         for some in _together(_dead_messages(lane, bucket, dead)):
             rows = [_with_history(lane, message, dead) for message in some]
-            for packed in outgoing.pack(rows, delay_us=0, bucket_size=target.bucket_size):
+            for packed in outgoing.pack_into(rows, room=writer.room):
                 writer.add(packed.payload, packed.count)
         buckets = writer.finish()
     result = TaskResult(who=who, epoch=admission.epoch, buckets=buckets)

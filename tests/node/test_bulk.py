@@ -11,9 +11,10 @@ import pytest
 from cassieq_spark.errors import SinkFenced
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Status
-from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue import seal
+from cassieq_spark.queue.bulk_buckets import open_buckets, prepare
 from cassieq_spark.store.tables.monotons import Monoton
 from tests.fixtures.queues import payload
 
@@ -188,3 +189,74 @@ class _CrashError(BaseException):
 
 def _crash() -> None:
     raise _CrashError
+
+
+# --- no bucket takes more than its ids ------------------------------------------------------------
+
+
+@pytest.mark.invariant("I6")
+def test_t1_a_writer_that_is_given_more_than_its_room_writes_nothing_of_it(door: Door) -> None:
+    """Ids beyond the bucket are those of the next one: a caller's mistake, told at once."""
+    who = door.identity()
+    door.task(who, 0)
+    with door.bulk_writer(who, 1) as writer:
+        writer.add(payload(*[b"m"] * 8), 8)
+        assert 2 == writer.room()
+        written = door.session.counts["write_message"]
+        for count in (3, 11, 0, -1):
+            with pytest.raises(ValueError, match="2"):
+                writer.add(payload(*[b"m"] * 3), count)
+        assert written == door.session.counts["write_message"]
+        writer.add(payload(b"m", b"m"), 2)
+        assert [10] == [count for _, count in writer.finish()]
+
+
+@pytest.mark.invariant("I6")
+def test_t1_no_bucket_is_prepared_with_more_than_its_ids(door: Door) -> None:
+    (opened,) = open_buckets(door.lane, 1, sink_id="s", epoch=1)
+    opened.count = 11
+    with pytest.raises(rules.IllegalMove, match="10 ids"):
+        prepare(door.lane, opened)
+    assert Status.WRITING is door.value(opened.bucket).status
+
+
+@pytest.mark.invariant("I6")
+def test_t1_a_seal_takes_nothing_into_its_manifest_that_is_beyond_the_bucket(door: Door) -> None:
+    """What is there was never acknowledged: its id is the next bucket's."""
+    bucket = door.put(b"a", b"b")
+    door.write(bucket, 8, b"c", b"d", b"beyond", b"beyond")
+    closed = seal.close(door.lane, bucket)
+    assert closed is not None
+    assert Runs.of((0, 1), (8, 9)) == closed.row.value.manifest
+
+
+@pytest.mark.invariant("I3")
+@pytest.mark.parametrize(
+    ("bucket_size", "messages"),
+    [
+        (1, 4),
+        (7, 60),
+        (256, 1_500),
+        (600, 2_300),
+        (1_024, 2_500),
+        (1_500, 3_200),
+        (50_000, 2_600),
+    ],
+)
+def test_t1_whatever_the_bucket_size_each_moved_message_has_an_id_of_its_own_and_can_be_acked(
+    open_door: OpenDoor, bucket_size: int, messages: int
+) -> None:
+    graves = open_door(".dead", bucket_size=bucket_size)
+    door = open_door(bucket_size=5_000, max_deliveries=1, dead_letter_queue=graves.queue.name)
+    door.queue.put_many([b"%d" % number for number in range(messages)])
+    door.queue.release(door.queue.get(messages))
+    assert [] == door.queue.get()
+    assert messages == door.client.repair(door.queue.name).queues[0].moved_dead
+    assert [] == graves.client.verify(graves.queue.name).findings
+    found = []
+    while some := graves.queue.get(messages):
+        found += some
+    assert messages == len({one.id for one in found}) == len({one.body for one in found})
+    assert all(one.proof is not None and one.proof.first < bucket_size for one in found)
+    graves.queue.ack(found)
+    assert (0, 0) == (graves.queue.stats().visible, graves.queue.stats().invisible)
