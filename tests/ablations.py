@@ -263,6 +263,44 @@ ABLATIONS: Final = (
         ),
     ),
     Ablation(
+        mark="T1",
+        rule="A bulk writer takes no chunk for which its bucket has no ids left.",
+        path="cassieq_spark/queue/bulk.py",
+        old="        if not 1 <= count <= self.room():\n",
+        new="        if False:\n",
+        tests=(
+            "tests/node/test_bulk.py::test_t1_a_writer_that_is_given_more_than_its_room_writes_nothing_of_it",
+        ),
+    ),
+    Ablation(
+        mark="T1",
+        rule="A mover cuts its chunks by the room that is left in the bucket.",
+        path="cassieq_spark/repair/dead.py",
+        old="outgoing.pack_into(rows, room=writer.room)",
+        new="outgoing.pack(rows, delay_us=0, bucket_size=target.bucket_size)",
+        tests=(
+            "tests/node/test_bulk.py::test_t1_whatever_the_bucket_size_each_moved_message_has_an_id_of_its_own_and_can_be_acked",
+        ),
+    ),
+    Ablation(
+        mark="T1",
+        rule="No bucket is prepared with more messages than it has ids.",
+        path="cassieq_spark/queue/bulk_buckets.py",
+        old="    if filled.count > lane.bucket_size:\n",
+        new="    if False:\n",
+        tests=("tests/node/test_bulk.py::test_t1_no_bucket_is_prepared_with_more_than_its_ids",),
+    ),
+    Ablation(
+        mark="T1",
+        rule="A seal leaves out what lies beyond the bucket's last id.",
+        path="cassieq_spark/queue/seal.py",
+        old="chunk.first + chunk.count - 1) & ids\n",
+        new="chunk.first + chunk.count - 1)\n",
+        tests=(
+            "tests/node/test_bulk.py::test_t1_a_seal_takes_nothing_into_its_manifest_that_is_beyond_the_bucket",
+        ),
+    ),
+    Ablation(
         mark="P9",
         rule="A sink id belongs to one query.",
         path="cassieq_spark/model/sink_txn.py",
@@ -790,7 +828,7 @@ ABLATIONS: Final = (
         mark="R12",
         rule="The hints of the first lease and of delays are written before the seal.",
         path="cassieq_spark/queue/seal.py",
-        old="    hint_returns(lane, bucket, sealed)\n",
+        old="    returns.hint(return_times_us(sealed))\n",
         new="",
         tests=(
             "tests/node/test_seal.py::test_r12_hints_of_lease_and_delays_are_written_before_the_seal",
@@ -800,9 +838,40 @@ ABLATIONS: Final = (
         mark="R12",
         rule="The hints of a batch's delays are written before it becomes visible.",
         path="cassieq_spark/queue/roll.py",
-        old="            hint_returns(lane, bucket, row)\n",
+        old="            Returns(lane, bucket).hint(return_times_us(new))\n",
         new="",
         tests=("tests/node/test_bulk.py::test_delays_of_a_batch_are_groups_with_hints",),
+    ),
+    Ablation(
+        mark="T4",
+        rule="What fell due before a batch was published is fresh, so that a look-ahead finds it.",
+        path="cassieq_spark/model/bucket.py",
+        old="    due = union(group.runs for group in row.delayed if group.due_us <= now_us)\n",
+        new="    due, now_us = EMPTY, 0\n",
+        tests=(
+            "tests/node/test_late_hints.py::test_t4_what_fell_due_before_a_bucket_was_published_is_fresh",
+        ),
+    ),
+    Ablation(
+        mark="T4",
+        rule="No hint is written behind the present minute: the time pointer may be past it.",
+        path="cassieq_spark/store/tables/hints.py",
+        old="((bucket, max(until_us, now_us)) for bucket, until_us in hints)",
+        new="hints",
+        tests=(
+            "tests/node/test_late_hints.py::test_t4_a_hint_is_never_written_behind_the_present_minute",
+        ),
+    ),
+    Ablation(
+        mark="T4",
+        rule="A CAS that comes so late that its hint's minute may have been passed has the hint written again.",
+        path="cassieq_spark/queue/returns.py",
+        old="            self._write([now_us], now_us)\n",
+        new="            pass\n",
+        tests=(
+            "tests/node/test_late_hints.py::test_t4_a_seal_that_sleeps_between_hint_and_cas_hints_again",
+            "tests/node/test_late_hints.py::test_t4_what_is_given_back_by_a_cas_that_came_late_is_hinted_again",
+        ),
     ),
     Ablation(
         mark="R13",
@@ -852,6 +921,27 @@ ABLATIONS: Final = (
         old="    if len(parts) == head.parts and all(",
         new="    if all(",
         tests=("tests/node/test_seal.py::test_r15_a_message_with_a_part_missing_does_not_exist",),
+    ),
+    Ablation(
+        mark="T20",
+        rule="A chunk is sized by all columns of its messages.",
+        path="cassieq_spark/spark/packer.py",
+        old="        sizes = chunks.row_sizes(batch)\n",
+        new="        sizes = chunks.row_sizes(batch.select([chunks.BODY]))\n",
+        tests=(
+            "tests/unit/test_packer.py::test_t20_a_chunk_of_the_arrow_door_is_near_its_limit_whatever_the_columns_hold",
+            "tests/unit/test_packer.py::test_t20_a_chunk_of_the_connectors_door_is_near_its_limit_whatever_the_columns_hold",
+        ),
+    ),
+    Ablation(
+        mark="T20",
+        rule="What is put, or moved, is sized by the bytes of its texts, not by their characters.",
+        path="cassieq_spark/queue/outgoing.py",
+        old="    return len(text) if text.isascii() else len(text.encode())\n",
+        new="    return len(text)\n",
+        tests=(
+            "tests/unit/test_packer.py::test_t20_a_put_counts_bytes_of_all_columns_and_not_characters",
+        ),
     ),
     Ablation(
         mark="R17",

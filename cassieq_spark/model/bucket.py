@@ -266,9 +266,22 @@ def prepared(
 
 
 def published(row: Bucket, *, now_us: int) -> Bucket:
-    """Roll a listed bucket forward: its messages become visible."""
+    """Roll a listed bucket forward: its messages become visible.
+
+    What fell due since it was prepared is fresh: the time pointer may be past its minute, and only
+    a look-ahead finds it then (I1) [T4].
+    """
     _require(row, Status.PREPARED)
-    return drained_if_empty(replace(row, status=Status.SEALED, changed_us=now_us))
+    due = union(group.runs for group in row.delayed if group.due_us <= now_us)
+    return drained_if_empty(
+        replace(
+            row,
+            status=Status.SEALED,
+            changed_us=now_us,
+            fresh=row.fresh | due,
+            delayed=tuple(group for group in row.delayed if group.due_us > now_us),
+        )
+    )
 
 
 def voided(row: Bucket, *, now_us: int) -> Bucket:

@@ -16,7 +16,7 @@ def chunk_end(sizes: NDArray[np.int64], start: int, *, at_most: int, limit_bytes
     """Where the chunk that begins at ``start`` ends (exclusive).
 
     Args:
-        sizes: Bytes of each message's body, int64.
+        sizes: Bytes of each message, int64.
         at_most: Messages in a chunk, 1 or more.
         limit_bytes: Bytes in a chunk; a message that is larger is alone in its chunk.
     """
@@ -33,7 +33,7 @@ def split_parts(length: int) -> list[tuple[int, int]]:
 
 
 def cut(sizes: Any, *, at_most: int, limit_bytes: int) -> list[tuple[int, int]]:
-    """All chunks of a sequence of body sizes, as (start, end)."""
+    """All chunks of a sequence of message sizes, as (start, end)."""
     array = np.asarray(sizes, dtype=np.int64)
     chunks: list[tuple[int, int]] = []
     start = 0

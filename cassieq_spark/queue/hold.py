@@ -12,7 +12,7 @@ from cassieq_spark.entropy import new_revision, new_uuid
 from cassieq_spark.errors import ReceiptExpired, UsageError
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import union
-from cassieq_spark.model.ids import Runs
+from cassieq_spark.queue.returns import Returns, return_times_us
 from cassieq_spark.queue.verdict import by_lease, held_runs, is_held, runs_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from cassieq_spark.model.bucket import Bucket, Lease
-    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.ids import BucketNo, Runs
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.queue.lane import Lane
 
@@ -98,6 +98,7 @@ def update(
         lane.store.overlays.write(lane.lane_id, receipt.bucket, receipt.first, revision, body)
     new_id = new_uuid()
     made: Lease | None = None
+    returns = Returns(lane, receipt.bucket)
 
     def change(row: Bucket) -> Bucket | None:
         nonlocal made
@@ -119,10 +120,11 @@ def update(
         made = new.lease(new_id)
         if gives_back:
             new = rules.release(new, {new_id: None}, now_us=now_us)
-        hint_returns(lane, receipt.bucket, new, runs_of(receipt))
+        returns.hint(return_times_us(new, runs_of(receipt)))
         return new
 
     now = lane.change_bucket(receipt.bucket, change)
+    returns.confirm()
     if now is None:
         raise expired(lane, [receipt])
     # The row is as others have left it, where an answer was lost: the lease may have run out and be
@@ -148,6 +150,7 @@ def _each_bucket(lane: Lane, receipts: Iterable[Receipt], move: Move) -> list[Re
     def one(bucket: BucketNo) -> list[Receipt]:
         asked = by_bucket[bucket]
         refused: list[Receipt] = []
+        returns = Returns(lane, bucket)
 
         def change(row: Bucket) -> Bucket | None:
             runs = held_runs(row)
@@ -156,25 +159,15 @@ def _each_bucket(lane: Lane, receipts: Iterable[Receipt], move: Move) -> list[Re
             if not held:
                 return None
             new = move(row, by_lease(held), lane.clock.now_us())
-            hint_returns(lane, bucket, new, union(runs_of(receipt) for receipt in held))
+            # Before the CAS: the reader pointer may be past this bucket [R12].
+            returns.hint(return_times_us(new, union(runs_of(receipt) for receipt in held)))
             return new
 
-        return refused if lane.change_bucket(bucket, change) is not None else asked
+        now = lane.change_bucket(bucket, change)
+        returns.confirm()
+        return refused if now is not None else asked
 
     return [receipt for some in lane.store.session.map(one, by_bucket) for receipt in some]
-
-
-def hint_returns(lane: Lane, bucket: BucketNo, new: Bucket, moved: Runs) -> None:
-    """Say when these messages come back, by the row that is about to be written (design 6) [R12].
-
-    The reader pointer may be past this bucket, and then only a hint finds them.
-    """
-    times = [lease.until_us for lease in new.leases if lease.runs & moved]
-    times += [group.due_us for group in new.delayed if group.runs & moved]
-    now_us = lane.clock.now_us()
-    if any(part.runs & moved for part in new.returned):
-        times.append(now_us)
-    lane.store.hints.write(lane.lane_id, [(bucket, time_us) for time_us in times], now_us=now_us)
 
 
 def _check_held(lane: Lane, row: Bucket | None, receipt: Receipt) -> None:

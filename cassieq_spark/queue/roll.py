@@ -12,7 +12,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.sink_txn import BucketList, Fate, fate
-from cassieq_spark.queue.seal import hint_returns
+from cassieq_spark.queue.returns import Returns, return_times_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,8 +54,11 @@ def roll_forward(lane: Lane, sink_id: str, listed: BucketList) -> None:
                     f"of {row.sink}, the commit of sink {sink_id!r} lists {count}. Run a "
                     "verify pass"
                 )
-            hint_returns(lane, bucket, row)
-            return rules.published(row, now_us=lane.clock.now_us())
+            new = rules.published(row, now_us=lane.clock.now_us())
+            # The row as prepared has these times, too: from the hint on the time pointer stays at
+            # them, so this CAS may come as late as it likes [R12].
+            Returns(lane, bucket).hint(return_times_us(new))
+            return new
 
         lane.change_bucket(bucket, change)
 

@@ -16,8 +16,8 @@ from cassieq_spark.model.bucket import union
 from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.ruling import Judged, Ruling
-from cassieq_spark.queue.hold import hint_returns
 from cassieq_spark.queue.receipts import foreign
+from cassieq_spark.queue.returns import Returns, return_times_us
 from cassieq_spark.queue.verdict import by_lease
 
 if TYPE_CHECKING:
@@ -160,6 +160,7 @@ def _carry_out(
     judged = Judged(
         unknown={lease_id: union(asked.values()) for lease_id, asked in rulings.items()}
     )
+    returns = Returns(lane, bucket)
 
     def change(row: Bucket) -> Bucket | None:
         nonlocal judged
@@ -172,10 +173,11 @@ def _carry_out(
         )
         if released := judged.held.get(Ruling.RELEASE):
             # Before the CAS: the reader pointer may be past this bucket [R12].
-            hint_returns(lane, bucket, new, union(released.values()))
+            returns.hint(return_times_us(new, union(released.values())))
         return new
 
     lane.change_bucket(bucket, change)
+    returns.confirm()
     if acked := _held(judged, Ruling.ACK):
         metrics.ACKS.inc()
         metrics.MESSAGES_ACKED.inc(acked)

@@ -16,6 +16,7 @@ from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.lease import Terms, claim
 from cassieq_spark.queue.lane import MAX_LOST_RACES
+from cassieq_spark.queue.returns import Returns, return_times_us
 from cassieq_spark.store.cas import Applied, Stored
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def finish(
     drained and dropped meanwhile, and a copy of its first insert may have landed again. Who acts on
     it reads L after it (G5, ADR 11).
     """
+    returns = Returns(lane, bucket)
     for attempt in range(MAX_LOST_RACES):
         if row.value.status is not Status.SEALING:
             return Closed(row=row)
@@ -81,23 +83,16 @@ def finish(
         leases: tuple[Lease, ...] = ()
         if terms is not None:
             sealed, leases = claim(sealed, terms, new_uuid)
-        hint_returns(lane, bucket, sealed)
+        returns.hint(return_times_us(sealed))
         outcome = lane.store.buckets.fill(lane.lane_id, bucket, row, sealed)
         if outcome.now is None:
             return None
         if isinstance(outcome, Applied):
+            returns.confirm()  # of delays; the lease's claimer has its own look [P17] [T4]
             return Closed(row=outcome.now, leases=leases)
         row = outcome.now
         lane.stand_back(attempt)
     raise lane.contended(f"bucket {bucket}")
-
-
-def hint_returns(lane: Lane, bucket: BucketNo, row: Bucket) -> None:
-    """Write the hints for a row's leases and due times *before* the CAS that writes it [R12]."""
-    times = [lease.until_us for lease in row.leases] + [group.due_us for group in row.delayed]
-    lane.store.hints.write(
-        lane.lane_id, [(bucket, time_us) for time_us in times], now_us=lane.clock.now_us()
-    )
 
 
 def _scan(lane: Lane, bucket: BucketNo) -> tuple[Runs, dict[int, int], int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cassieq_spark import metrics
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.queue.returns import Returns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -76,8 +77,10 @@ def extend(
             return None
         return rules.extend(row, dict.fromkeys(ours), until_us=until_us, now_us=lane.clock.now_us())
 
-    lane.store.hints.write(lane.lane_id, [(bucket, until_us)], now_us=lane.clock.now_us())
+    returns = Returns(lane, bucket)
+    returns.hint([until_us])
     row = lane.change_bucket(bucket, change)
+    returns.confirm()
     there = {} if row is None else {lease.lease_id: lease for lease in row.value.leases}
     return Extended(
         ended=frozenset(one for one in wanted if one not in there),
@@ -100,8 +103,11 @@ def take_over(
             return None
         return rules.take_over(row, wanted, run=run, until_us=until_us, now_us=lane.clock.now_us())
 
-    lane.store.hints.write(lane.lane_id, [(bucket, until_us)], now_us=lane.clock.now_us())
-    return lane.change_bucket(bucket, change)
+    returns = Returns(lane, bucket)
+    returns.hint([until_us])
+    row = lane.change_bucket(bucket, change)
+    returns.confirm()
+    return row
 
 
 def release(
@@ -121,6 +127,7 @@ def release(
             row, dict.fromkeys(wanted), now_us=lane.clock.now_us(), is_counted=is_counted
         )
 
-    now_us = lane.clock.now_us()
-    lane.store.hints.write(lane.lane_id, [(bucket, now_us)], now_us=now_us)
+    returns = Returns(lane, bucket)
+    returns.hint([0])
     lane.change_bucket(bucket, change)
+    returns.confirm()

@@ -63,7 +63,7 @@ class Packer:
             self._write_chunks(waiting, keep_rest=False)
 
     def _write_chunks(self, batch: pa.RecordBatch, *, keep_rest: bool) -> None:
-        sizes = chunks.body_sizes(batch)
+        sizes = chunks.row_sizes(batch)
         at = 0
         while at < batch.num_rows:
             end = packing.chunk_end(

@@ -236,9 +236,30 @@ def from_input(batch: pa.RecordBatch, *, position: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def body_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """Bytes of each body."""
-    lengths = pc.binary_length(batch.column(BODY)).to_numpy(zero_copy_only=False)
+def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Bytes of each message in all columns that are stored: any of them may be the large one [T20].
+
+    Args:
+        batch: As `from_input` gives it, or a slice of it.
+    """
+    sizes = np.zeros(batch.num_rows, dtype=np.int64)
+    for name in batch.schema.names:
+        column = batch.column(name)
+        if name in (BODY, TAG):
+            sizes += _lengths(column)
+        elif name == MESSAGE_ID:
+            sizes += column.type.byte_width * np.asarray(column.is_valid())
+        elif name == HEADERS:
+            # Of a slice, too, these are all keys and items, and the offsets are the slice's.
+            both = _lengths(column.keys) + _lengths(column.items)
+            before = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(both)])
+            sizes += np.diff(before[np.asarray(column.offsets)]) * np.asarray(column.is_valid())
+    return sizes
+
+
+def _lengths(column: pa.Array) -> NDArray[np.int64]:
+    """Bytes of each text or binary; 0 where there is none."""
+    lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
     return np.asarray(lengths, dtype=np.int64)
 
 

@@ -85,7 +85,7 @@ def test_a_slice_is_encoded_as_it_looks() -> None:
     stored = chunk.decode(chunk.encode(whole.slice(1, 1)))
 
     assert [b"bb"] == stored.column("body").to_pylist()
-    assert [2, 3] == chunk.body_sizes(whole.slice(1)).tolist()
+    assert [2, 3] == chunk.row_sizes(whole.slice(1)).tolist()
 
 
 @pytest.mark.parametrize("garbage", [b"", b"garbage", b"\xff" * 100])

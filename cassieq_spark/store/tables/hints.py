@@ -22,11 +22,14 @@ class Hints:
         self._session = session
 
     def write(self, lane: LaneId, hints: Iterable[tuple[BucketNo, int]], *, now_us: int) -> None:
-        """One hint per bucket and minute, for (bucket, time something comes back, in µs)."""
+        """One hint per bucket and minute, for (bucket, time something comes back, in µs).
+
+        None behind ``now_us``: the time pointer may be past it, and then nobody reads it [T4].
+        """
         sent = []
         for bucket, minute, until_us in {
             (bucket, minute_of(until_us)): (bucket, minute_of(until_us), until_us)
-            for bucket, until_us in hints
+            for bucket, until_us in ((bucket, max(until_us, now_us)) for bucket, until_us in hints)
         }.values():
             params = (lane, hour_of(minute), minute, bucket, hint_ttl_s(until_us, now_us=now_us))
             sent.append((params, self._session.start(statements.WRITE_HINT, params)))

@@ -1,0 +1,70 @@
+"""Say when messages come back by time, so that a get finds them wherever the reader is (design 6).
+
+    hint, at its time or now  ->  CAS  ->  if that came late: hint again, now
+
+Between a hint and its CAS any time may pass, and the time pointer may pass the hint's minute [T4].
+A claim has the same rule of its own (`claim.confirm`) [P17].
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.model.pointer import PASS_AFTER_US, is_passable, minute_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.ids import BucketNo, Runs
+    from cassieq_spark.queue.lane import Lane
+
+CLOCKS_APART_US: Final = PASS_AFTER_US // 2
+"""A minute counts as passed so long before the time pointer may pass it: by another's clock."""
+
+
+class Returns:
+    """The hints of one bucket's CAS. `hint` before each try of it, `confirm` after the last one."""
+
+    def __init__(self, lane: Lane, bucket: BucketNo) -> None:
+        self._lane = lane
+        self._bucket = bucket
+        self._hinted_us: list[int] = []
+
+    def hint(self, times_us: Iterable[int]) -> None:
+        """Write a hint for each of these times; what is over comes back now [R12]."""
+        now_us = self._lane.clock.now_us()
+        self._hinted_us = [max(time_us, now_us) for time_us in times_us]
+        self._write(self._hinted_us, now_us)
+
+    def confirm(self) -> None:
+        """Where a minute may have been passed before the CAS was answered, hint again, now.
+
+        No read, and no write unless the CAS took half a minute or more. Who dies before this leaves
+        it to repair, as a claimer does [P17].
+        """
+        now_us = self._lane.clock.now_us()
+        if any(
+            is_passable(minute_of(time_us), now_us=now_us + CLOCKS_APART_US)
+            for time_us in self._hinted_us
+        ):
+            self._write([now_us], now_us)
+
+    def _write(self, times_us: Iterable[int], now_us: int) -> None:
+        lane = self._lane
+        lane.store.hints.write(
+            lane.lane_id, [(self._bucket, time_us) for time_us in times_us], now_us=now_us
+        )
+
+
+def return_times_us(row: Bucket, moved: Runs | None = None) -> list[int]:
+    """When messages of a row come back by time; 0 for those that are back.
+
+    Args:
+        moved: Of these messages only; None: of all.
+    """
+    times = [lease.until_us for lease in row.leases if moved is None or lease.runs & moved]
+    times += [group.due_us for group in row.delayed if moved is None or group.runs & moved]
+    if any(moved is None or part.runs & moved for part in row.returned):
+        times.append(0)
+    return times

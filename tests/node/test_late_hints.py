@@ -1,0 +1,197 @@
+"""What comes back by time is found without a repair, however late its CAS came (design 6).
+
+The time pointer may pass a minute between the hint in it and the CAS that the hint is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.pointer import minute_of
+from cassieq_spark.model.ruling import Ruling
+from cassieq_spark.model.sink_txn import TaskResult
+from cassieq_spark.queue import rulings, seal, settle
+from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.survey import Survey, Surveyor
+from cassieq_spark.repair.gaps import close_gaps
+from tests.fixtures.queues import Door, payload
+
+if TYPE_CHECKING:
+    from cassieq_spark.model.receipt import Receipt
+    from tests.fixtures.queues import OpenDoor
+
+FIRST: Final = BucketNo(0)
+SECOND_US: Final = 1_000_000
+LONG_S: Final = 300
+
+
+@pytest.fixture
+def door(open_door: OpenDoor) -> Door:
+    return open_door(bucket_size=10, visibility_timeout=3_600)
+
+
+@pytest.fixture
+def other(open_door: OpenDoor) -> Door:
+    return open_door(bucket_size=10, visibility_timeout=3_600)
+
+
+def time_passes(*doors: Door, seconds: float = LONG_S) -> None:
+    """Somebody else looks at the queue meanwhile, which moves the time pointer on."""
+    for one in doors:
+        one.clock.advance(seconds)
+    last = doors[-1]
+    last.reader().count(1)
+    now_us = last.clock.now_us()
+    assert last.store.pointers.read(last.lane.lane_id).time >= minute_of(now_us) - 2
+
+
+def batch(door: Door, buckets: int, *, delay_s: float) -> TaskResult:
+    """Written, not committed: all of it delayed."""
+    who = door.identity()
+    door.task(who, 0)
+    with door.bulk_writer(who, 1) as writer:
+        due_us = door.clock.now_us() + int(delay_s * SECOND_US)
+        for _ in range(buckets):
+            writer.add(payload(*[b"m"] * 10), 10, [due_us] * 10)
+        return TaskResult(who=who, epoch=1, buckets=writer.finish())
+
+
+@pytest.mark.invariant("I1")
+@pytest.mark.parametrize("buckets", [1, 20])
+def test_t4_what_fell_due_before_its_batch_was_committed_is_got_at_once(
+    door: Door, other: Door, buckets: int
+) -> None:
+    result = batch(door, buckets, delay_s=10)
+    time_passes(door, other)
+    assert buckets * 10 == door.commit(result.who, 0, result)
+    assert buckets * 10 == other.queue.stats().visible
+    found = []
+    # By small gets: the first of each bucket lets the reader pointer pass it.
+    while claimed := other.reader().get(4):
+        found += other.bodies(claimed)
+        other.ack(claimed)
+    assert buckets * 10 == len(found)
+
+
+@pytest.mark.invariant("I1")
+def test_t4_what_fell_due_before_a_bucket_was_published_is_fresh(door: Door, other: Door) -> None:
+    """A look-ahead finds it, whatever became of its hint: the reader pointer is not past it."""
+    result = batch(door, 1, delay_s=10)
+    time_passes(door, other)
+    door.commit(result.who, 0, result)
+    row = door.value(result.buckets[0][0])
+    assert (10, ()) == (row.fresh.count, row.delayed)
+
+
+@pytest.mark.invariant("I1")
+def test_t4_a_roll_forward_that_sleeps_between_hint_and_cas_keeps_the_time_pointer_there(
+    door: Door, other: Door
+) -> None:
+    """The prepared row says what its hint is for."""
+    result = batch(door, 1, delay_s=60)
+    hinted = minute_of(door.clock.now_us() + 60 * SECOND_US)
+
+    def sleep() -> None:
+        for one in (door, other):
+            one.clock.advance(LONG_S)
+        Surveyor(other.lane)._look_at_hints(survey_of(other), None)
+        assert hinted == other.store.pointers.read(other.lane.lane_id).time
+
+    door.faults.before("update_bucket", sleep)
+    door.commit(result.who, 0, result)
+    assert Status.SEALED is door.value(result.buckets[0][0]).status
+    assert 10 == len(other.drain())
+
+
+@pytest.mark.invariant("I1")
+def test_t4_a_seal_that_sleeps_between_hint_and_cas_hints_again(door: Door, other: Door) -> None:
+    bucket = door.put(b"m", delay_s=60)
+    door.faults.before("fill_bucket", lambda: time_passes(door, other))
+    closed = seal.close(door.lane, bucket)
+    assert closed is not None
+    assert closed.row.value.delayed
+    close_gaps(
+        other.lane
+    )  # a look that claims nothing: the reader pointer passes what is not fresh
+    assert other.lane.pointers().reader > bucket
+    assert [b"m"] == other.drain()
+
+
+def test_t4_a_cas_in_time_writes_no_second_hint(door: Door) -> None:
+    bucket = door.put(b"m", delay_s=60)
+    door.session.counts.clear()
+    seal.close(door.lane, bucket)
+    assert 1 == door.session.counts["write_hint"]
+
+
+def survey_of(door: Door) -> Survey:
+    monoton = door.store.monotons.read(door.lane.lane_id)
+    assert monoton is not None
+    return Survey(pointers=door.lane.pointers(), monoton=monoton.value)
+
+
+def rule(door: Door, message: Message) -> None:
+    """As a Spark program's verdict does."""
+    proof = proof_of(message)
+    rulings.settle_bucket(
+        door.lane,
+        FIRST,
+        {proof.lease_id: {Ruling.RELEASE: Runs.span(proof.first, proof.last)}},
+        reason="",
+        due_us=soon_us(door),
+    )
+
+
+def proof_of(message: Message) -> Receipt:
+    assert message.proof is not None
+    return message.proof
+
+
+def soon_us(door: Door) -> int:
+    return door.clock.now_us() + 20 * SECOND_US
+
+
+LATE_MOVES: Final[dict[str, Callable[[Door, Message], object]]] = {
+    "released": lambda door, one: door.queue.release(one),
+    "released with a delay": lambda door, one: door.queue.release(one, delay=20),
+    "extended to an earlier end": lambda door, one: door.queue.extend(one, 20),
+    "updated with an earlier end": lambda door, one: door.queue.update(
+        one, body=b"m", visibility_timeout=20
+    ),
+    "ruled to come again": rule,
+    "given back by its lease": lambda door, one: settle.release(
+        door.lane, FIRST, [proof_of(one).lease_id]
+    ),
+    "taken over for less": lambda door, one: settle.take_over(
+        door.lane, FIRST, [proof_of(one).lease_id], run=new_uuid(), until_us=soon_us(door)
+    ),
+    "renewed for less": lambda door, one: settle.extend(
+        door.lane, FIRST, [proof_of(one).lease_id], until_us=soon_us(door), run=None
+    ),
+}
+
+
+@pytest.mark.invariant("I1")
+@pytest.mark.parametrize("move", LATE_MOVES.values(), ids=LATE_MOVES)
+def test_t4_what_is_given_back_by_a_cas_that_came_late_is_hinted_again(
+    door: Door, other: Door, move: Callable[[Door, Message], object]
+) -> None:
+    door.queue.put(b"m")
+    (message,) = door.queue.get()
+    door.faults.before("update_bucket", lambda: time_passes(door, other))
+    move(door, message)
+    assert [b"m"] == other.drain()
+
+
+def test_t4_a_hint_is_never_written_behind_the_present_minute(door: Door) -> None:
+    """The time pointer may be past it, and then nobody reads it."""
+    now_us = door.clock.now_us()
+    door.store.hints.write(door.lane.lane_id, [(FIRST, now_us - 600 * SECOND_US)], now_us=now_us)
+    minute = minute_of(now_us)
+    assert [(minute, FIRST)] == door.store.hints.read(door.lane.lane_id, minute - 20, minute)
