@@ -243,7 +243,7 @@ class Client:
         """
         schema.check(self._session)
         names = None if queue is None else [queue_name(queue)]
-        return verify(self._store, lanes_of(self._store, names))
+        return verify(self._store, lanes_of(self._store, names), has_all=queue is None)
 
     def redrive(
         self,

@@ -34,6 +34,11 @@ EVENTS: Final[dict[str, Event]] = {
         meaning="A restarted query goes on without messages of its batch that a purge dropped.",
     ),
     "batch_replayed": Event(level=logging.INFO, meaning="A restart resumed a logged batch."),
+    "bucket_row_corrupt": Event(
+        level=logging.ERROR,
+        meaning="A bucket's row cannot be read: nothing of it is delivered or dropped until it is "
+        "restored. Others go on.",
+    ),
     "bucket_sealed": Event(level=logging.DEBUG, meaning="An open bucket's content was fixed."),
     "buckets_dropped": Event(
         level=logging.INFO, meaning="Buckets in which all is done were dropped with their rows."
@@ -134,6 +139,10 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "rolled_forward_by_reader": Event(
         level=logging.INFO, meaning="A reader finished a commit that its driver had left half-way."
+    ),
+    "settling_failed": Event(
+        level=logging.WARNING,
+        meaning="What a sink has decided could not be read or carried out; its messages wait.",
     ),
     "sink_forgotten": Event(
         level=logging.INFO, meaning="A sink id was freed for a new checkpoint."

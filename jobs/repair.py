@@ -79,7 +79,7 @@ def _work(
 ) -> RepairReport | Verdict | None:
     with opened(connection) as store:
         if given.verify:
-            return verify(store, lanes_of(store, names))
+            return verify(store, lanes_of(store, names), has_all=names is None)
         if given.dry_run:
             return foresee(store, lanes_of(store, names), finishes_deletions=names is None)
         with leading(store) as is_leader:

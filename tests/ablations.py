@@ -334,8 +334,8 @@ ABLATIONS: Final = (
         mark="P10",
         rule="A reader rolls a decided transaction forward, if its driver died before.",
         path="cassieq_spark/queue/roll.py",
-        old="            roll_forward(lane, sink_id, sink.listed)\n",
-        new="            pass\n",
+        old="                listed += [(sink_id, *entry) for entry in sink.listed]\n",
+        new="                pass\n",
         tests=("tests/node/test_transaction.py::test_p10_a_reader_rolls_forward_what_is_decided",),
     ),
     Ablation(
@@ -360,6 +360,48 @@ ABLATIONS: Final = (
         ),
         tests=(
             "tests/spark/test_planner.py::test_what_another_consumer_got_meanwhile_is_left_out_or_fails",
+        ),
+    ),
+    Ablation(
+        mark="T21",
+        rule="A row that cannot be read is seen as such by a look, which goes on with all others.",
+        path="cassieq_spark/store/tables/buckets.py",
+        old="            found[bucket] = _as_seen(lane, bucket, rows[0]) if is_there else None\n",
+        new="            found[bucket] = _stored(lane, bucket, rows[0]) if is_there else None\n",
+        tests=(
+            "tests/node/test_corrupt.py::test_t21_a_get_goes_on_with_all_others_and_says_which_row_it_cannot_read",
+            "tests/node/test_corrupt.py::test_t21_repair_heals_the_buckets_beside_it_and_names_it",
+        ),
+    ),
+    Ablation(
+        mark="T21",
+        rule="One sink, or bucket, that cannot be read or changed stops no other from being settled.",
+        path="cassieq_spark/queue/roll.py",
+        old="        except QueueDeleted:\n",
+        new="        except CassieqError:\n",
+        tests=(
+            "tests/node/test_corrupt.py::test_t21_one_sink_that_cannot_be_read_hides_no_others_batch",
+            "tests/node/test_corrupt.py::test_t21_one_bucket_of_a_batch_that_cannot_be_published_hides_no_other",
+        ),
+    ),
+    Ablation(
+        mark="T21",
+        rule="A get that found nothing, and was not answered about something, does not say that there is nothing.",
+        path="cassieq_spark/queue/reader.py",
+        old="                if self._surveyor.unanswered is not None:\n",
+        new="                if False:\n",
+        tests=(
+            "tests/node/test_corrupt.py::test_t21_what_is_not_known_of_one_sink_is_told_only_where_nothing_else_is_found",
+        ),
+    ),
+    Ablation(
+        mark="T21",
+        rule="Dead sets of a row that cannot be read may still be there: the rows of their moves stay.",
+        path="cassieq_spark/repair/steps.py",
+        old="                has_missed = True  # of dead sets, too\n",
+        new="",
+        tests=(
+            "tests/node/test_corrupt.py::test_t21_the_row_of_a_move_stays_while_nobody_knows_whether_its_set_is_there",
         ),
     ),
     Ablation(
@@ -838,7 +880,7 @@ ABLATIONS: Final = (
         mark="R12",
         rule="The hints of a batch's delays are written before it becomes visible.",
         path="cassieq_spark/queue/roll.py",
-        old="            Returns(lane, bucket).hint(return_times_us(new))\n",
+        old="        Returns(lane, bucket).hint(return_times_us(new))\n",
         new="",
         tests=("tests/node/test_bulk.py::test_delays_of_a_batch_are_groups_with_hints",),
     ),

@@ -61,8 +61,7 @@ def show(found: RepairReport | Verdict, *, as_json: bool) -> bool:
     report = found.to_dict()
     if "findings" in report:
         problems = [
-            f"{one['kind']}: queue {one['queue']!r}, bucket {one['bucket']}: {one['what']}"
-            for one in report["findings"]
+            ": ".join([one["kind"], *_where(one), one["what"]]) for one in report["findings"]
         ]
     else:
         problems = [
@@ -77,6 +76,14 @@ def show(found: RepairReport | Verdict, *, as_json: bool) -> bool:
     for problem in problems:
         print_note(problem)
     return bool(problems)
+
+
+def _where(finding: dict[str, Any]) -> list[str]:
+    """Of which queue, and in which bucket, as far as that is known."""
+    places = [f"queue {finding['queue']!r}"] if finding["queue"] else []
+    if finding["bucket"] is not None:
+        places.append(f"bucket {finding['bucket']}")
+    return [", ".join(places)] if places else []
 
 
 def is_for_a_program() -> bool:

@@ -49,6 +49,9 @@ class Status(StrEnum):
     PREPARED = "prepared"
     VOID = "void"
     DRAINED = "drained"
+    CORRUPT = "corrupt"
+    """Of a row that cannot be read, as a look over many rows sees it; no row says so of itself. It
+    is neither open nor finished: nothing of it is delivered, and no pointer passes it [T21]."""
 
 
 MEANS_NOTHING_ALONE = frozenset({Status.SEALING, Status.WRITING})

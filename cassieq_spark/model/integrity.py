@@ -6,13 +6,15 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from cassieq_spark.model.bucket import FINISHED
+from cassieq_spark.model.ids import EMPTY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import Runs
 
+BEYOND_BUCKET = "manifest_beyond_bucket"
 TWO_STATES = "message_in_two_states"
 NO_MANIFEST = "message_in_no_manifest"
 FINISHED_WITH_MESSAGES = "finished_with_messages"
@@ -36,6 +38,27 @@ def broken(row: Bucket) -> Iterator[tuple[str, str]]:
             )
     if row.status in FINISHED and row.unacked:
         yield FINISHED_WITH_MESSAGES, f"it is {row.status} and still holds {row.unacked.count}"
+
+
+def beyond(row: Bucket, *, bucket_size: int) -> str | None:
+    """What a manifest names beyond the ids of its bucket: those are the next bucket's (I6) [T1]."""
+    outside = row.manifest - row.manifest.below(bucket_size)
+    if not outside:
+        return None
+    return (
+        f"{outside.count} messages have offsets of {bucket_size} and more, up to {outside.last}: "
+        "their ids are those of the next bucket, and nobody can ack them. Redrive what is visible "
+        "in the queue to another one"
+    )
+
+
+def stored_twice(spans: Iterable[Runs]) -> Runs:
+    """Offsets that are in more than one stored row of a bucket."""
+    seen = twice = EMPTY
+    for span in spans:
+        twice |= seen & span
+        seen |= span
+    return twice
 
 
 def _places(row: Bucket) -> Iterator[tuple[str, Runs]]:

@@ -168,8 +168,12 @@ def purge(lane: Lane) -> int:
 
     Returns:
         How many messages were dropped.
+
+    Raises:
+        RowCorrupt: Of a bucket that cannot be read; all others were purged.
     """
     dropped = 0
+    corrupt: list[BucketNo] = []
     for window in windows(live_buckets(lane), WINDOW):
         rows = lane.store.buckets.read_many(lane.lane_id, window)
         rows |= roll.settle_decided(
@@ -185,8 +189,13 @@ def purge(lane: Lane) -> int:
             for bucket, row in rows.items()
             if row is None or row.value.status not in FINISHED
         ]
+        corrupt += [
+            bucket for bucket, row in todo if row is not None and row.value.status is Status.CORRUPT
+        ]
         dropped += sum(lane.store.session.map(lambda one: _purge_bucket(lane, *one), todo))
     event(_logger, "queue_purged", queue=lane.queue, messages=dropped)
+    for bucket in corrupt:
+        lane.store.buckets.read(lane.lane_id, bucket)  # which says why it could not be dropped
     return dropped
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from cassieq_spark.errors import RowCorrupt
+from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.messages import ChunkRow
 
 _WINDOW = 64
+
+_logger = get_logger("queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +233,13 @@ def _as_decided(
     if sink is None:
         return row
     if sink.sink_id not in sinks:
-        stored = lane.store.sinks.read(sink.sink_id)
+        try:
+            stored = lane.store.sinks.read(sink.sink_id)
+        except RowCorrupt as error:
+            # A get delivers nothing of it either, and goes on [T21].
+            told = str(error)
+            event(_logger, "settling_failed", queue=lane.queue, sink=sink.sink_id, error=told)
+            return row
         sinks[sink.sink_id] = None if stored is None else stored.value
     if fate(sinks[sink.sink_id], bucket=bucket, epoch=sink.epoch) is not Fate.SEAL:
         return row

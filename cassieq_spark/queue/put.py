@@ -150,7 +150,7 @@ class Producer:
         began = lane.clock.monotonic()
         if began - block.proven_at <= lane.settings.linger_s:
             return
-        row = lane.store.buckets.read(lane.lane_id, block.bucket)
+        row = lane.store.buckets.read_many(lane.lane_id, [block.bucket])[block.bucket]
         if row is None and not lane.is_dropped(block.bucket):
             block.proven_at = began
         else:

@@ -134,6 +134,7 @@ class Reader:
 
         Raises:
             QueueDeleted: The lane is dead.
+            StoreTimeout, StoreUnavailable: Nothing was found, and of something it is not known.
             CasAmbiguous: See `Claimer.claim`.
             CasContention: Others were faster all the while.
         """
@@ -157,6 +158,8 @@ class Reader:
             # "None" is only said after a round in which nothing changed: no race lost, no gap
             # closed, no dead set made, no claim in vain; and nothing was passed over from memory.
             if not changed:
+                if self._surveyor.unanswered is not None:
+                    raise self._surveyor.unanswered  # "none" would be a guess [T21]
                 if is_sure or not self._surveyor.forget_jumps():
                     return []
             elif not sealed:

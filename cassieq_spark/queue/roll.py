@@ -5,9 +5,9 @@ Anybody may do this for a *decided* bucket, and nobody for an undecided one. Hol
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from cassieq_spark.errors import RowCorrupt
+from cassieq_spark.errors import CassieqError, QueueDeleted, RowCorrupt
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Status
@@ -15,12 +15,19 @@ from cassieq_spark.model.sink_txn import BucketList, Fate, fate
 from cassieq_spark.queue.returns import Returns, return_times_us
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.model.sink_txn import SinkRow
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
+
+    Rows = dict[BucketNo, Stored[Bucket]]
+
+T = TypeVar("T")
+
+AWAY = 3
+"""So many that were not answered, of one call, are taken for a cluster that is away."""
 
 VISIBLE = frozenset({Status.SEALED, Status.DRAINED})
 
@@ -30,72 +37,150 @@ _logger = get_logger("queue")
 def roll_forward(lane: Lane, sink_id: str, listed: BucketList) -> None:
     """Make every bucket of a committed batch visible. Idempotent; up to 16 at once.
 
+    One that fails stops no other.
+
     Raises:
         RowCorrupt: A listed bucket is void and was not dropped, or holds another number of messages
             than was committed: the protocol does not do that, so nothing more is done to it.
     """
-
-    def one(entry: tuple[BucketNo, int]) -> None:
-        bucket, count = entry
-
-        def change(row: Bucket) -> Bucket | None:
-            # A list is rolled again by the next commit, when its buckets may be dropped long since:
-            # what was sent twice may have landed after that, and made a ghost (G5).
-            if row.status in VISIBLE or lane.is_dropped(bucket):
-                return None
-            if row.status is not Status.PREPARED:
-                raise RowCorrupt(
-                    f"bucket {bucket} of queue {lane.queue!r} is {row.status.value}, but the "
-                    f"commit of sink {sink_id!r} lists it. Run a verify pass"
-                )
-            if row.sink is None or row.sink.sink_id != sink_id or row.manifest.count != count:
-                raise RowCorrupt(
-                    f"bucket {bucket} of queue {lane.queue!r} holds {row.manifest.count} messages "
-                    f"of {row.sink}, the commit of sink {sink_id!r} lists {count}. Run a "
-                    "verify pass"
-                )
-            new = rules.published(row, now_us=lane.clock.now_us())
-            # The row as prepared has these times, too: from the hint on the time pointer stays at
-            # them, so this CAS may come as late as it likes [R12].
-            Returns(lane, bucket).hint(return_times_us(new))
-            return new
-
-        lane.change_bucket(bucket, change)
-
-    lane.store.session.map(one, listed)
+    failures = _each(lane, lambda entry: _publish(lane, sink_id, *entry), listed)
+    if failures:
+        raise failures[0][1]
 
 
-def settle_decided(
-    lane: Lane, rows: dict[BucketNo, Stored[Bucket]]
-) -> dict[BucketNo, Stored[Bucket]]:
+def settle_decided(lane: Lane, rows: Rows, failed: dict[str, CassieqError] | None = None) -> Rows:
     """Act on those of these ``writing`` and ``prepared`` rows that their sinks have decided.
 
-    One quorum read per sink, after the rows were read (before, it would mean nothing).
+    One quorum read per sink, after the rows were read (before, it would mean nothing). A sink or a
+    bucket that cannot be read or changed stops no other, and nobody waits for one after the other:
+    its buckets stay as undecided as they were [T21].
+
+    Args:
+        failed: Takes the first failure of each sink; None: one of them is raised at the end.
 
     Returns:
         The rows that changed, as they are now.
+
+    Raises:
+        QueueDeleted: The lane is dead.
     """
-    by_sink: dict[str, list[BucketNo]] = {}
-    for bucket, row in rows.items():
-        if row.value.sink is not None:
-            by_sink.setdefault(row.value.sink.sink_id, []).append(bucket)
-    changed: dict[BucketNo, Stored[Bucket]] = {}
-    for sink_id, buckets in by_sink.items():
-        stored = lane.store.sinks.read(sink_id)
-        sink = None if stored is None else stored.value
-        fates = {bucket: _fate(sink, bucket, rows[bucket].value) for bucket in buckets}
-        if sink is not None and Fate.SEAL in fates.values():
-            event(_logger, "rolled_forward_by_reader", queue=lane.queue, sink=sink_id)
-            roll_forward(lane, sink_id, sink.listed)
-        for bucket in buckets:
-            now: Stored[Bucket] | None = None
-            if fates[bucket] is Fate.SEAL:
-                now = lane.store.buckets.read(lane.lane_id, bucket)
-            elif fates[bucket] is Fate.VOID:
-                now = lane.change_bucket(bucket, _void(lane), known=rows[bucket])
-            if now is not None:
-                changed[bucket] = now
-    return changed
+    work = _Settling(lane, rows)
+    work.run()
+    if failed is not None:
+        failed.update(work.failures)
+    elif work.failures:
+        raise next(iter(work.failures.values()))
+    return work.changed
+
+
+class _Settling:
+    """One call of `settle_decided`: all reads of sinks, then all that is listed, then the void."""
+
+    def __init__(self, lane: Lane, rows: Rows) -> None:
+        self._lane = lane
+        self._rows = rows
+        self._by_sink: dict[str, list[BucketNo]] = {}
+        for bucket, row in rows.items():
+            if row.value.sink is not None:
+                self._by_sink.setdefault(row.value.sink.sink_id, []).append(bucket)
+        self._sinks: dict[str, SinkRow | None] = {}
+        self._fates: dict[BucketNo, Fate] = {}
+        self.changed: Rows = {}
+        self.failures: dict[str, CassieqError] = {}
+
+    def run(self) -> None:
+        """Whatever fails of it, do the rest."""
+        self.failures.update(_each(self._lane, self._read, self._by_sink))
+        for sink_id, sink in self._sinks.items():
+            for bucket in self._by_sink[sink_id]:
+                self._fates[bucket] = _fate(sink, bucket, self._rows[bucket].value)
+        for (sink_id, _, _), error in _each(self._lane, self._publish, self._listed()):
+            self.failures.setdefault(sink_id, error)
+        void = [bucket for bucket, its in self._fates.items() if its is Fate.VOID]
+        for bucket, error in _each(self._lane, self._void, void):
+            sink_ref = self._rows[bucket].value.sink
+            if sink_ref is not None:
+                self.failures.setdefault(sink_ref.sink_id, error)
+
+    def _listed(self) -> list[tuple[str, BucketNo, int]]:
+        """All that is listed with one of ours: the next commit may be waiting for it."""
+        listed: list[tuple[str, BucketNo, int]] = []
+        for sink_id, sink in self._sinks.items():
+            fates = {self._fates[bucket] for bucket in self._by_sink[sink_id]}
+            if sink is not None and Fate.SEAL in fates:
+                event(_logger, "rolled_forward_by_reader", queue=self._lane.queue, sink=sink_id)
+                listed += [(sink_id, *entry) for entry in sink.listed]
+        return listed
+
+    def _read(self, sink_id: str) -> None:
+        stored = self._lane.store.sinks.read(sink_id)
+        self._sinks[sink_id] = None if stored is None else stored.value
+
+    def _publish(self, one: tuple[str, BucketNo, int]) -> None:
+        now = _publish(self._lane, *one)
+        if now is not None and self._fates.get(one[1]) is Fate.SEAL:
+            self.changed[one[1]] = now
+
+    def _void(self, bucket: BucketNo) -> None:
+        now = self._lane.change_bucket(bucket, _void(self._lane), known=self._rows[bucket])
+        if now is not None:
+            self.changed[bucket] = now
+
+
+def _publish(lane: Lane, sink_id: str, bucket: BucketNo, count: int) -> Stored[Bucket] | None:
+    def change(row: Bucket) -> Bucket | None:
+        # A list is rolled again by the next commit, when its buckets may be dropped long since:
+        # what was sent twice may have landed after that, and made a ghost (G5).
+        if row.status in VISIBLE or lane.is_dropped(bucket):
+            return None
+        if row.status is not Status.PREPARED:
+            raise RowCorrupt(
+                f"bucket {bucket} of queue {lane.queue!r} is {row.status.value}, but the "
+                f"commit of sink {sink_id!r} lists it. Run a verify pass"
+            )
+        if row.sink is None or row.sink.sink_id != sink_id or row.manifest.count != count:
+            raise RowCorrupt(
+                f"bucket {bucket} of queue {lane.queue!r} holds {row.manifest.count} messages "
+                f"of {row.sink}, the commit of sink {sink_id!r} lists {count}. Run a "
+                "verify pass"
+            )
+        new = rules.published(row, now_us=lane.clock.now_us())
+        # The row as prepared has these times, too: from the hint on the time pointer stays at
+        # them, so this CAS may come as late as it likes [R12].
+        Returns(lane, bucket).hint(return_times_us(new))
+        return new
+
+    return lane.change_bucket(bucket, change)
+
+
+def _each(
+    lane: Lane, work: Callable[[T], object], items: Iterable[T]
+) -> list[tuple[T, CassieqError]]:
+    """Do this for every item, up to 16 at once, whichever of them fails: those, and why.
+
+    When some were not answered, nothing more is begun: it is not one replica that is away.
+
+    Raises:
+        QueueDeleted: The lane is dead: nothing of it matters any more.
+    """
+    failures: list[tuple[T, CassieqError]] = []
+    unanswered: list[CassieqError] = []
+
+    def one(item: T) -> None:
+        if len(unanswered) >= AWAY:
+            failures.append((item, unanswered[0]))
+            return
+        try:
+            work(item)
+        except QueueDeleted:
+            raise
+        except CassieqError as error:
+            failures.append((item, error))
+            if not isinstance(error, RowCorrupt):
+                unanswered.append(error)
+
+    lane.store.session.map(one, items)
+    return failures
 
 
 def _fate(sink: SinkRow | None, bucket: BucketNo, row: Bucket) -> Fate:

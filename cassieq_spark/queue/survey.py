@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cassieq_spark.errors import CassieqError, RowCorrupt
+from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, Bucket, Status
 from cassieq_spark.model.ids import BucketNo, bucket_of
 from cassieq_spark.model.lease import claimable, is_dying
@@ -32,6 +34,8 @@ BUCKETS_PER_CALL = 2_048
 
 _FIRST_WINDOW = 8
 _LARGEST_WINDOW = 64
+
+_logger = get_logger("queue")
 
 Rows = dict[BucketNo, "Stored[Bucket]"]
 
@@ -68,10 +72,16 @@ class Survey:
 
 
 class Surveyor:
-    """Looks for one consumer. Not thread-safe."""
+    """Looks for one consumer. Not thread-safe.
+
+    Attributes:
+        unanswered: Why the last look does not know of all that is decided whether it is visible.
+    """
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
+        self.unanswered: CassieqError | None = None
+        self._corrupt: set[BucketNo] = set()
         self._finished: set[BucketNo] = set()
         self._jumps: dict[BucketNo, tuple[BucketNo, float]] = {}
 
@@ -94,6 +104,7 @@ class Surveyor:
         if monoton is None:
             raise lane.deleted()
         survey = Survey(pointers=pointers, monoton=monoton.value)
+        self.unanswered = None
         self._look_at_hints(survey, below_id)
         self._look_ahead(survey, want, math.inf if want_bytes is None else want_bytes, below_id)
         return survey
@@ -211,7 +222,7 @@ class Surveyor:
             now_us = lane.clock.now_us()
             for bucket in buckets:
                 row = rows[bucket]
-                if row is not None:
+                if row is not None and row.value.status is not Status.CORRUPT:
                     times[bucket] = row.value.changed_us
                 if row is None or row.value.status in MEANS_NOTHING_ALONE:
                     silent[bucket] = row is not None
@@ -248,8 +259,19 @@ class Surveyor:
         }
         if not bulk:
             return set()
-        changed = roll.settle_decided(self._lane, bulk)
+        failed: dict[str, CassieqError] = {}
+        changed = roll.settle_decided(self._lane, bulk, failed)
         rows.update(changed)
+        for sink_id, error in failed.items():
+            event(
+                _logger,
+                "settling_failed",
+                queue=self._lane.queue,
+                sink=sink_id,
+                error=str(error),
+            )
+            if not isinstance(error, RowCorrupt):
+                self.unanswered = error
         undecided = {
             bucket
             for bucket in bulk
@@ -294,6 +316,12 @@ class Surveyor:
     ) -> None:
         if row.value.status in FINISHED:
             self._finished.add(bucket)
+            return
+        if row.value.status is Status.CORRUPT:
+            # Neither a candidate nor finished: the reader pointer stays below it (I1) [T21].
+            if bucket not in self._corrupt:
+                self._corrupt.add(bucket)
+                event(_logger, "bucket_row_corrupt", queue=self._lane.queue, bucket=bucket)
             return
         if bucket in survey.candidates:
             return

@@ -11,7 +11,7 @@ from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.lane import live_buckets, rows_at_home, windows
 from cassieq_spark.repair.drop import rest_us
 from cassieq_spark.repair.report import QueueRepair, RepairReport
-from cassieq_spark.repair.steps import BULK, with_dead
+from cassieq_spark.repair.steps import BULK, noting, with_dead
 from cassieq_spark.repair.transactions import is_silent
 from cassieq_spark.store.tables.queues import QueueStatus
 
@@ -54,7 +54,10 @@ def _foresee(lane: Lane) -> QueueRepair:
     for bucket, row in rows.items():
         if bucket < low:
             continue
-        if row is not None:
+        if row is not None and row.value.status is Status.CORRUPT:
+            with noting(done):
+                lane.store.buckets.read(lane.lane_id, bucket)  # which says why not [T21]
+        elif row is not None:
             _foresee_bucket(lane, bucket, row.value, done)
         is_run &= row is not None and _is_droppable(lane, row.value)
         if is_run:
@@ -104,8 +107,8 @@ def _gaps(lane: Lane, rows: dict[BucketNo, Stored[Bucket] | None], reserved_us: 
     gaps = 0
     for bucket in sorted(rows, reverse=True):
         row = rows[bucket]
-        if row is not None:
+        if row is not None and row.value.status is not Status.CORRUPT:
             oldest_us = min(oldest_us, row.value.changed_us)
-        elif oldest_us <= before_us:
+        elif row is None and oldest_us <= before_us:
             gaps += not lane.store.messages.has_any(lane.lane_id, bucket)
     return gaps

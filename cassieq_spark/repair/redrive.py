@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import CassieqError, OptionInvalid, SinkFenced, StoreError
+from cassieq_spark.errors import CassieqError, OptionInvalid, RowCorrupt, SinkFenced, StoreError
 from cassieq_spark.model import redrive as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status, union
 from cassieq_spark.model.ids import BucketNo, Runs
@@ -155,6 +155,10 @@ class _Redrive:
         ids = self._wanted.ids
         found = 0
         for bucket, row, waiting in look.live_rows(self._lane, _spans(ids)):
+            if row is not None and row.value.status is Status.CORRUPT:
+                found += 0 if ids is None else ids[bucket].count
+                self._pass_over(bucket)
+                continue
             places = _places(
                 None if row is None else row.value,
                 waiting,
@@ -171,6 +175,13 @@ class _Redrive:
                 return
         if ids is not None:
             self.done.gone = sum(runs.count for runs in ids.values()) - found
+
+    def _pass_over(self, bucket: BucketNo) -> None:
+        """One that cannot be read: nobody knows what is in it [T21]."""
+        try:
+            self._lane.store.buckets.read(self._lane.lane_id, bucket)
+        except RowCorrupt as error:
+            self.done.problems.append(str(error))
 
     def report(self) -> Redriven:
         """What was done, with why the others stay."""

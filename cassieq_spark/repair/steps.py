@@ -72,12 +72,18 @@ def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
         found = lane.store.buckets.read_many(lane.lane_id, buckets)
         rows = {bucket: row for bucket, row in found.items() if row is not None}
         _finish_halves(lane, rows, done)
+        has_missed = False
         for bucket, row in rows.items():
+            if row.value.status is Status.CORRUPT:
+                has_missed = True  # of dead sets, too
+                with noting(done):
+                    lane.store.buckets.read(lane.lane_id, bucket)  # which says why not [T21]
+                continue
             now = row
             with noting(done):
                 now = _heal_bucket(lane, bucket, row, done)
             _note(healed, bucket, now)
-        healed.has_missed = False
+        healed.has_missed = has_missed
     return healed
 
 
@@ -95,9 +101,13 @@ def _finish_halves(lane: Lane, rows: dict[BucketNo, Row], done: QueueRepair) -> 
     """Seals that somebody began, transactions that are decided; ``rows`` as they are then."""
     bulk = {bucket: row for bucket, row in rows.items() if row.value.status in BULK}
     with noting(done):
-        changed = roll.settle_decided(lane, bulk)
+        failed: dict[str, CassieqError] = {}
+        changed = roll.settle_decided(lane, bulk, failed)
         done.rolled_forward += len(changed)
         rows.update(changed)
+        for error in failed.values():
+            with noting(done):
+                raise error
     for bucket, row in list(rows.items()):
         if row.value.status is Status.SEALING:
             with noting(done):

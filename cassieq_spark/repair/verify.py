@@ -7,16 +7,30 @@ before it is one.
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from cassieq_spark.errors import QueueDeleted
-from cassieq_spark.model.bucket import Status
+from cassieq_spark.errors import QueueDeleted, RowCorrupt
+from cassieq_spark.model.bucket import Status, union
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
-from cassieq_spark.model.integrity import FINISHED_WITH_MESSAGES, NO_MANIFEST, TWO_STATES, broken
+from cassieq_spark.model.integrity import (
+    BEYOND_BUCKET,
+    FINISHED_WITH_MESSAGES,
+    NO_MANIFEST,
+    TWO_STATES,
+    beyond,
+    broken,
+    stored_twice,
+)
+from cassieq_spark.model.lease import held_by_nobody
+from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.queue.lane import live_buckets, windows
+from cassieq_spark.store.tables.buckets import ROW_LIMIT_BYTES, size_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.model.pointer import Pointers
@@ -26,6 +40,8 @@ if TYPE_CHECKING:
 
 WINDOW: Final = 64
 
+ROW_CORRUPT: Final = "row_corrupt"
+
 FINDINGS: Final[dict[str, str]] = {
     TWO_STATES: "A message is free, leased, delayed or dead at the same time (I2).",
     NO_MANIFEST: "A bucket row holds a message that its manifest does not name (I5).",
@@ -34,6 +50,16 @@ FINDINGS: Final[dict[str, str]] = {
     "reader_ahead": "The reader pointer has passed messages that only a look-ahead finds (I1).",
     FINISHED_WITH_MESSAGES: "A bucket is drained or void and still holds messages (I4).",
     "id_ahead": "Something is stored under an id that was never handed out (I6).",
+    ROW_CORRUPT: "The row of a bucket or of a sink, or a sink's bucket list, cannot be read: what "
+    "is in it waits (I1).",
+    BEYOND_BUCKET: "A manifest names more messages than its bucket has ids: those beyond have the "
+    "ids of the next bucket, and cannot be acked (I6).",
+    "id_stored_twice": "Two stored rows of a bucket hold a message under the same id (I6).",
+    "visible_without_hint": "Messages came back behind the reader pointer, and no hint says so: "
+    "only the next repair finds them (I1).",
+    "row_too_large": "A bucket row is above its limit: nobody claims from it (I10).",
+    "list_without_sink": "Parts of a bucket list are stored, and their sink has no row: they only "
+    "take space (I9).",
     "list_without_bucket": "A committed batch lists a bucket that is void, or holds another "
     "number of messages (I7).",
 }
@@ -47,6 +73,7 @@ class Finding:
     """One broken invariant.
 
     Attributes:
+        queue: Empty: nobody knows of which.
         kind: One of `FINDINGS`.
         bucket: None: of the queue as a whole.
     """
@@ -80,10 +107,13 @@ class Verdict:
         return asdict(self)
 
 
-def verify(store: Store, lanes: list[Lane]) -> Verdict:
+def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> Verdict:
     """Look at all of these queues, and at what lies outside their pointers.
 
     Reads every stored message that is not dropped. A queue that is deleted meanwhile is left out.
+
+    Args:
+        has_all: These are all queues there are: what belongs to none of them is a finding, too.
     """
     verdict = Verdict()
     there: dict[LaneId, Lane] = {}
@@ -97,6 +127,7 @@ def verify(store: Store, lanes: list[Lane]) -> Verdict:
             there[lane.lane_id] = lane
     verdict.queues = len(there)
     _verify_outside(store, there, verdict)
+    _verify_sinks(store, there, verdict, has_all=has_all)
     return verdict
 
 
@@ -106,6 +137,7 @@ def _verify_lane(lane: Lane, verdict: Verdict) -> None:
         what = f"repair pointer {pointers.repair}, reader pointer {pointers.reader}"
         verdict.findings.append(_finding(lane, "pointer_backwards", None, what))
     sinks: dict[str, set[BucketNo]] = defaultdict(set)
+    came_back: dict[BucketNo, Runs] = {}
     for window in windows(live_buckets(lane), WINDOW):
         rows = lane.store.buckets.read_many(lane.lane_id, window)
         low = lane.pointers().repair
@@ -116,6 +148,9 @@ def _verify_lane(lane: Lane, verdict: Verdict) -> None:
             _verify_bucket(lane, bucket, row, pointers, verdict)
             if row is not None and row.value.sink is not None:
                 sinks[row.value.sink.sink_id].add(bucket)
+            if row is not None and bucket < pointers.reader and (back := _back(lane, row.value)):
+                came_back[bucket] = back
+    _verify_hints(lane, came_back, verdict)
     for sink_id in sinks:
         _verify_list(lane, sink_id, verdict)
 
@@ -136,17 +171,30 @@ def _verify_bucket(
             verdict.findings.append(_finding(lane, "reader_ahead", bucket, what))
         return
     value = row.value
+    if value.status is Status.CORRUPT:
+        verdict.findings += _unreadable(lane, bucket)
+        return
     verdict.findings += [_finding(lane, kind, bucket, what) for kind, what in broken(value)]
     if value.status is not Status.SEALED:
         return
     verdict.unacked += value.unacked.count
     verdict.messages += value.manifest.count
+    if (outside := beyond(value, bucket_size=lane.bucket_size)) is not None:
+        verdict.findings.append(_finding(lane, BEYOND_BUCKET, bucket, outside))
+    if (size := size_of(value)) > ROW_LIMIT_BYTES:
+        what = f"its row has {size:,} bytes, the limit is {ROW_LIMIT_BYTES:,}"
+        verdict.findings.append(_finding(lane, "row_too_large", bucket, what))
     if bucket < pointers.reader and value.fresh:
         what = f"the reader pointer is {pointers.reader}, {value.fresh.count} were never delivered"
         verdict.findings.append(_finding(lane, "reader_ahead", bucket, what))
-    stored = EMPTY
-    for chunk in lane.store.messages.scan(lane.lane_id, bucket):
-        stored |= Runs.span(chunk.first, chunk.first + chunk.count - 1)
+    spans = [
+        Runs.span(chunk.first, chunk.first + chunk.count - 1)
+        for chunk in lane.store.messages.scan(lane.lane_id, bucket)
+    ]
+    stored = union(spans)
+    if twice := stored_twice(spans):
+        what = f"{twice.count} messages are in two stored rows, first offset {twice.first}"
+        verdict.findings.append(_finding(lane, "id_stored_twice", bucket, what))
     verdict.litter += (stored - value.manifest).count
     missing = value.unacked - stored
     if missing and _still_holds(lane, bucket, missing):
@@ -160,9 +208,44 @@ def _still_holds(lane: Lane, bucket: BucketNo, missing: Runs) -> bool:
     return now is not None and bool(now.value.unacked & missing) and not lane.is_dropped(bucket)
 
 
+def _unreadable(lane: Lane, bucket: BucketNo) -> Iterator[Finding]:
+    """Why a row cannot be read, if it still cannot."""
+    try:
+        lane.store.buckets.read(lane.lane_id, bucket)
+    except RowCorrupt as error:
+        yield _finding(lane, ROW_CORRUPT, bucket, error.message)
+
+
+def _back(lane: Lane, row: Bucket) -> Runs:
+    """What came back by now: a get finds it by its hint alone, where the reader has passed."""
+    if row.status is not Status.SEALED:
+        return EMPTY
+    return union(part.runs for part in held_by_nobody(row, lane.clock.now_us()))
+
+
+def _verify_hints(lane: Lane, came_back: dict[BucketNo, Runs], verdict: Verdict) -> None:
+    """Whether a get would look at each of these buckets; hints are read after their rows."""
+    if not came_back:
+        return
+    first = max(lane.pointers().time, minute_of(lane.created_us))
+    hints = lane.store.hints.read(lane.lane_id, first, minute_of(lane.clock.now_us()))
+    silent = came_back.keys() - {bucket for _, bucket in hints}
+    rows = lane.store.buckets.read_many(lane.lane_id, sorted(silent))
+    low = lane.pointers().repair
+    for bucket, row in rows.items():
+        # Not what somebody got, acked or dropped since: it was under a hint of its own then.
+        left = EMPTY if row is None else _back(lane, row.value) & came_back[bucket]
+        if left and bucket >= low:
+            what = f"{left.count} messages came back, first offset {left.first}; no hint says so"
+            verdict.findings.append(_finding(lane, "visible_without_hint", bucket, what))
+
+
 def _verify_list(lane: Lane, sink_id: str, verdict: Verdict) -> None:
     """Whether all that the last commit lists is visible or about to be, and complete."""
-    stored = lane.store.sinks.read(sink_id)
+    try:
+        stored = lane.store.sinks.read(sink_id)
+    except RowCorrupt:
+        return  # `_verify_sinks` says so
     if stored is None or stored.value.lane != lane.lane_id:
         return
     listed = dict(stored.value.listed)
@@ -199,6 +282,26 @@ def _verify_outside(store: Store, lanes: dict[LaneId, Lane], verdict: Verdict) -
                 for bucket in buckets
                 if bucket >= live.stop
             ]
+
+
+def _verify_sinks(
+    store: Store, lanes: dict[LaneId, Lane], verdict: Verdict, *, has_all: bool
+) -> None:
+    """Sinks whose row or long list cannot be read; and lists of sinks that are no more (ADR 3)."""
+    for sink_id, lane_id in store.sinks.every():
+        if lane_id in lanes:
+            try:
+                store.sinks.read(sink_id)
+            except RowCorrupt as error:
+                verdict.findings.append(_finding(lanes[lane_id], ROW_CORRUPT, None, error.message))
+    if not has_all:
+        return
+    for sink_id in store.sinks.with_lists():
+        with suppress(RowCorrupt):
+            if store.sinks.read(sink_id) is None:
+                what = f"of sink {sink_id!r}"
+                found = Finding(queue="", kind="list_without_sink", bucket=None, what=what)
+                verdict.findings.append(found)
 
 
 def _finding(lane: Lane, kind: str, bucket: BucketNo | None, what: str) -> Finding:

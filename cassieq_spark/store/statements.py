@@ -197,6 +197,13 @@ READ_SINK_SERIAL: Final = _statement("read_sink_serial", Kind.SERIAL_READ, READ_
 LIST_SINKS: Final = _statement(
     "list_sinks", Kind.READ, "SELECT sink_id, lane, is_once, writer FROM {ks}.sink",
 )  # fmt: skip
+# For a verify pass, which reads each by itself; all by one replica's word, so nothing is repaired.
+GLANCE_SINKS: Final = _statement(
+    "glance_sinks", Kind.GLANCE, "SELECT sink_id, lane FROM {ks}.sink",
+)  # fmt: skip
+GLANCE_SINK_LISTS: Final = _statement(
+    "glance_sink_lists", Kind.GLANCE, "SELECT DISTINCT sink_id FROM {ks}.sink_list",
+)  # fmt: skip
 INSERT_SINK: Final = _statement(
     "insert_sink", Kind.CAS,
     """INSERT INTO {ks}.sink (sink_id, lane, changed_us, epoch, last_batch, list, list_id,

@@ -21,7 +21,7 @@ from cassieq_spark.model.bucket import (
 )
 from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, QueueName, Runs
 from cassieq_spark.store import statements
-from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
+from cassieq_spark.store.cas import CasSender, Outcome, Stored, Tags, Version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,14 +42,21 @@ class Buckets:
         self._sender = sender
 
     def read(self, lane: LaneId, bucket: BucketNo) -> Stored[Bucket] | None:
-        """The row by quorum; None means nothing until the repair pointer was read after it (G5)."""
+        """The row by quorum; None means nothing until the repair pointer was read after it (G5).
+
+        Raises:
+            RowCorrupt: It is something else; names the bucket.
+        """
         row = self._session.one(statements.READ_BUCKET, (lane, bucket))
-        return None if row is None or row.writer is None else _stored(row)
+        return None if row is None or row.writer is None else _stored(lane, bucket, row)
 
     def read_many(
         self, lane: LaneId, buckets: Iterable[BucketNo]
     ) -> dict[BucketNo, Stored[Bucket] | None]:
-        """As `read`, for several at once."""
+        """As `read`, for a look at several at once; one that cannot be read is ``corrupt`` [T21].
+
+        Who wants to change that one hears the error from `read`; the others are as they are.
+        """
         wanted = list(buckets)
         sent = []
         for bucket in wanted:
@@ -58,7 +65,8 @@ class Buckets:
         found: dict[BucketNo, Stored[Bucket] | None] = {}
         for bucket, (params, future) in zip(wanted, sent, strict=True):
             rows = self._session.finish(future, statements.READ_BUCKET, params)
-            found[bucket] = _stored(rows[0]) if rows and rows[0].writer is not None else None
+            is_there = rows and rows[0].writer is not None
+            found[bucket] = _as_seen(lane, bucket, rows[0]) if is_there else None
         return found
 
     def every(self) -> Iterator[tuple[LaneId, BucketNo]]:
@@ -154,8 +162,22 @@ def size_of(row: Bucket) -> int:
     return len(_encode_claims(row))
 
 
-def _stored(row: Any) -> Stored[Bucket]:
-    return Stored(value=_decode(row), version=Version.of_row(row))
+def _stored(lane: LaneId, bucket: BucketNo, row: Any) -> Stored[Bucket]:
+    try:
+        return Stored(value=_decode(row), version=Version.of_row(row))
+    except RowCorrupt as error:
+        raise RowCorrupt(
+            f"bucket {bucket} of lane {lane}: {error.message} Until its row is restored nothing of "
+            "it is delivered, and nothing dropped"
+        ) from error
+
+
+def _as_seen(lane: LaneId, bucket: BucketNo, row: Any) -> Stored[Bucket]:
+    try:
+        return _stored(lane, bucket, row)
+    except RowCorrupt:
+        value = Bucket(status=Status.CORRUPT, changed_us=row.changed_us or 0)
+        return Stored(value=value, version=Version(writer=row.writer, tags=Tags(), row_version=0))
 
 
 def _decode(row: Any) -> Bucket:
@@ -194,7 +216,7 @@ def _decode(row: Any) -> Bucket:
             revisions=tuple((offset, revision) for offset, revision in claims.get("revisions", ())),
             purged=Runs.decode(claims["purged"]) if "purged" in claims else EMPTY,
         )
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise RowCorrupt(
             f"a bucket row cannot be read ({error}); was it written by hand or by a newer release?"
         ) from error

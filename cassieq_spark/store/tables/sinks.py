@@ -61,6 +61,17 @@ class Sinks:
             if row.is_once and row.writer is not None:
                 yield row.sink_id, LaneId(row.lane)
 
+    def every(self) -> Iterator[tuple[str, LaneId]]:
+        """(sink id, lane) of all sinks that one replica knows, for a look: a scan of the table."""
+        for row in self._session.run(statements.GLANCE_SINKS, ()):
+            if row.lane is not None:
+                yield row.sink_id, LaneId(row.lane)
+
+    def with_lists(self) -> Iterator[str]:
+        """The ids under which bucket lists are stored in rows of their own, for a look."""
+        for row in self._session.run(statements.GLANCE_SINK_LISTS, ()):
+            yield row.sink_id
+
     def insert(self, sink_id: str, row: SinkRow) -> Outcome[SinkRow]:
         """CAS from no row; it comes before any bucket names the sink (design 8)."""
         ref = self._store_list(sink_id, row.listed)
