@@ -10,7 +10,8 @@
     │                                AuthenticationRefused · TlsFailed
     ├─ StreamError                   LeaseLost · DataLoss · OffsetUnreadable · SinkFenced
     │                                SinkIdReused · SinkDiverged · StreamFenced
-    ├─ EnvironmentProblem            EmbeddedFailed · JavaNotFound · WorkerEnvironment
+    ├─ EnvironmentProblem            EmbeddedFailed · JavaNotFound · OutputFailed
+    │                                WorkerEnvironment
     └─ RepairError                   LeaderLost
 
 Spark carries text only across its boundary: class, attributes and cause are gone on the user's
@@ -339,6 +340,14 @@ class JavaNotFound(EnvironmentProblem):
     code = "java_not_found"
     meaning = "Cassandra or Spark needs a Java that is not there."
     remedy = "Install Java 17 or set JAVA_HOME."
+
+
+class OutputFailed(EnvironmentProblem):
+    """Standard output or a report's file did not take what a command had to say."""
+
+    code = "output_failed"
+    meaning = "What a command prints could not be written: the disk is full, or nothing is there."
+    remedy = "Free space, or write elsewhere; what the command did before stays done."
 
 
 class WorkerEnvironment(EnvironmentProblem):

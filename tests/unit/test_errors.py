@@ -34,6 +34,7 @@ CODES = {
     "offset_unreadable": errors.OffsetUnreadable,
     "option_invalid": errors.OptionInvalid,
     "option_unknown": errors.OptionUnknown,
+    "output_failed": errors.OutputFailed,
     "put_ambiguous": errors.PutAmbiguous,
     "queue_deleted": errors.QueueDeleted,
     "queue_exists": errors.QueueExists,
