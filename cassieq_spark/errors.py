@@ -6,7 +6,8 @@
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
     ├─ PutAmbiguous
     ├─ StoreError                    StoreUnavailable · StoreTimeout · CasAmbiguous · CasContention
-    │                                SchemaMissing · SchemaMismatch · RowCorrupt
+    │                                SchemaMissing · SchemaMismatch (ReplicationDiffers)
+    │                                RowCorrupt
     │                                AuthenticationRefused · TlsFailed
     ├─ StreamError                   LeaseLost · DataLoss · OffsetUnreadable · SinkFenced
     │                                SinkIdReused · SinkDiverged · StreamFenced
@@ -138,10 +139,13 @@ class ReceiptInvalid(ReceiptError, ValueError):
 
 
 class ReceiptExpired(ReceiptError):
-    """The lease ended; ``refused`` names the receipts."""
+    """Nobody holds the messages by these receipts any more; ``refused`` names them."""
 
     code = "receipt_expired"
-    meaning = "The message was delivered again, released or updated since."
+    meaning = (
+        "The delivery that a receipt is of has ended: its time was over, or the message was "
+        "released, updated, rejected or acked since."
+    )
     remedy = "Drop the result, or make the work idempotent; a longer visibility timeout helps."
 
     def __init__(self, message: str, *, refused: tuple[str, ...] = ()) -> None:
@@ -222,6 +226,14 @@ class SchemaMismatch(StoreError):
     code = "schema_mismatch"
     meaning = "The keyspace is of another schema version, or the cluster forbids what is needed."
     remedy = "Use the matching release, migrate, or change the setting that the message names."
+
+
+class ReplicationDiffers(SchemaMismatch):
+    """The keyspace keeps another number of copies than was asked for."""
+
+    code = "replication_differs"
+    meaning = "The keyspace is there with another replication than `bootstrap` was asked for."
+    remedy = "Leave the replication out, or alter the keyspace as the message says."
 
 
 class RowCorrupt(StoreError):

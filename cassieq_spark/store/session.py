@@ -231,6 +231,11 @@ class CqlSession:
         except DRIVER_ERRORS as error:
             raise translate(error, "raw_one", self.keyspace) from error
 
+    def nodes(self) -> Counter[str]:
+        """How many nodes each data centre of the cluster has, up or not."""
+        hosts = self._cluster.metadata.all_hosts()
+        return Counter(host.datacenter for host in hosts if host.datacenter)
+
     def prepare(self, statement: Statement) -> PreparedStatement:
         """The prepared form, with both consistencies on it (G1) [P20]."""
         self._check_open()
@@ -294,8 +299,7 @@ class CqlSession:
         return int((row.now.time - 0x01B21DD213814000) // 10)
 
     def _check_datacenter(self) -> str:
-        hosts = self._cluster.metadata.all_hosts()
-        known = sorted({host.datacenter for host in hosts if host.datacenter})
+        known = sorted(self.nodes())
         wanted = self.options.datacenter or self._local.local_dc
         if known and wanted not in known:
             self._cluster.shutdown()

@@ -352,6 +352,28 @@ def test_lists_tuples_generators_and_views_of_messages_are_taken(door: Door) -> 
     assert [] == door.queue.put_many(())
 
 
+@pytest.mark.invariant("I3")
+@pytest.mark.parametrize("end", ["ack", "release", "update"])
+def test_a_message_that_nobody_holds_has_expired_and_is_not_said_to_come_again(
+    door: Door, end: str
+) -> None:
+    mine = one_held(door)
+    door.queue.update(mine, body=b"new") if end == "update" else getattr(door.queue, end)(mine)
+
+    for use in (
+        lambda: door.queue.release(mine, delay=60),
+        lambda: door.queue.release(mine),
+        lambda: door.queue.extend(mine, 60),
+        lambda: door.queue.extend(mine, 0),
+        lambda: door.queue.update(mine, body=b"x"),
+        lambda: door.queue.update(mine, visibility_timeout=0),
+    ):
+        with pytest.raises(cassieq.ReceiptExpired, match="have expired: nobody holds") as refused:
+            use()
+        assert "delivered again" not in str(refused.value)
+        assert (mine.receipt,) == refused.value.refused
+
+
 def test_a_receipt_of_a_former_life_is_refused(door: Door) -> None:
     message = one_held(door)
     door.queue.delete()

@@ -41,6 +41,7 @@ CODES = {
     "queue_not_found": errors.QueueNotFound,
     "receipt_expired": errors.ReceiptExpired,
     "receipt_invalid": errors.ReceiptInvalid,
+    "replication_differs": errors.ReplicationDiffers,
     "row_corrupt": errors.RowCorrupt,
     "schema_mismatch": errors.SchemaMismatch,
     "schema_missing": errors.SchemaMissing,
