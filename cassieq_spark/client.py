@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import UsageError
+from cassieq_spark.errors import OptionInvalid, UsageError
 from cassieq_spark.model.ids import Runs, bucket_of, first_id
 from cassieq_spark.options import (
     ConnectionOptions,
@@ -122,15 +122,18 @@ class Client:
         Idempotent. A keyspace that is there keeps its replication.
 
         Args:
-            replication: As CQL has it, default ``{"class": "NetworkTopologyStrategy",
-                <this data centre>: 1}``: one copy, fit for trying out only.
+            replication: As CQL has it. Default: a keyspace that is there keeps its own; else
+                ``{"class": "NetworkTopologyStrategy", <this data centre>: 1}``: one copy, fit for
+                trying out only.
 
         Raises:
+            UsageError: The replication is none, or names a data centre that is not there, or more
+                copies than nodes can bring a quorum of together.
+            ReplicationDiffers: The keyspace is there with another replication than was asked for.
             SchemaMismatch: There are tables of another version, or the cluster limits write
                 timestamps, which pointers need.
         """
-        default = {"class": "NetworkTopologyStrategy", self._session.datacenter: 1}
-        schema.apply(self._session, replication or default, new_uuid=new_uuid)
+        schema.apply(self._session, replication, new_uuid=new_uuid)
 
     def create_queue(self, name: str, **settings: Any) -> Queue:
         """Create a queue, or return the one that is there with the same settings.
@@ -276,13 +279,18 @@ class Client:
             StoreError: Nothing was taken, or nobody knows (`CasAmbiguous`): what was, the next
                 repair carries over. Later than that it is among the report's problems.
         """
-        ids = None if messages is None else list(messages)
+        ids = None if messages is None else _listed(messages)
+        if where is not None and not callable(where):
+            raise OptionInvalid(
+                f"where is {type(where).__name__}, allowed: a function of a message that says "
+                "whether to redrive it"
+            )
         wanted_count = None if at_most is None else arguments.count("at_most", at_most)
         target = None if to is None else queue_name(to)
         schema.check(self._session)
         lane = open_lane(self._store, queue_name(queue))
         wanted = Wanted(
-            ids=None if ids is None else _by_bucket(ids, lane.bucket_size),
+            ids=None if ids is None else _by_bucket(ids, lane),
             where=where,
             to=target,
             at_most=wanted_count,
@@ -330,11 +338,26 @@ class Client:
         return Queue(lane, work)
 
 
-def _by_bucket(messages: Iterable[Message | int], bucket_size: int) -> dict[BucketNo, Runs]:
+def _listed(messages: Iterable[Message | int]) -> list[Message | int]:
+    found = arguments.listed(messages)
+    if found is None:
+        raise OptionInvalid(
+            f"messages is {type(messages).__name__}, allowed: a list of messages or of their ids, "
+            "or None for all; nothing was redriven"
+        )
+    return found
+
+
+def _by_bucket(messages: Iterable[Message | int], lane: Lane) -> dict[BucketNo, Runs]:
     """Offsets of messages, or of ids."""
     offsets: dict[BucketNo, list[int]] = {}
     for one in messages:
+        if isinstance(one, Message) and one.proof is not None and one.proof.lane != lane.lane_id:
+            raise OptionInvalid(
+                f"message {one.message_id} is not of queue {lane.queue!r}: its id {one.id} is that "
+                "of another message there. Pass what that queue's get or peek returned"
+            )
         number = arguments.id_of(one.id if isinstance(one, Message) else one)
-        bucket = bucket_of(number, bucket_size)
-        offsets.setdefault(bucket, []).append(number - first_id(bucket, bucket_size))
+        bucket = bucket_of(number, lane.bucket_size)
+        offsets.setdefault(bucket, []).append(number - first_id(bucket, lane.bucket_size))
     return {bucket: Runs.from_offsets(some) for bucket, some in offsets.items()}

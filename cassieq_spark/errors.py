@@ -6,11 +6,13 @@
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
     ├─ PutAmbiguous
     ├─ StoreError                    StoreUnavailable · StoreTimeout · CasAmbiguous · CasContention
-    │                                SchemaMissing · SchemaMismatch · RowCorrupt
+    │                                SchemaMissing · SchemaMismatch (ReplicationDiffers)
+    │                                RowCorrupt
     │                                AuthenticationRefused · TlsFailed
     ├─ StreamError                   LeaseLost · DataLoss · OffsetUnreadable · SinkFenced
     │                                SinkIdReused · SinkDiverged · StreamFenced
-    ├─ EnvironmentProblem            EmbeddedFailed · JavaNotFound · WorkerEnvironment
+    ├─ EnvironmentProblem            EmbeddedFailed · JavaNotFound · OutputFailed
+    │                                WorkerEnvironment
     └─ RepairError                   LeaderLost
 
 Spark carries text only across its boundary: class, attributes and cause are gone on the user's
@@ -137,10 +139,13 @@ class ReceiptInvalid(ReceiptError, ValueError):
 
 
 class ReceiptExpired(ReceiptError):
-    """The lease ended; ``refused`` names the receipts."""
+    """Nobody holds the messages by these receipts any more; ``refused`` names them."""
 
     code = "receipt_expired"
-    meaning = "The message was delivered again, released or updated since."
+    meaning = (
+        "The delivery that a receipt is of has ended: its time was over, or the message was "
+        "released, updated, rejected or acked since."
+    )
     remedy = "Drop the result, or make the work idempotent; a longer visibility timeout helps."
 
     def __init__(self, message: str, *, refused: tuple[str, ...] = ()) -> None:
@@ -221,6 +226,14 @@ class SchemaMismatch(StoreError):
     code = "schema_mismatch"
     meaning = "The keyspace is of another schema version, or the cluster forbids what is needed."
     remedy = "Use the matching release, migrate, or change the setting that the message names."
+
+
+class ReplicationDiffers(SchemaMismatch):
+    """The keyspace keeps another number of copies than was asked for."""
+
+    code = "replication_differs"
+    meaning = "The keyspace is there with another replication than `bootstrap` was asked for."
+    remedy = "Leave the replication out, or alter the keyspace as the message says."
 
 
 class RowCorrupt(StoreError):
@@ -339,6 +352,14 @@ class JavaNotFound(EnvironmentProblem):
     code = "java_not_found"
     meaning = "Cassandra or Spark needs a Java that is not there."
     remedy = "Install Java 17 or set JAVA_HOME."
+
+
+class OutputFailed(EnvironmentProblem):
+    """Standard output or a report's file did not take what a command had to say."""
+
+    code = "output_failed"
+    meaning = "What a command prints could not be written: the disk is full, or nothing is there."
+    remedy = "Free space, or write elsewhere; what the command did before stays done."
 
 
 class WorkerEnvironment(EnvironmentProblem):

@@ -22,7 +22,7 @@ class Event:
 EVENTS: Final[dict[str, Event]] = {
     "acks_stale": Event(
         level=logging.WARNING,
-        meaning="A consumer acked messages whose leases had ended: they are delivered again.",
+        meaning="Receipts that a consumer acked had expired: nothing was changed for them.",
     ),
     "batch_committed": Event(level=logging.INFO, meaning="A sink's micro-batch became visible."),
     "batch_prepared": Event(
@@ -153,7 +153,7 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "verdicts_stale": Event(
         level=logging.WARNING,
-        meaning="Verdicts came for messages whose delivery had ended: they are delivered again.",
+        meaning="Verdicts came with receipts that had expired: nothing was changed for them.",
     ),
 }
 

@@ -10,17 +10,17 @@ what. 2: a wrong argument.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
-from cassieq_spark.cli.output import print_result
+from cassieq_spark.cli.exits import ended_by
+from cassieq_spark.cli.output import print_error, print_note, print_result
 from cassieq_spark.cli.repair import is_for_a_program
-from cassieq_spark.errors import CassieqError, UsageError
+from cassieq_spark.cli.report_file import check_report_file, write_report
+from cassieq_spark.errors import CassieqError
 from cassieq_spark.options import parse_connection, queue_name
 from cassieq_spark.spark.redrive_job import redrive_where
 
@@ -40,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     try:
         parse_connection(connection)
+        check_report_file(given.report)
         queue = queue_name(given.queue)
         to = None if given.to is None else queue_name(given.to)
         done = redrive_where(
@@ -50,18 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             to=to,
             is_dry_run=given.dry_run,
         )
-    except (UsageError, AnalysisException) as error:
-        print(error, file=sys.stderr)
-        return USAGE
-    except (CassieqError, PySparkException) as error:
-        print(error, file=sys.stderr)
-        return NEEDS_A_PERSON
-    report = done.to_dict()
-    if given.report:
-        Path(given.report).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
-    print_result(report, as_json=is_for_a_program())
-    for problem in done.problems:
-        print(problem, file=sys.stderr)
+        for problem in done.problems:
+            print_note(problem)
+        write_report(given.report, done.to_dict())
+        print_result(done.to_dict(), as_json=is_for_a_program())
+    except (CassieqError, BrokenPipeError) as error:
+        return ended_by(error)
+    except PySparkException as error:
+        print_error(error)
+        return USAGE if isinstance(error, AnalysisException) else NEEDS_A_PERSON
     return NEEDS_A_PERSON if done.problems else DONE
 
 

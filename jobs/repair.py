@@ -1,21 +1,24 @@
 """`spark-submit jobs/repair.py`: heal queues from whatever died, and say what was done.
 
-Exit code 0: healed. 1: something needs a person, and the report says what. 2: a wrong argument.
+Exit code 0: healed. 1: something needs a person, and standard error says what. 2: a wrong argument.
+With --interval, a pass that failed is tried again; a wrong argument ends the job.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from cassieq_spark.cli.exits import ended_by
+from cassieq_spark.cli.output import print_error, print_note
 from cassieq_spark.cli.repair import is_for_a_program, show
+from cassieq_spark.cli.report_file import check_report_file, write_report
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.errors import CassieqError, UsageError
+from cassieq_spark.errors import CassieqError, OptionInvalid, UsageError
 from cassieq_spark.options import parse_connection, queue_name
 from cassieq_spark.options.values import NotAllowed, seconds
 from cassieq_spark.queue.lane import lanes_of
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from cassieq_spark.repair.report import RepairReport
     from cassieq_spark.repair.verify import Verdict
 
-HEALED, NEEDS_A_PERSON, USAGE = 0, 1, 2
+HEALED, NEEDS_A_PERSON = 0, 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,31 +49,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "datacenter": given.datacenter,
             }
         )
-        every_s = None if given.once else seconds(1, 86_400).parse(given.interval)
+        every_s = None if given.once else _interval_s(given.interval)
         names = [queue_name(name) for name in given.queue] if given.queue else None
-    except (UsageError, NotAllowed) as error:
-        print(error, file=sys.stderr)
-        return USAGE
+        check_report_file(given.report)
+    except UsageError as error:
+        return ended_by(error)
     clock = SystemClock()
     while True:
         code = _pass(given, connection, names)
-        if every_s is None:
+        if every_s is None or code not in (HEALED, NEEDS_A_PERSON):
             return code
         clock.wait(every_s)
+
+
+def _interval_s(given: str) -> float:
+    allowed = seconds(1, 86_400)
+    try:
+        return allowed.parse(given)
+    except NotAllowed as error:
+        raise OptionInvalid(f"--interval is {given!r}, allowed: {allowed.allowed}") from error
 
 
 def _pass(given: argparse.Namespace, connection: ConnectionOptions, names: Any) -> int:
     try:
         found = _work(given, connection, names)
-    except CassieqError as error:
-        print(error, file=sys.stderr)
+        if found is None:
+            print_note("another repair is at work: nothing to do")
+            return HEALED
+        write_report(given.report, found.to_dict())
+        needs_a_person = show(found, as_json=is_for_a_program())
+    except (CassieqError, BrokenPipeError) as error:
+        return ended_by(error)
+    except PySparkException as error:
+        print_error(error)
         return NEEDS_A_PERSON
-    if found is None:
-        print("another repair is at work: nothing to do", file=sys.stderr)
-        return HEALED
-    if given.report:
-        Path(given.report).write_text(json.dumps(found.to_dict(), indent=2) + "\n", "utf-8")
-    needs_a_person = show(found, as_json=is_for_a_program())
     return NEEDS_A_PERSON if needs_a_person else HEALED
 
 

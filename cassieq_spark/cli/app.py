@@ -11,10 +11,11 @@ import typer
 
 from cassieq_spark import __version__
 from cassieq_spark.cli import cassandra, dead, load, messages, queue, repair, watch
-from cassieq_spark.cli.exits import Commands
+from cassieq_spark.cli.exits import Commands, ended_by, exit_codes
 from cassieq_spark.cli.flags import connected
-from cassieq_spark.cli.output import Json, print_json, print_rows
+from cassieq_spark.cli.output import Json, print_json, print_rows, say
 from cassieq_spark.cli.settings import Connection
+from cassieq_spark.errors import CassieqError
 
 app = typer.Typer(
     name="cassieq",
@@ -62,12 +63,17 @@ def main() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     logging.getLogger("cassieq_spark").addHandler(handler)
-    app()
+    try:
+        app()
+    except (CassieqError, OSError) as error:
+        # Help is printed before a command begins, and by others.
+        sys.exit(ended_by(error))
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(__version__)
+        with exit_codes():  # a command's own are not asked for yet
+            say(__version__)
         raise typer.Exit
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cassieq_spark.cli.exits import FAILED
-from cassieq_spark.cli.output import Json, print_note, print_result
+from cassieq_spark.cli.output import Json, print_note, print_result, say
 from cassieq_spark.embedded import daemon
 from cassieq_spark.embedded.daemon import DaemonState, DaemonStatus
 from cassieq_spark.embedded.jars import CASSANDRA_VERSION, cassandra_jars
@@ -81,7 +81,7 @@ def fetch(*, as_json: Json = False) -> None:
 @app.command()
 def java() -> None:
     """Print the home directory of the Java 17 that the node runs on."""
-    typer.echo(find_java().home)
+    say(str(find_java().home))
 
 
 def _root(data_dir: Path | None) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from contextlib import contextmanager
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import typer
 from typer.core import TyperGroup
 
-from cassieq_spark.cli.output import print_error
-from cassieq_spark.errors import CassieqError, UsageError
+from cassieq_spark.cli.output import cannot_write, print_error, silence
+from cassieq_spark.errors import CassieqError, OutputFailed, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,28 +50,35 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
-        with _exit_codes():
+        with exit_codes():
             return super().invoke(ctx)
 
 
 @contextmanager
-def _exit_codes() -> Iterator[None]:
+def exit_codes() -> Iterator[None]:
+    """What ends the block is said, and is an exit code."""
     try:
         yield
-        sys.stdout.flush()
-    except UsageError as error:
-        print_error(error)
-        raise typer.Exit(USAGE) from error
-    except CassieqError as error:
-        print_error(error)
-        raise typer.Exit(FAILED) from error
-    except BrokenPipeError as error:
-        # As Python's documentation has it (signal, "Note on SIGPIPE"): what a buffer still holds
-        # may raise once more when the interpreter ends, and would be printed as ignored.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(OF_SIGNAL + signal.SIGPIPE) from error
+    except (CassieqError, BrokenPipeError) as error:
+        raise typer.Exit(ended_by(error)) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(OF_SIGNAL + signal.SIGINT) from error
+
+
+def ended_by(error: CassieqError | OSError) -> int:
+    """Say on standard error what has ended a command, and return its exit code.
+
+    Args:
+        error: An OSError is standard output's own.
+    """
+    if isinstance(error, BrokenPipeError):
+        silence(sys.stdout)
+        return OF_SIGNAL + signal.SIGPIPE
+    said = cannot_write("standard output", error) if isinstance(error, OSError) else error
+    if isinstance(said, OutputFailed):
+        silence(sys.stdout)
+    print_error(said)
+    return USAGE if isinstance(said, UsageError) else FAILED
 
 
 class Interrupt:

@@ -16,13 +16,14 @@ import typer
 from cassieq_spark.cli import lines
 from cassieq_spark.cli.exits import FAILED, NOTHING, Interrupt
 from cassieq_spark.cli.flags import connected
-from cassieq_spark.cli.output import Json, print_json, print_note, show_text, show_time
+from cassieq_spark.cli.output import Json, print_json, print_note, say, show_text, show_time
 from cassieq_spark.cli.queue import QueueName
 from cassieq_spark.cli.settings import Connection, seconds
 from cassieq_spark.clock import Clock, SystemClock
 from cassieq_spark.errors import (
     CassieqError,
     OptionInvalid,
+    OutputFailed,
     PutAmbiguous,
     ReceiptInvalid,
     UsageError,
@@ -123,7 +124,7 @@ def get(
         interrupt.end(is_done=False)
         try:
             _print_messages(found, as_json=as_json)
-        except BrokenPipeError:
+        except (BrokenPipeError, OutputFailed):
             give_back(opened, found)
             raise
         if ack:
@@ -168,7 +169,7 @@ def ack(
             if as_json:
                 print_json(*({"receipt": one, "verdict": str(verdict)} for one, verdict in pairs))
             else:
-                typer.echo("\n".join(f"{verdict}\t{one}" for one, verdict in pairs))
+                say(*(f"{verdict}\t{one}" for one, verdict in pairs))
     if counts[Verdict.STALE] or counts[Verdict.UNKNOWN]:
         print_note(", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
         raise typer.Exit(FAILED)
@@ -216,8 +217,8 @@ def as_object(message: Message) -> dict[str, Any]:
 def _print_messages(messages: Sequence[Message], *, as_json: bool) -> None:
     if as_json:
         print_json(*map(as_object, messages))
-    elif messages:
-        typer.echo("\n".join(map(_line, messages)))
+    else:
+        say(*map(_line, messages))
 
 
 def _line(message: Message) -> str:
@@ -234,8 +235,8 @@ def show_body(message: Message) -> str:
 def _print_ids(ids: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         print_json(*({"message_id": one} for one in ids))
-    elif ids:
-        typer.echo("\n".join(ids))
+    else:
+        say(*ids)
 
 
 def _bodies(bodies: list[str], file: Path | None) -> Iterator[list[bytes]]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
+
+from cassieq_spark.errors import OutputFailed
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")]
 
@@ -19,33 +25,97 @@ def print_result(result: Mapping[str, Any], *, as_json: bool) -> None:
         return
     shown = {name: value for name, value in _flat(result).items() if value not in (None, "")}
     width = max(map(len, shown), default=0) + 2
-    for name, value in shown.items():
-        typer.echo(f"{name:<{width}}{value}")
+    say(*(f"{name:<{width}}{value}" for name, value in shown.items()))
 
 
 def print_json(*results: Mapping[str, Any]) -> None:
     """JSON lines, written at once: whoever reads the other end of a pipe need not wait."""
-    if results:
-        typer.echo("\n".join(json.dumps(one) for one in results))
+    say(*map(json.dumps, results))
 
 
 def print_rows(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Columns; never cut to a terminal's width, so that ``awk`` and ``cut`` find all of them."""
     lines = [list(titles), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(titles))]
-    for line in lines:
-        cells = (f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True))
-        typer.echo("  ".join(cells).rstrip())
+    say(
+        *(
+            "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        )
+    )
 
 
 def print_error(error: BaseException) -> None:
     """The error's own words, plain: they name paths and hold log lines."""
-    typer.echo(str(error), err=True)
+    print_note(str(error))
 
 
 def print_note(text: str) -> None:
-    """A word to the person who waits."""
-    typer.echo(text, err=True)
+    """A word to the person who waits; where it cannot be said, the work goes on."""
+    try:
+        typer.echo(text, err=True)
+    except OSError:
+        silence(sys.stderr)
+
+
+def say(*lines: str) -> None:
+    """Print lines on standard output: when this returns, all of them are written.
+
+    By bytes: where Python's stream is not buffered (``PYTHONUNBUFFERED``), its ``write`` forgets
+    what a short write has left out, and `get --ack` would ack what nobody has read.
+
+    Raises:
+        BrokenPipeError: Nobody reads it any more.
+        OutputFailed: It cannot be written, for another reason.
+    """
+    if not lines:
+        return
+    stream: Any = sys.stdout
+    if stream is None:
+        raise OutputFailed(
+            "standard output is closed: there is nowhere to print to. Send it to a file, or to "
+            "/dev/null"
+        )
+    text = "".join(f"{line}\n" for line in lines)
+    try:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.flush()
+            _write(stream.buffer, text.encode(stream.encoding, stream.errors or "strict"))
+        else:
+            stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise cannot_write("standard output", error) from error
+
+
+def cannot_write(what: str, error: OSError) -> OutputFailed:
+    """The error about an output that did not take what was to be written."""
+    return OutputFailed(
+        f"{what} cannot be written ({error.strerror or error}). What was done before stays done. "
+        "Free space, or write elsewhere"
+    )
+
+
+def silence(stream: TextIO | None) -> None:
+    """Let what a stream's buffer still holds go nowhere.
+
+    As Python's documentation has it (signal, "Note on SIGPIPE"): when the interpreter ends, it
+    writes the rest once more, fails again, says so, and changes the exit code.
+    """
+    with suppress(OSError):  # a stream that is no file has none
+        if stream is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _write(stream: Any, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        written = stream.write(rest)
+        if written is None:
+            raise BlockingIOError("it is not ready, and does not let us wait")
+        rest = rest[written:]
 
 
 def show_time(moment: datetime | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -29,6 +30,8 @@ from cassieq_spark.queue.message import time_of
 
 app = typer.Typer(help="Whole queues.", no_args_is_help=True, cls=Commands)
 
+_COPIES = re.compile("[0-9]{1,3}")
+
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -42,13 +45,14 @@ def bootstrap(
         typer.Option(
             metavar="DATACENTER=N",
             help="Copies in a data centre; once for each. Default: one in this one, "
-            "fit for trying out only. A keyspace that is there keeps its own.",
+            "fit for trying out only. A keyspace that is there keeps its own, and is refused if "
+            "that is another.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Create the keyspace and its tables, where they are missing."""
-    copies = dict(_copies(one) for one in replication or [])
+    copies = _copies_by_datacenter(replication or [])
     with connection.open() as client:
         client.bootstrap({"class": "NetworkTopologyStrategy", **copies} if copies else None)
         print_result({"keyspace": connection.value("keyspace"), "is_ready": True}, as_json=as_json)
@@ -178,9 +182,22 @@ def _setting(given: str) -> str:
     return name
 
 
+def _copies_by_datacenter(given: list[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for one in given:
+        datacenter, copies = _copies(one)
+        if datacenter in found:
+            raise OptionInvalid(
+                f"--replication names {datacenter!r} twice, with {found[datacenter]} and with "
+                f"{copies} copies. Leave one out"
+            )
+        found[datacenter] = copies
+    return found
+
+
 def _copies(given: str) -> tuple[str, int]:
     datacenter, _, number = given.rpartition("=")
-    if not datacenter or not number.isascii() or not number.isdigit():
+    if datacenter in ("", "class") or not _COPIES.fullmatch(number):
         raise OptionInvalid(
             f"--replication is {show_text(given)!r}, allowed: DATACENTER=N, such as 'datacenter1=3'"
         )

@@ -17,6 +17,7 @@ from cassieq_spark.cli.output import (
     print_note,
     print_result,
     print_rows,
+    say,
     show_text,
 )
 from cassieq_spark.cli.settings import Connection
@@ -107,4 +108,4 @@ def _show_queues(report: dict[str, Any]) -> None:
             table.add_row(*(show_text(str(one[name])) for name in told))
         console.print(table)
     for name in report["deletions_finished"]:
-        typer.echo(f"deletion of {name} finished")
+        say(f"deletion of {name} finished")

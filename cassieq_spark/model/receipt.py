@@ -1,8 +1,8 @@
 """Receipts: opaque proof of one delivery, as text.
 
-base64url without padding over: version u8, lane 16 B, bucket u64, lease 16 B, first u32, last u32,
-crc32 u32 of all before; big-endian. What varies between the messages of one delivery comes last, so
-that many can be built at once from one prefix.
+base64url without padding, in its one canonical form, over: version u8, lane 16 B, bucket u64,
+lease 16 B, first u32, last u32, crc32 u32 of all before; big-endian. What varies between the
+messages of one delivery comes last, so that many can be built at once from one prefix.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Receipt:
         """As users see it."""
         raw = prefix(self.lane, self.bucket, self.lease_id) + _RANGE.pack(self.first, self.last)
         raw += _CRC.pack(zlib.crc32(raw))
-        return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+        return _text(raw)
 
     @classmethod
     def decode(cls, text: object) -> Self:
@@ -63,6 +63,10 @@ class Receipt:
             )
         except (binascii.Error, UnicodeEncodeError, ValueError) as error:
             raise ReceiptInvalid("a receipt has only letters, digits, '-' and '_'") from error
+        # What no encoder writes is no receipt: the last character has bits that stand for nothing,
+        # and b64decode takes "+" and "/" for "-" and "_".
+        if _text(raw) != text:
+            raise ReceiptInvalid("a receipt that is not as it was written. Was it altered?")
         if raw[0] != RECEIPT_VERSION:
             raise ReceiptInvalid(
                 f"a receipt of version {raw[0]}; this release reads version {RECEIPT_VERSION}"
@@ -79,6 +83,10 @@ class Receipt:
             first=first,
             last=last,
         )
+
+
+def _text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
 
 
 def prefix(lane: LaneId, bucket: BucketNo, lease_id: UUID) -> bytes:

@@ -58,6 +58,21 @@ def count(name: str, value: object) -> int:
     return _checked(name, value, _COUNT)
 
 
+def listed(value: object) -> list[Any] | None:
+    """What is in a list, a tuple, a generator or the like; None: it is none of these.
+
+    A dict would pass for its keys, and an empty one or empty bytes for an empty list: the caller
+    would think that its messages are done. A set has no order to answer in.
+    """
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping | set | frozenset):
+        return None
+    try:
+        each = iter(value)  # type: ignore[call-overload]  # that is the question
+    except TypeError:
+        return None
+    return list(each)
+
+
 def id_of(value: object) -> int:
     """Of a message in its queue: ``Message.id``, which is not its message id."""
     return _checked("a message's id", value, _ID)

@@ -272,11 +272,20 @@ def _contact_point(part: object) -> tuple[str, int]:
     if not 1 <= port <= 65_535:  # noqa: PLR2004 - the range of ports
         raise NotAllowed
     if match["v6"] is None:
-        return match["host"], port
+        return _host(match["host"]), port
     try:
         return str(ipaddress.IPv6Address(match["v6"])), port
     except ipaddress.AddressValueError as error:
         raise NotAllowed from error
+
+
+def _host(name: str) -> str:
+    """A name that can be looked up: ``getaddrinfo`` fails in its own way on what cannot be."""
+    try:
+        name.encode("idna")
+    except UnicodeError as error:  # a label that is empty, or has more than 63 characters
+        raise NotAllowed from error
+    return name
 
 
 def _refuse() -> NoReturn:

@@ -101,7 +101,7 @@ class Consumer:
 
     @property
     def stale(self) -> int:
-        """How many acks came too late: those messages were, or will be, delivered again."""
+        """How many acks came too late: their receipts had expired, and changed nothing."""
         return self._acks.stale
 
     def get(self, wait: float | timedelta | None = None) -> Message | None:

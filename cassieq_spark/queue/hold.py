@@ -135,9 +135,9 @@ def update(
 def expired(lane: Lane, refused: Sequence[Receipt]) -> ReceiptExpired:
     """The error that names receipts whose delivery has ended."""
     return ReceiptExpired(
-        f"{len(refused)} receipts of queue {lane.queue!r} are stale: the messages came back after "
-        "their visibility timeout, or were released or updated; they are or will be delivered "
-        "again. What was to be done for other receipts of this call is done",
+        f"{len(refused)} receipts of queue {lane.queue!r} have expired: nobody holds the messages "
+        "by them any more. A visibility timeout was over, or a message was released, updated, "
+        "rejected or acked since. What was to be done for other receipts of this call is done",
         refused=tuple(receipt.encode() for receipt in refused),
     )
 

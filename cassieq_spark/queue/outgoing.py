@@ -58,13 +58,12 @@ def messages(
             f"put_many takes a list of bodies, this is one {type(bodies).__name__}: put it in a "
             "list, or call put"
         )
-    try:
-        each = iter(bodies)
-    except TypeError as error:
+    given = arguments.listed(bodies)
+    if given is None:
         raise BodyInvalid(
-            f"put_many takes a list of bodies, not {type(bodies).__name__}"
-        ) from error
-    given = list(each)
+            f"put_many takes a list of bodies, in the order of the ids that it returns, not "
+            f"{type(bodies).__name__}. Nothing was put"
+        )
     checked_tag = arguments.tag(tag)
     checked_headers = arguments.headers(headers)
     arguments.check_extras(checked_tag, checked_headers)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cassieq_spark.errors import ReceiptInvalid
 from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.options import arguments
 from cassieq_spark.queue.message import Message
 
 if TYPE_CHECKING:
@@ -21,13 +22,14 @@ def checked(lane: Lane, messages: Message | str | Iterable[Message | str]) -> li
     Raises:
         ReceiptInvalid: One is malformed, or of another queue.
     """
-    given = [messages] if isinstance(messages, Message | str) else messages
-    try:
-        several = iter(given)
-    except TypeError as error:
+    if isinstance(messages, Message | str):
+        return [_checked(lane, messages)]
+    several = arguments.listed(messages)
+    if several is None:
         raise ReceiptInvalid(
-            f"neither a message, a receipt nor a list of them: {type(messages).__name__}"
-        ) from error
+            f"neither a message, a receipt nor a list of them: {type(messages).__name__}. Nothing "
+            "was done; pass what get returned, or list(...) of it"
+        )
     return [_checked(lane, one) for one in several]
 
 

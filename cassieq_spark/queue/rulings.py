@@ -43,7 +43,7 @@ class Settled:
         released: Back in the queue.
         dead: On their way to the dead-letter queue, by the next repair.
         already_acked: Done before: by a task that ran twice, a later delivery, or a purge.
-        stale: Not settled: their delivery ended, they come, or came, to somebody again.
+        stale: Not settled: their receipts had expired, nobody held them by these any more.
         left: Without a verdict: they come back when their lease ends.
         stale_receipts: The first 1,000 of the stale ones.
     """

@@ -183,8 +183,8 @@ def _in_task(order: _Order, work: Iterator[Work]) -> Iterator[Settled]:
 def _tell_stale(lane: Lane, settled: Settled, *, fails: bool) -> None:
     if fails:
         raise ReceiptExpired(
-            f"{settled.stale} of the messages to be settled in queue {lane.queue!r} came back "
-            "meanwhile, and are or will be delivered again; all others are settled. First of them: "
+            f"{settled.stale} of the receipts to be settled in queue {lane.queue!r} have expired: "
+            "nobody holds the messages by them any more. All others are settled. First of them: "
             f"{settled.stale_receipts[0]}. A longer visibilityTimeout helps",
             refused=settled.stale_receipts,
         )

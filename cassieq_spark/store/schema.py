@@ -8,7 +8,7 @@ from uuid import UUID
 from cassieq_spark.errors import SchemaMismatch, SchemaMissing, StoreUnavailable, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.pointer import DELETED
-from cassieq_spark.store import statements
+from cassieq_spark.store import replication, statements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -105,27 +105,26 @@ _logger = get_logger("store")
 
 
 def apply(
-    session: CqlSession, replication: Mapping[str, object], *, new_uuid: Callable[[], UUID]
+    session: CqlSession,
+    asked: Mapping[str, object] | None,
+    *,
+    new_uuid: Callable[[], UUID],
 ) -> None:
     """Create what is missing of keyspace and tables, prove the cluster fit, record the version.
 
     Idempotent, and safe to run by several clients at once.
 
+    Args:
+        asked: The replication; see `replication.create_keyspace`.
+
     Raises:
-        UsageError: ``replication`` is no mapping with a ``class``.
+        UsageError, ReplicationDiffers: The replication is none, or another than is there; nothing
+            was changed.
         SchemaMismatch: The keyspace holds tables of another version, or the cluster has a guardrail
             on write timestamps, which pointers need (G4) [R23].
     """
-    if "class" not in replication:
-        raise UsageError(
-            f"replication {dict(replication)!r} has no 'class'. Give for example "
-            "{'class': 'NetworkTopologyStrategy', 'datacenter1': 3}"
-        )
-    options = ", ".join(f"{_literal(key)}: {_literal(value)}" for key, value in replication.items())
     _refuse_another_version(session)
-    session.define(
-        f"CREATE KEYSPACE IF NOT EXISTS {session.keyspace} WITH replication = {{{options}}}"
-    )
+    replication.create_keyspace(session, asked)
     for name, body in TABLES.items():
         session.define(
             f"CREATE TABLE IF NOT EXISTS {session.keyspace}.{name} {' '.join(body.split())}"
@@ -208,12 +207,3 @@ def _warn_of_paxos_v1(session: CqlSession) -> None:
     row = session.raw_one("SELECT value FROM system_views.settings WHERE name = 'paxos_variant'")
     if row is not None and row.value != "v2":
         event(_logger, "paxos_variant_v1", variant=row.value)
-
-
-def _literal(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise UsageError(
-            f"replication value {value!r} is neither text nor a whole number. Give for example "
-            "{'class': 'NetworkTopologyStrategy', 'datacenter1': 3}"
-        )
-    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"

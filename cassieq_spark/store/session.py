@@ -18,18 +18,15 @@ from cassieq_spark import metrics
 from cassieq_spark.clock import ClusterClock, SystemClock
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
-    AuthenticationRefused,
-    StoreError,
     StoreTimeout,
     StoreUnavailable,
     UsageError,
 )
-from cassieq_spark.store import driver, tls
+from cassieq_spark.store import driver, tls, unconnected
 from cassieq_spark.store.statements import Kind, Statement
-from cassieq_spark.store.translate import DRIVER_ERRORS, login_failure, translate
+from cassieq_spark.store.translate import DRIVER_ERRORS, translate
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Iterable, Sequence
     from uuid import UUID
 
@@ -83,7 +80,8 @@ class CqlSession:
 
         Raises:
             OptionInvalid: A certificate or key file cannot be used; says which.
-            StoreUnavailable: Nothing answers at the contact points; says which.
+            StoreUnavailable: Nothing answers at the contact points; says which, and which of them
+                are host names without an address.
             AuthenticationRefused: Nodes want a login, or another one.
             TlsFailed: A node's certificate is not accepted, or it does not accept ours.
             UsageError: The cluster has no data centre of that name; says which it has.
@@ -99,14 +97,18 @@ class CqlSession:
         self._lock = threading.Lock()
         self._local = DCAwareRoundRobinPolicy(options.datacenter or "")
         context = None if options.tls is None else tls.context(options.tls)
-        self._cluster = driver.cluster(options, self._local, context)
+        try:
+            # Here, too: it looks host names up, and fails where none of them has an address.
+            self._cluster = driver.cluster(options, self._local, context)
+        except DRIVER_ERRORS as error:
+            raise unconnected.reason(error, options, context) from error
         try:
             self._session: Session = self._cluster.connect()
         except DRIVER_ERRORS as error:
             self._cluster.shutdown()
             # With a wrong data centre the driver finds nodes, and none that it may talk to.
             self._check_datacenter()
-            raise self._refused(error, context) from error
+            raise unconnected.reason(error, options, context) from error
         # The server's clock orders plain writes: a client's could be minutes off [R9]. Pointers
         # carry their value as timestamp by hand (G4).
         self._session.use_client_timestamp = False
@@ -229,6 +231,11 @@ class CqlSession:
         except DRIVER_ERRORS as error:
             raise translate(error, "raw_one", self.keyspace) from error
 
+    def nodes(self) -> Counter[str]:
+        """How many nodes each data centre of the cluster has, up or not."""
+        hosts = self._cluster.metadata.all_hosts()
+        return Counter(host.datacenter for host in hosts if host.datacenter)
+
     def prepare(self, statement: Statement) -> PreparedStatement:
         """The prepared form, with both consistencies on it (G1) [P20]."""
         self._check_open()
@@ -292,44 +299,16 @@ class CqlSession:
         return int((row.now.time - 0x01B21DD213814000) // 10)
 
     def _check_datacenter(self) -> str:
-        hosts = self._cluster.metadata.all_hosts()
-        known = sorted({host.datacenter for host in hosts if host.datacenter})
+        known = sorted(self.nodes())
         wanted = self.options.datacenter or self._local.local_dc
         if known and wanted not in known:
             self._cluster.shutdown()
             raise UsageError(
-                f"the cluster at {_addresses(self.options)} has no data centre {wanted!r}; it has "
-                f"{', '.join(repr(name) for name in known)}. Set option 'datacenter' to one of them"
+                f"the cluster at {unconnected.addresses(self.options)} has no data centre "
+                f"{wanted!r}; it has {', '.join(repr(name) for name in known)}. Set option "
+                "'datacenter' to one of them"
             )
         return str(wanted)
-
-    def _refused(self, error: Exception, context: ssl.SSLContext | None) -> StoreError:
-        """Why there is no connection, as far as nodes tell."""
-        refused = login_failure(error)
-        if refused is not None:
-            return self._not_let_in(str(refused))
-        return tls.disagreement(self.options, context) or StoreUnavailable(
-            f"no Cassandra answers at {_addresses(self.options)} within "
-            f"{self.options.connect_timeout_s:g} s. Is it running, is the address right, and is "
-            "the port that of CQL (native transport)?"
-        )
-
-    def _not_let_in(self, words: str) -> AuthenticationRefused:
-        """Names the role; the password is in no words but the user's own."""
-        where = _addresses(self.options)
-        if self.options.login is None:
-            return AuthenticationRefused(
-                f"the cluster at {where} wants a login ({words}). Set options 'username' and "
-                "'password'"
-            )
-        return AuthenticationRefused(
-            f"the cluster at {where} does not let {self.options.login.username!r} in ({words}). "
-            "Is the password right, and may that role log in (LOGIN = true)?"
-        )
-
-
-def _addresses(options: ConnectionOptions) -> str:
-    return ", ".join(f"{host}:{port}" for host, port in options.contact_points)
 
 
 def _raising(error: BaseException) -> Callable[[], Any]:

@@ -68,6 +68,41 @@ def test_bootstrap_hands_each_replication_to_cassandra(cassandra: EmbeddedCassan
     assert "Traceback" not in refused.err
 
 
+def test_bootstrap_of_a_keyspace_that_is_there_otherwise_is_exit_code_1(
+    cassandra: EmbeddedCassandra,
+) -> None:
+    cli = CommandLine(cassandra.contact_points, keyspace=f"cli_{new_uuid().hex[:12]}")
+    here = cassandra.datacenter
+    assert 0 == cli("bootstrap", "--replication", f"{here}=1").code
+
+    other = cli("bootstrap", "--replication", f"{here}=3")
+    unknown = cli("bootstrap", "--replication", f"{here}=1", "--replication", "x=3")
+
+    assert (1, "") == (other.code, other.out)
+    assert other.err.startswith("[cassieq:replication_differs] ")
+    assert f"'{here}': '1'" in other.err
+    assert f"'{here}': '3'" in other.err
+    assert (2, "") == (unknown.code, unknown.out)
+    assert "names data centre 'x'" in unknown.err
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(("",), ("x",), ("=1",), ("x=",), ("x=-1",), ("x=1.5",), ("class=3",), ("x=\u0663",)),
+        *(("x=" + "1" * 5_000,), ("x=1", "x=2")),
+    ],
+    ids=lambda given: " ".join(given)[:20],
+)
+def test_a_replication_that_cannot_be_is_exit_code_2(
+    cli: CommandLine, given: tuple[str, ...]
+) -> None:
+    done = cli("bootstrap", *(word for one in given for word in ("--replication", one)))
+
+    assert (2, "") == (done.code, done.out)
+    assert done.err.startswith("[cassieq:option_invalid] --replication ")
+
+
 def test_create_is_idempotent_and_other_settings_are_refused(
     cli: CommandLine, client: cassieq.Client, queue_name: str
 ) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
@@ -303,6 +304,74 @@ def test_receipts_of_others_are_refused_before_anything_is_acked(open_door: Open
                 use(wrong)
         assert before == Counter(door.session.counts)
     door.queue.ack(mine)
+
+
+NO_LISTS: list[Any] = [
+    *({}, {"a": 1}, Counter(), os.environ, set(), frozenset(), {"receipt"}),
+    *(b"", b"receipt", bytearray(), memoryview(b""), None, 0, 7, 1.5, True, object(), str),
+]
+"""Empty ones would pass for an empty list, and a caller for done."""
+
+
+@pytest.mark.invariant("I3")
+@pytest.mark.parametrize("wrong", NO_LISTS, ids=lambda wrong: type(wrong).__name__)
+def test_what_is_no_list_of_messages_is_refused_before_anything_is_asked(
+    door: Door, wrong: Any
+) -> None:
+    mine = one_held(door)
+    with door.queue.consumer() as consumer:
+        before = Counter(door.session.counts)
+        for use in (
+            door.queue.ack,
+            door.queue.ack_each,
+            lambda held: door.queue.extend(held, 60),
+            door.queue.release,
+            door.queue.reject,
+            consumer.ack,
+        ):
+            with pytest.raises(cassieq.ReceiptInvalid, match=r"list"):
+                use(wrong)
+        with pytest.raises(cassieq.BodyInvalid, match="list"):
+            door.queue.put_many(wrong)
+        with pytest.raises(cassieq.ReceiptInvalid):
+            door.queue.update(wrong, body=b"x")
+        assert before == Counter(door.session.counts)
+    door.queue.ack(mine)
+
+
+def test_lists_tuples_generators_and_views_of_messages_are_taken(door: Door) -> None:
+    door.queue.put_many([b"x"] * 5)
+    found = door.queue.get(5)
+    by_receipt = {one.receipt: one for one in found if one.receipt is not None}
+    door.queue.ack(tuple(found[:1]))
+    door.queue.ack(one for one in found[:2])
+    door.queue.ack(by_receipt.keys())
+    door.queue.ack(by_receipt.values())
+    door.queue.ack([])
+    assert ["already_acked"] * 5 == door.queue.ack_each(iter(found))
+    assert [] == door.queue.put_many(())
+
+
+@pytest.mark.invariant("I3")
+@pytest.mark.parametrize("end", ["ack", "release", "update"])
+def test_a_message_that_nobody_holds_has_expired_and_is_not_said_to_come_again(
+    door: Door, end: str
+) -> None:
+    mine = one_held(door)
+    door.queue.update(mine, body=b"new") if end == "update" else getattr(door.queue, end)(mine)
+
+    for use in (
+        lambda: door.queue.release(mine, delay=60),
+        lambda: door.queue.release(mine),
+        lambda: door.queue.extend(mine, 60),
+        lambda: door.queue.extend(mine, 0),
+        lambda: door.queue.update(mine, body=b"x"),
+        lambda: door.queue.update(mine, visibility_timeout=0),
+    ):
+        with pytest.raises(cassieq.ReceiptExpired, match="have expired: nobody holds") as refused:
+            use()
+        assert "delivered again" not in str(refused.value)
+        assert (mine.receipt,) == refused.value.refused
 
 
 def test_a_receipt_of_a_former_life_is_refused(door: Door) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -225,6 +225,24 @@ def test_a_wrong_target_is_refused_before_anything_is_taken(open_door: OpenDoor)
         client.redrive(name, to="no.such")
     with pytest.raises(cassieq.OptionInvalid, match="a message's id"):
         client.redrive(name, [-1])
+    (letter, *_) = graves.queue.peek()
+    wrong: list[Any] = [{}, {"a": 1}, set(), "", "x", b"", 0, 7, letter, object()]
+    for messages in wrong:
+        with pytest.raises(cassieq.OptionInvalid, match="a list of messages or of their ids"):
+            client.redrive(name, messages)
+    with pytest.raises(cassieq.OptionInvalid, match="where is str"):
+        client.redrive(name, where="tag = 'x'")  # type: ignore[arg-type]  # wrong on purpose
+    assert 5 == graves.queue.stats().visible
+
+
+def test_a_message_of_another_queue_is_refused_and_not_taken_for_one_of_this(
+    open_door: OpenDoor,
+) -> None:
+    door, graves = died(open_door)
+    door.queue.put(b"not dead")
+    (other,) = door.queue.get()
+    with pytest.raises(cassieq.OptionInvalid, match="is not of queue"):
+        graves.client.redrive(graves.queue.name, [other])
     assert 5 == graves.queue.stats().visible
 
 

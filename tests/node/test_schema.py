@@ -9,7 +9,7 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import SchemaMismatch, SchemaMissing, UsageError
+from cassieq_spark.errors import ReplicationDiffers, SchemaMismatch, SchemaMissing, UsageError
 from cassieq_spark.store import schema, statements
 from cassieq_spark.store.schema import TABLES
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cassieq_spark.testing import EmbeddedCassandra
 
 DAY_S = 86_400
+NTS = "NetworkTopologyStrategy"
 WRITTEN_ONCE = {"message", "overlay", "sink_list", "expiry"}
 
 
@@ -67,11 +68,89 @@ def test_the_replication_is_the_one_that_was_asked_for_and_stays(connect: Any) -
 
 
 @pytest.mark.parametrize(
-    "replication", [{}, {"replication_factor": 1}, {"class": 3.5}, {"class": "NoSuchStrategy"}]
+    "replication",
+    [
+        *({}, {"dc1": 1}, {"replication_factor": 1}, {"class": 3.5}, {"class": "NoSuchStrategy"}),
+        *("SimpleStrategy", b"", 0, 5, [("class", "SimpleStrategy")], {"class": NTS, 5: 1}),
+        *({"class": NTS}, {"class": NTS, "datacenter1": True}, {"class": NTS, "datacenter1": "x"}),
+    ],
+    ids=repr,
 )
 def test_a_replication_that_is_none_is_refused(connect: Any, replication: Any) -> None:
     with pytest.raises(UsageError):
-        connect().bootstrap(replication=replication or {"dc1": 1})
+        connect().bootstrap(replication=replication)
+
+
+ONE_HERE = {"class": NTS, "datacenter1": 1}
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"class": NTS, "dc9": 1}, r"names data centre 'dc9', .* It has 'datacenter1'"),
+        ({"class": NTS, "datacenter1": 1, "dc9": 0}, "names data centre 'dc9'"),
+        ({"class": NTS, "datacenter1": 0}, "keeps no copy anywhere"),
+        ({"class": NTS, "replication_factor": "0"}, "keeps no copy anywhere"),
+    ],
+)
+def test_a_data_centre_that_is_not_there_is_named_whether_the_keyspace_is_there_or_not(
+    connect: Any, asked: Any, named: str
+) -> None:
+    client = connect()
+    for _ in range(2):
+        with pytest.raises(UsageError, match=named):
+            client.bootstrap(asked)
+        client.bootstrap()
+
+
+def test_more_copies_than_a_quorum_of_nodes_are_refused_before_the_keyspace_is_made(
+    connect: Any,
+) -> None:
+    client = connect()
+    with pytest.raises(UsageError, match="has 1 nodes, and a quorum of 3 copies is 2"):
+        client.bootstrap({"class": NTS, "datacenter1": 3})
+    with pytest.raises(SchemaMissing):
+        client.queues()
+
+
+def test_another_replication_than_is_there_is_refused_with_both_and_what_to_do(
+    connect: Any,
+) -> None:
+    client = connect()
+    client.bootstrap(ONE_HERE)
+    for asked, shown in [
+        (
+            {"class": NTS, "datacenter1": 3},
+            "{'class': 'NetworkTopologyStrategy', 'datacenter1': '3'}",
+        ),
+        ({"class": "SimpleStrategy", "replication_factor": 1}, "'SimpleStrategy'"),
+        ({"class": NTS, "replication_factor": 2}, "'datacenter1': '2'"),
+    ]:
+        with pytest.raises(ReplicationDiffers) as refused:
+            client.bootstrap(asked)
+        text = str(refused.value)
+        assert (
+            "there with replication {'class': 'NetworkTopologyStrategy', 'datacenter1': '1'}"
+            in text
+        )
+        assert shown in text.partition("asked for ")[2]
+        assert "ALTER KEYSPACE" in text
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        ONE_HERE,
+        {"class": f"org.apache.cassandra.locator.{NTS}", "datacenter1": "1"},
+        {"class": NTS, "replication_factor": 1},
+        {"datacenter1": "01", "class": NTS},
+        None,
+    ],
+)
+def test_the_same_replication_however_it_is_written_is_taken(connect: Any, same: Any) -> None:
+    client = connect()
+    client.bootstrap(ONE_HERE)
+    client.bootstrap(same)
 
 
 def test_tables_of_another_keyspace_user_stay(connect: Any) -> None:

@@ -270,6 +270,15 @@ def test_a_driver_without_pandas_is_told_what_to_install(
         put(streams.numbered(0, 1), 0)
 
 
+def test_a_host_without_an_address_is_named(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cassieq_spark.spark.connector._check_session", lambda *_: None)
+    put = cassieq.foreach_batch(queue=streams.queue.name, contact_points="no-such-host.invalid")
+    with pytest.raises(cassieq.StoreUnavailable, match=r"'no-such-host\.invalid'"):
+        put(streams.numbered(0, 1), 0)
+
+
 def test_tls_by_pem_files_alone_is_refused_before_anything_is_reserved(streams: Streams) -> None:
     """Else the connector would send the messages in the clear."""
     put = cassieq.foreach_batch(

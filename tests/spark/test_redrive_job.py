@@ -163,6 +163,16 @@ def test_a_wrong_argument_is_named_and_nothing_is_taken(
     ]:
         assert (code, None) == run(graves, *flags), flags
         assert named in capsys.readouterr().err
+    main = runpy.run_path(str(JOB))["main"]
+    for flags, code, named in [
+        (("--contact-points", "no-such-host.invalid"), 1, "known of 'no-such-host.invalid'"),
+        (("--report", "/no/such/folder/x"), 2, "--report /no/such/folder/x"),
+    ]:
+        where = ("--contact-points", graves.options["contactPoints"], "--keyspace", KEYSPACE)
+        assert code == main([*where, "--queue", graves.queue.name, *flags])
+        said = capsys.readouterr()
+        assert ("", 1) == (said.out, said.err.count("\n")), said.err
+        assert named in said.err
     graves.queue.put(b"put there by hand")
     code, report = run(graves)
     assert (1, 3, 1) == (code, report["moved"], report["homeless"])

@@ -107,6 +107,13 @@ def test_no_cassandra_at_the_address_ends_and_names_host_and_port(
             use(door, streams, contactPoints=f"127.0.0.1:{port}", connectTimeoutSeconds=2)
 
 
+@pytest.mark.parametrize("door", DOORS)
+def test_a_host_without_an_address_is_named(streams: Streams, door: str) -> None:
+    says = r"\[cassieq:store_unavailable\].* no address is known of 'no-such-host\.invalid'"
+    with pytest.raises(PySparkException, match=says):
+        use(door, streams, contactPoints="no-such-host.invalid")
+
+
 def test_a_null_body_is_refused_by_its_row(streams: Streams) -> None:
     frame = streams.numbered(0, 100, partitions=1).selectExpr(
         "case when body = cast('m-42' as binary) then null else body end as body"

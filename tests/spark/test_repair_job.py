@@ -126,3 +126,22 @@ def test_a_wrong_argument_is_named(streams: Streams, capsys: pytest.CaptureFixtu
     code, _ = run(streams, "--queue", "missing")
     assert 1 == code
     assert "[cassieq:queue_not_found]" in capsys.readouterr().err
+    for flags, named in [
+        (("--interval", "soon"), "--interval is 'soon', allowed: a time from 1 s to 1 d"),
+        (("--once", "--datacenter", "nowhere"), "no data centre 'nowhere'"),
+        (("--once", "--report", "/no/such/folder/report"), "--report /no/such/folder/report"),
+    ]:
+        code, _ = run(streams, *flags, once=False)
+        assert (2, 1) == (code, (said := capsys.readouterr().err).count("\n")), said
+        assert named in said
+
+
+@pytest.mark.parametrize("flags", [(), ("--dry-run",), ("--verify",), ("--no-leader",)])
+def test_a_host_without_an_address_is_one_line_and_exit_code_1(
+    flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = runpy.run_path(str(JOB))["main"]
+    assert 1 == main(["--contact-points", "no-such-host.invalid", "--once", *flags])
+    said = capsys.readouterr()
+    assert ("", 1) == (said.out, said.err.count("\n"))
+    assert "no address is known of 'no-such-host.invalid'" in said.err

@@ -50,7 +50,8 @@ def of(*scopes: Scope) -> list[Option]:
 
 WRONG: dict[str, list[Any]] = {
     "contactPoints": ["", "a,", "a,,b", "a:0", "a:65536", "a:b", "a:", ":9042", "::1", "[::1",
-                      "[a]", "a b", "http://a", [], [("a", 1)], [1], 5, b"a", "a:\u0661", {"a": 1}],
+                      "[a]", "a b", "http://a", [], [("a", 1)], [1], 5, b"a", "a:\u0661", {"a": 1},
+                      "a..b", ".", ".a", "a." + "x" * 64],
     "keyspace": ["", "Orders", "1a", "a-b", "a" * 49, "_a", 5, "a\n"],
     "datacenter": ["", " dc", "dc ", "d\nc", "x" * 201, 5],
     "connectTimeoutSeconds": [0.99, 61, "61s", True],
@@ -169,7 +170,9 @@ def test_contact_points(given_: object, expected: tuple[tuple[str, int], ...]) -
     assert expected == contact_points().parse(given_)
 
 
-hosts = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,20}[a-z0-9])?", fullmatch=True)
+hosts = st.from_regex(r"[a-z0-9]+([.-][a-z0-9]+){0,5}", fullmatch=True).filter(
+    lambda host: max(map(len, host.split("."))) <= 63
+)
 ports = st.integers(1, 65_535)
 
 

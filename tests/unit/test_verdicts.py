@@ -147,6 +147,14 @@ def test_a_receipt_that_is_none_of_this_queue_is_refused_by_name(text: str, why:
         read((receipt(2), "ack"), (text, "ack"), (receipt(3), "ack"))
 
 
+@pytest.mark.parametrize("last", [-1, 7], ids=["one message", "several"])
+def test_a_receipt_whose_unused_bits_are_altered_is_refused(last: int) -> None:
+    good = receipt(5, last=last)
+    altered = good[:-1] + chr(ord(good[-1]) + 1)
+    with pytest.raises(ReceiptInvalid, match="nothing was changed"):
+        read((good, "ack"), (altered, "ack"))
+
+
 def test_a_verdict_on_nothing_is_refused() -> None:
     with pytest.raises(ReceiptInvalid, match="without a receipt"):
         read((receipt(2), "ack"), (None, "release"))

@@ -1,0 +1,135 @@
+"""How many copies a keyspace keeps: as it was asked for, against what is there and what can be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.errors import ReplicationDiffers, UsageError
+
+if TYPE_CHECKING:
+    from cassieq_spark.store.session import CqlSession
+
+Asked = Mapping[str, str | int]
+
+BY_DATACENTER: Final = "NetworkTopologyStrategy"
+
+_FACTOR: Final = "replication_factor"
+_EXAMPLE: Final = "Give for example {'class': 'NetworkTopologyStrategy', 'datacenter1': 3}"
+
+
+def create_keyspace(session: CqlSession, given: object) -> None:
+    """Create the keyspace where it is missing; one that is there must have what was asked for.
+
+    Args:
+        given: As CQL has it; None: one copy in this data centre, or as it is.
+
+    Raises:
+        UsageError: It is no replication, names a data centre that there is none of, or more copies
+            than nodes can bring a quorum of together. Nothing was created.
+        ReplicationDiffers: The keyspace is there with another one. Nothing was changed.
+    """
+    default: Asked = {"class": BY_DATACENTER, session.datacenter: 1}
+    asked = default if given is None else _checked(given)
+    nodes = session.nodes()
+    _check_datacenters(session, asked, nodes)
+    if (found := _read(session)) is None:
+        _check_quorum(asked, nodes)
+        session.define(
+            f"CREATE KEYSPACE IF NOT EXISTS {session.keyspace} WITH replication = {_cql(asked)}"
+        )
+        found = _read(session)  # another client may have been faster
+    if given is None or found is None:
+        return
+    wanted, there = _normal(asked, nodes), _normal(found, nodes)
+    if wanted != there:
+        raise ReplicationDiffers(
+            f"keyspace {session.keyspace!r} is there with replication {_cql(there)}, asked for "
+            f"{_cql(wanted)}; nothing was changed. To keep what it has, leave the replication out; "
+            f"to change it, run ALTER KEYSPACE {session.keyspace} WITH replication = "
+            f"{_cql(wanted)}, then nodetool repair --full {session.keyspace} on each node"
+        )
+
+
+def _checked(given: object) -> Asked:
+    if not isinstance(given, Mapping) or "class" not in given:
+        shown = dict(given) if isinstance(given, Mapping) else given
+        raise UsageError(f"replication {shown!r} has no 'class'. {_EXAMPLE}")
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise UsageError(f"replication names {name!r}, which is no text. {_EXAMPLE}")
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise UsageError(
+                f"replication value {value!r} is neither text nor a whole number. {_EXAMPLE}"
+            )
+    return dict(given)
+
+
+def _check_datacenters(session: CqlSession, asked: Asked, nodes: Mapping[str, int]) -> None:
+    """By hand: Cassandra does not look at them where the keyspace is there already."""
+    if _class(asked) != BY_DATACENTER or not nodes:
+        return
+    unknown = sorted(asked.keys() - nodes.keys() - {"class", _FACTOR})
+    if unknown:
+        raise UsageError(
+            f"replication of keyspace {session.keyspace!r} names data centre "
+            f"{' and '.join(map(repr, unknown))}, which the cluster does not have. It has "
+            f"{', '.join(map(repr, sorted(nodes)))}: name one of them"
+        )
+    if len(_normal(asked, nodes)) == 1:
+        raise UsageError(
+            f"replication of keyspace {session.keyspace!r} keeps no copy anywhere: {_cql(asked)}. "
+            f"{_EXAMPLE}"
+        )
+
+
+def _check_quorum(asked: Asked, nodes: Mapping[str, int]) -> None:
+    """Else the keyspace would be made, and not even the version of its tables could be written."""
+    if _class(asked) != BY_DATACENTER:
+        return
+    for datacenter, copies in _normal(asked, nodes).items():
+        if not copies.isdigit():  # the class; and transient replicas, which are Cassandra's affair
+            continue
+        if nodes and (quorum := int(copies) // 2 + 1) > nodes[datacenter]:
+            raise UsageError(
+                f"data centre {datacenter!r} has {nodes[datacenter]} nodes, and a quorum of "
+                f"{copies} copies is {quorum}: nothing could be read or written. Ask for fewer "
+                "copies, or add nodes first"
+            )
+
+
+def _read(session: CqlSession) -> dict[str, str] | None:
+    """None: there is no keyspace of that name."""
+    row = session.raw_one(
+        "SELECT replication FROM system_schema.keyspaces "  # noqa: S608 - a checked name
+        f"WHERE keyspace_name = '{session.keyspace}'"
+    )
+    return None if row is None else dict(row.replication)
+
+
+def _normal(replication: Asked, nodes: Mapping[str, int]) -> dict[str, str]:
+    """As Cassandra stores it: the class by its short name, each data centre by its own."""
+    options = {
+        name: str(int(value)) if str(value).isdecimal() else str(value)
+        for name, value in replication.items()
+        if name != "class"
+    }
+    if _class(replication) == BY_DATACENTER:
+        factor = options.pop(_FACTOR, None)
+        if factor is not None:
+            options = {**dict.fromkeys(nodes, factor), **options}
+        options = {name: value for name, value in options.items() if value != "0"}
+    return {"class": _class(replication), **dict(sorted(options.items()))}
+
+
+def _class(replication: Asked) -> str:
+    return str(replication["class"]).rpartition(".")[2]
+
+
+def _cql(replication: Asked) -> str:
+    pairs = (f"{_literal(name)}: {_literal(value)}" for name, value in replication.items())
+    return f"{{{', '.join(pairs)}}}"
+
+
+def _literal(value: str | int) -> str:
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
