@@ -730,8 +730,8 @@ ABLATIONS: Final = (
         mark="R3",
         rule="A writer says that it is at work before its first row.",
         path="cassieq_spark/queue/heartbeat.py",
-        old=("        self._beat()\n        self._thread.start()\n"),
-        new="        self._thread.start()\n",
+        old="        if not self._is_row_fresh:\n            self._beat()\n",
+        new="",
         tests=(
             "tests/node/test_transaction.py::test_r3_a_writer_is_known_to_be_at_work_from_its_first_moment",
         ),
@@ -942,8 +942,8 @@ ABLATIONS: Final = (
         mark="R14",
         rule="A task never creates the row of a sink for one transaction: a removed one would be born again.",
         path="cassieq_spark/queue/transaction.py",
-        old=("        if is_once:\n            raise _gone(who)\n"),
-        new="",
+        old="        raise _ended(once.who)\n",
+        new="        once = begin_once(lane, once.who.sink_id)\n",
         tests=(
             "tests/node/test_transaction.py::test_r14_a_task_never_creates_the_row_of_a_sink_for_one_transaction",
         ),
@@ -1100,6 +1100,205 @@ ABLATIONS: Final = (
         tests=(
             "tests/unit/test_sink_txn.py::test_r26_a_second_write_of_one_run_in_one_batch_is_refused_where_asked",
             "tests/node/test_transaction.py::test_r26_the_second_write_of_a_batch_is_refused",
+        ),
+    ),
+    Ablation(
+        mark="T3",
+        rule="A transaction whose row is for it alone is committed on the version that began it, and tried on no other.",
+        path="cassieq_spark/queue/transaction.py",
+        old="    if not _took_effect(lane, who, outcome, decision.row):\n        raise _ended(who)\n    costs",
+        new="    if not _took_effect(lane, who, outcome, decision.row):\n        return commit(lane, who, ONLY_BATCH, results)\n    costs",
+        tests=(
+            "tests/node/test_sink_life.py::test_t3_a_dead_set_is_moved_once_though_its_row_is_born_again",
+            "tests/node/test_sink_life.py::test_t3_a_late_copy_of_anothers_insert_lets_nobody_commit_twice",
+        ),
+    ),
+    Ablation(
+        mark="T3",
+        rule="Its commit asks whether the row is that version before it asks for anything else.",
+        path="cassieq_spark/queue/transaction.py",
+        old="    if stored is None or stored.version.writer != once.writer:\n        raise _ended(who)\n",
+        new="    if stored is None:\n        raise _ended(who)\n",
+        tests=(
+            "tests/node/test_sink_life.py::test_t3_a_dead_set_is_moved_once_though_its_row_is_born_again",
+        ),
+    ),
+    Ablation(
+        mark="T3",
+        rule="A mover commits on no version that a late copy of its own CAS may bring back.",
+        path="cassieq_spark/repair/dead.py",
+        old="        if isinstance(outcome, Applied) and outcome.was_sent_once:\n",
+        new="        if isinstance(outcome, Applied):\n",
+        tests=(
+            "tests/node/test_sink_life.py::test_t3_a_late_copy_of_a_movers_own_insert_lets_it_commit_nothing",
+        ),
+    ),
+    Ablation(
+        mark="T3",
+        rule="Nor does a write without an id.",
+        path="cassieq_spark/queue/transaction.py",
+        old="        if outcome.was_sent_once:\n",
+        new="        if True:\n",
+        tests=(
+            "tests/node/test_sink_life.py::test_t3_a_write_that_was_ended_is_not_committed_on_its_row_as_it_is_born_again",
+        ),
+    ),
+    Ablation(
+        mark="T6",
+        rule="What was written to a queue that was deleted is not committed to one that has its name now.",
+        path="cassieq_spark/queue/transaction.py",
+        old="    if any(who.lane != lane.lane_id for who in whos):\n",
+        new="    if False:\n",
+        tests=(
+            "tests/node/test_sink_life.py::test_t6_a_batch_of_a_queue_that_was_created_again_is_refused",
+        ),
+    ),
+    Ablation(
+        mark="T6",
+        rule="The repair pointer is read after a commit: a deletion meanwhile is no success.",
+        path="cassieq_spark/queue/transaction.py",
+        old="        lane.pointers()\n        roll_forward",
+        new="        roll_forward",
+        tests=(
+            "tests/node/test_sink_life.py::test_t6_a_batch_whose_queue_is_deleted_around_its_commit_is_no_success",
+        ),
+    ),
+    Ablation(
+        mark="T8",
+        rule="A write without an id has an hour from its beginning, whenever its first task starts.",
+        path="cassieq_spark/repair/transactions.py",
+        old="        timeout_s = LONGEST_PATIENCE_S\n",
+        new="        pass\n",
+        tests=(
+            "tests/node/test_sink_life.py::test_t8_a_write_whose_first_task_starts_late_is_left_alone",
+        ),
+    ),
+    Ablation(
+        mark="T9",
+        rule="The row of a transaction that is over rests for a day.",
+        path="cassieq_spark/repair/transactions.py",
+        old="REST_S: Final = 86_400.0\n",
+        new="REST_S: Final = 0.0\n",
+        tests=(
+            "tests/node/test_sink_life.py::test_t9_a_commit_that_was_not_heard_finds_its_row_resting",
+        ),
+    ),
+    Ablation(
+        mark="T9",
+        rule="A commit that was not answered, and whose row is gone, is known by its buckets or is ambiguous.",
+        path="cassieq_spark/queue/transaction.py",
+        old="        case Refused(now=None, was_sent_once=False):\n            return _is_visible(lane, who, row)\n",
+        new="",
+        tests=(
+            "tests/node/test_sink_life.py::test_t9_a_commit_that_was_not_heard_is_known_by_its_buckets",
+            "tests/node/test_sink_life.py::test_t9_a_commit_that_nobody_can_tell_of_is_ambiguous_and_not_called_void",
+        ),
+    ),
+    Ablation(
+        mark="T10",
+        rule="The scan of the sink rows asks one replica, so that no read repair writes a part of a row.",
+        path="cassieq_spark/store/statements.py",
+        old='    "list_sinks", Kind.GLANCE,\n',
+        new='    "list_sinks", Kind.READ,\n',
+        tests=(
+            "tests/node/test_statements.py::test_t10_a_quorum_read_of_a_row_that_decides_selects_all_of_it",
+        ),
+    ),
+    Ablation(
+        mark="T10",
+        rule="A pass looks through a part of the sink rows.",
+        path="cassieq_spark/repair/heal.py",
+        old="at_most=SINKS_TOGETHER",
+        new="at_most=ALL",
+        tests=(
+            "tests/node/test_sink_life.py::test_t10_a_pass_looks_through_a_part_of_the_sink_rows_and_a_full_one_through_all",
+        ),
+    ),
+    Ablation(
+        mark="T10",
+        rule="A row that rests is not read by itself.",
+        path="cassieq_spark/repair/heal.py",
+        old="            if may_be_over(seen, now_us=now_us):\n",
+        new="            if True:\n",
+        tests=(
+            "tests/node/test_sink_life.py::test_t10_a_row_that_rests_costs_a_pass_no_read_of_its_own",
+        ),
+    ),
+    Ablation(
+        mark="T15",
+        rule="Rows of single transactions of deleted queues are removed.",
+        path="cassieq_spark/repair/heal.py",
+        old="            self._end_sinks_of_deleted()\n",
+        new="            pass\n",
+        tests=(
+            "tests/node/test_sink_life.py::test_t15_rows_of_single_transactions_of_deleted_queues_are_swept",
+        ),
+    ),
+    Ablation(
+        mark="T18",
+        rule="A mover says that it is at work while it copies.",
+        path="cassieq_spark/repair/dead.py",
+        old="        with Heartbeat(target, begun.who.sink_id, is_row_fresh=True):\n",
+        new="        if True:\n",
+        tests=(
+            "tests/node/test_sink_life.py::test_t18_a_move_that_takes_longer_than_the_timeout_is_neither_aborted_nor_taken_over",
+        ),
+    ),
+    Ablation(
+        mark="T18",
+        rule="A mover leaves a set to another that is at work.",
+        path="cassieq_spark/repair/dead.py",
+        old="    return None if is_silent(target, sink_id, row, row.changed_us) else Standing.AT_WORK\n",
+        new="    return None\n",
+        tests=("tests/node/test_sink_life.py::test_a_mover_leaves_a_set_to_one_that_is_at_work",),
+    ),
+    Ablation(
+        mark="T18",
+        rule="A move that was ended is taken for done only if the set is gone.",
+        path="cassieq_spark/repair/dead.py",
+        old="        if not _is_there(lane, bucket, dead.set_id):\n            return 0\n",
+        new="        return 0\n",
+        tests=(
+            "tests/node/test_sink_life.py::test_t18_a_move_that_was_aborted_is_reported_and_done_by_the_next_pass",
+            "tests/node/test_sink_life.py::test_t18_a_redrive_that_was_aborted_says_so_and_the_messages_wait",
+        ),
+    ),
+    Ablation(
+        mark="T19",
+        rule="A list goes when its row names another.",
+        path="cassieq_spark/store/tables/sinks.py",
+        old="            self._drop_list(sink_id, former)\n        elif",
+        new="            pass\n        elif",
+        tests=("tests/node/test_sink_life.py::test_t19_a_list_goes_when_its_row_names_another",),
+    ),
+    Ablation(
+        mark="T19",
+        rule="A list goes when its commit was refused.",
+        path="cassieq_spark/store/tables/sinks.py",
+        old="            self._drop_list(sink_id, ref.list_id)\n",
+        new="            pass\n",
+        tests=(
+            "tests/node/test_sink_life.py::test_t19_a_list_goes_when_its_commit_was_refused_or_its_row_is_gone",
+        ),
+    ),
+    Ablation(
+        mark="T19",
+        rule="Before a list that nobody names is swept, the row is made another: who was about to name it is refused.",
+        path="cassieq_spark/store/tables/sinks.py",
+        old="            if not isinstance(self.update(sink_id, stored, stored.value), Applied):\n                return 0\n",
+        new="",
+        tests=(
+            "tests/node/test_sink_life.py::test_t19_a_full_pass_sweeps_a_list_whose_writer_died_and_never_one_that_may_be_named_yet",
+        ),
+    ),
+    Ablation(
+        mark="T19",
+        rule="A reader whose list is gone reads the row again, until it finds the list or no row.",
+        path="cassieq_spark/store/tables/sinks.py",
+        old="                if again is not None and again.writer == row.writer:\n                    raise\n",
+        new="                raise\n",
+        tests=(
+            "tests/node/test_sink_life.py::test_t19_a_slow_reader_takes_a_list_that_is_gone_for_no_list",
         ),
     ),
 )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from cassieq_spark.errors import SinkDiverged, SinkFenced, SinkIdReused
 from cassieq_spark.model.costs import NO_COSTS, Costs
@@ -21,8 +22,14 @@ if TYPE_CHECKING:
 FIRST_EPOCH = 1
 NO_BATCH = -1
 
+ONLY_BATCH = 0
+"""The batch id of a transaction that has one batch."""
+
 PAST_RUNS = 64
 """So many superseded runs are remembered, and refused, per sink."""
+
+MOVE_PREFIX: Final = "dead:"
+"""Of the sink id of a move; the rest is the dead set's id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +118,21 @@ class SinkRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A transaction whose row is for it alone, as whoever began it wrote the row.
+
+    Attributes:
+        writer: Of the version of the row that the commit is conditional on, and on no other. The
+            CAS that wrote it was answered at its first sending, so no copy of it is on its way: a
+            row that was removed and is born again is never this version [T3].
+    """
+
+    who: Identity
+    epoch: int
+    writer: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteUnder:
     """A task may write, under this epoch."""
 
@@ -170,6 +192,16 @@ class Fate(Enum):
     UNDECIDED = "undecided"
     SEAL = "seal"
     VOID = "void"
+
+
+def move_id(set_id: UUID) -> str:
+    """The sink id of the transaction that moves a dead set."""
+    return f"{MOVE_PREFIX}{set_id}"
+
+
+def set_of(sink_id: str) -> UUID | None:
+    """The dead set that a sink moves; None: it moves none."""
+    return UUID(sink_id.removeprefix(MOVE_PREFIX)) if sink_id.startswith(MOVE_PREFIX) else None
 
 
 def new_row(who: Identity, *, now_us: int, is_once: bool = False) -> SinkRow:

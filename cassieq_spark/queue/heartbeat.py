@@ -23,9 +23,16 @@ class Heartbeat:
     Politeness, not safety: a beat that fails is logged and the work goes on.
     """
 
-    def __init__(self, lane: Lane, sink_id: str) -> None:
+    def __init__(self, lane: Lane, sink_id: str, *, is_row_fresh: bool = False) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            is_row_fresh: The sink's row was changed just now, which is a sign of life of its own:
+                work that is over within a third of the timeout sends no beat.
+        """
         self._lane = lane
         self._sink_id = sink_id
+        self._is_row_fresh = is_row_fresh
         self._period_s = lane.settings.repair_timeout_s / BEATS_PER_TIMEOUT
         self._ended = threading.Event()
         self._thread = threading.Thread(
@@ -34,7 +41,8 @@ class Heartbeat:
 
     def __enter__(self) -> Self:
         """Beat once, then go on in the background."""
-        self._beat()
+        if not self._is_row_fresh:
+            self._beat()
         self._thread.start()
         return self
 

@@ -5,35 +5,118 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, assert_never
 
-from cassieq_spark.errors import CassieqError, RowCorrupt, SinkFenced, SinkIdReused
+from cassieq_spark.errors import (
+    CasAmbiguous,
+    CassieqError,
+    QueueDeleted,
+    RowCorrupt,
+    SinkFenced,
+    SinkIdReused,
+)
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import sink_txn as rules
 from cassieq_spark.model.sink_txn import (
+    ONLY_BATCH,
     Admission,
+    Begun,
     Commit,
     Identity,
     NothingToDo,
     Register,
     SinkRow,
     TaskResult,
+    WriteUnder,
 )
 from cassieq_spark.queue.lane import MAX_LOST_RACES
 from cassieq_spark.queue.meter import Meter
-from cassieq_spark.queue.roll import roll_forward
-from cassieq_spark.store.cas import Applied, Evicted
+from cassieq_spark.queue.roll import VISIBLE, roll_forward
+from cassieq_spark.store.cas import Applied, Evicted, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cassieq_spark.model.costs import Costs
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Outcome
 
 _logger = get_logger("queue")
 
 
-def begin_once(lane: Lane, sink_id: str) -> None:
-    """Create the row of a sink that is used for one transaction: the driver does, no task may."""
+def begin_once(lane: Lane, sink_id: str) -> Begun:
+    """Create the row of a sink that is used for one transaction: the driver does, no task may.
+
+    Where the INSERT was sent more than once, a copy of it may land when the row has long been
+    removed, and bring the very same row back. So the row is written once more then, by a CAS that
+    makes no row: what it wrote is never there again [T3].
+
+    Raises:
+        SinkFenced: The row is somebody else's: sink ids of one transaction are not used twice.
+    """
+    sinks = lane.store.sinks
     who = Identity(sink_id=sink_id, lane=lane.lane_id)
-    lane.store.sinks.insert(sink_id, rules.new_row(who, now_us=lane.clock.now_us(), is_once=True))
+    row = rules.new_row(who, now_us=lane.clock.now_us(), is_once=True)
+    outcome = sinks.insert(sink_id, row)
+    for attempt in range(MAX_LOST_RACES):
+        if not isinstance(outcome, Applied):
+            raise _ended(who)
+        if outcome.was_sent_once:
+            return begun(who, outcome)
+        lane.stand_back(attempt)
+        outcome = sinks.update(
+            sink_id, outcome.now, rules.abort(outcome.now.value, now_us=lane.clock.now_us())
+        )
+    raise lane.contended(f"sink {sink_id!r}")
+
+
+def begun(who: Identity, outcome: Applied[SinkRow]) -> Begun:
+    """The transaction of a row that was just written, by a CAS that was sent once."""
+    return Begun(who=who, epoch=outcome.now.value.epoch, writer=outcome.now.version.writer)
+
+
+def admit_once(lane: Lane, once: Begun) -> WriteUnder:
+    """What a task of such a transaction does before its first row: one serial read.
+
+    Raises:
+        SinkFenced: It was ended, because nothing was heard of it.
+        QueueDeleted: The queue is another one than when it was begun [T6].
+    """
+    _check_lane(lane, once.who)
+    stored = lane.store.sinks.read_serial(once.who.sink_id)
+    if stored is None or stored.version.writer != once.writer:
+        raise _ended(once.who)
+    return WriteUnder(epoch=once.epoch)
+
+
+def commit_once(lane: Lane, once: Begun, results: Sequence[TaskResult]) -> int:
+    """Make such a transaction visible, whole and once; then roll it forward.
+
+    Its CAS is conditional on the row as it was begun and is never tried on another: a row that was
+    removed and is born again is not known to be of a write that is not yet in the queue [T3].
+
+    Returns:
+        How many messages this call made visible.
+
+    Raises:
+        SinkFenced: It was ended by another; nothing of it is visible.
+        QueueDeleted: The queue is gone, with what was written.
+        CasAmbiguous: The answer was lost and so is all that could tell: it may be in the queue.
+    """
+    if not results:
+        return 0
+    meter = Meter()
+    who = once.who
+    _check_lane(lane, *(one.who for one in results), who)
+    stored = lane.store.sinks.read(who.sink_id)
+    if stored is None or stored.version.writer != once.writer:
+        raise _ended(who)
+    decision = rules.decide(stored.value, who, ONLY_BATCH, results, now_us=lane.clock.now_us())
+    if not isinstance(decision, Commit):
+        raise _ended(who)
+    outcome = lane.store.sinks.update(who.sink_id, stored, decision.row)
+    if not _took_effect(lane, who, outcome, decision.row):
+        raise _ended(who)
+    costs = sum((one.costs for one in results), meter.read())
+    return _committed(lane, who, ONLY_BATCH, decision.row, costs)
 
 
 def admit(
@@ -41,7 +124,6 @@ def admit(
     who: Identity,
     batch_id: int,
     *,
-    is_once: bool = False,
     refuse_second_write: bool = False,
 ) -> Admission:
     """What a task does before it pulls its first row: one serial read, the first time one LWT.
@@ -52,8 +134,6 @@ def admit(
     sinks = lane.store.sinks
     stored = sinks.read_serial(who.sink_id)
     if stored is None:
-        if is_once:
-            raise _gone(who)
         stored = sinks.insert(who.sink_id, rules.new_row(who, now_us=lane.clock.now_us())).now
         if stored is None:
             raise _gone(who)
@@ -77,11 +157,13 @@ def commit(
 
     Raises:
         SinkIdReused, SinkFenced, SinkDiverged: Nothing of the batch is visible.
+        QueueDeleted: The queue is gone, with what was written; or it is another one of that name.
         CasAmbiguous: It may be committed: a restart finds out and carries on.
     """
     if not results:
         return 0
     meter = Meter()
+    _check_lane(lane, *(one.who for one in results), who)
     sinks = lane.store.sinks
     for attempt in range(MAX_LOST_RACES):
         stored = sinks.read(who.sink_id)
@@ -106,22 +188,9 @@ def commit(
                 # The next commit overwrites this list: all of it must be visible before (I7) [P10].
                 roll_forward(lane, who.sink_id, earlier)
                 outcome = sinks.update(who.sink_id, stored, row)
-                if isinstance(outcome, Applied) or (
-                    isinstance(outcome, Evicted) and _is_ours(outcome.now.value, row)
-                ):
-                    _roll_forward_if_possible(lane, who.sink_id, row)
+                if _took_effect(lane, who, outcome, row):
                     costs = sum((one.costs for one in results), meter.read())
-                    event(
-                        _logger,
-                        "batch_committed",
-                        queue=lane.queue,
-                        sink=who.sink_id,
-                        batch=batch_id,
-                        messages=row.listed.messages,
-                        buckets=sum(len(one.buckets) for one in results),
-                        **asdict(costs),
-                    )
-                    return row.listed.messages
+                    return _committed(lane, who, batch_id, row, costs)
             case _:
                 assert_never(decision)
         lane.stand_back(attempt)
@@ -154,14 +223,81 @@ def forget(lane: Lane, sink_id: str) -> None:
     raise lane.contended(f"sink {sink_id!r}")
 
 
+def _check_lane(lane: Lane, *whos: Identity) -> None:
+    """What was written to a queue that was deleted is not of the one that has its name now [T6]."""
+    if any(who.lane != lane.lane_id for who in whos):
+        raise QueueDeleted(
+            f"queue {lane.queue!r} was deleted and created again while it was written to. What was "
+            "written went with the former queue, and nothing of it is in this one. Write it again"
+        )
+
+
+def _took_effect(lane: Lane, who: Identity, outcome: Outcome[SinkRow], row: SinkRow) -> bool:
+    """Whether a commit is in, as its CAS says, or else its effects."""
+    match outcome:
+        case Applied():
+            return True
+        case Evicted(now=now):
+            return _is_ours(now.value, row)
+        case Refused(now=None, was_sent_once=False):
+            return _is_visible(lane, who, row)
+        case Refused():
+            return False
+        case _:
+            assert_never(outcome)
+
+
+def _is_visible(lane: Lane, who: Identity, row: SinkRow) -> bool:
+    """Whether a commit is in whose row was removed before its answer was heard [T9].
+
+    A row is removed when all it lists is visible, and what it does not list is void from then on:
+    any one of the buckets tells (G5).
+
+    Raises:
+        CasAmbiguous: They are all dropped.
+    """
+    if not row.listed.runs:
+        return True
+    # The highest: what is dropped is all below the repair pointer.
+    bucket = row.listed.runs[-1].last
+    stored = lane.store.buckets.read(lane.lane_id, bucket)
+    if not lane.is_dropped(bucket):
+        return stored is not None and stored.value.status in VISIBLE
+    raise CasAmbiguous(
+        f"the commit of sink {who.sink_id!r} to queue {lane.queue!r} stayed unanswered until its "
+        "row and its buckets were gone: it was committed, and consumed since, or it was aborted. "
+        "Look for its messages where they are consumed before you write them again. A write with "
+        "options sinkId and batchId can be repeated safely"
+    )
+
+
+def _committed(lane: Lane, who: Identity, batch_id: int, row: SinkRow, costs: Costs) -> int:
+    """What is left to do for a batch that is committed."""
+    _roll_forward_if_possible(lane, who.sink_id, row)
+    event(
+        _logger,
+        "batch_committed",
+        queue=lane.queue,
+        sink=who.sink_id,
+        batch=batch_id,
+        messages=row.listed.messages,
+        buckets=sum(run.last - run.first + 1 for run in row.listed.runs),
+        **asdict(costs),
+    )
+    return row.listed.messages
+
+
 def _roll_forward_if_possible(lane: Lane, sink_id: str, row: SinkRow) -> None:
     """The batch is committed: a failure from here on must not make anybody write it again.
 
-    The next reader, commit or repair carries on where this stops.
+    The next reader, commit or repair carries on where this stops. But a queue that was deleted
+    meanwhile may have taken the batch along: the repair pointer is read after the commit, and its
+    writer is told of no success then [T6].
     """
     try:
+        lane.pointers()
         roll_forward(lane, sink_id, row.listed)
-    except RowCorrupt:
+    except (RowCorrupt, QueueDeleted):
         raise
     except CassieqError as error:
         event(_logger, "roll_forward_left_to_others", sink=sink_id, error=str(error))
@@ -181,5 +317,13 @@ def _gone(who: Identity) -> SinkFenced:
     return SinkFenced(
         f"the transaction of sink {who.sink_id!r} is over: its row was removed while a task still "
         "wrote. Nothing of this attempt is visible",
+        sink_id=who.sink_id,
+    )
+
+
+def _ended(who: Identity) -> SinkFenced:
+    return SinkFenced(
+        f"the transaction of sink {who.sink_id!r} was ended while it was written, because nothing "
+        "was heard of it for long. Nothing of this attempt is visible. Write it again",
         sink_id=who.sink_id,
     )

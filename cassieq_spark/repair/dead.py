@@ -1,105 +1,183 @@
-"""Move dead sets to their queue: each as one sink transaction, once (design 9, ADR 16).
+"""Move dead sets to their queue: each as one sink transaction, once (design 9, ADR 16, ADR 18).
 
-    create the sink row  ->  is the set still there?  ->  write, commit  ->  take the set out of its
+    write the sink row  ->  is the set still there?  ->  write, commit  ->  take the set out of its
     bucket row  ->  delete the sink row
 
 The set's id names the transaction, so whoever does it again finds it committed (I7). The sink row
 comes before the look at the bucket row: a mover that slept while another did all of it finds the
-set gone [P24], and one that slept behind that look finds the sink row gone [R14].
+set gone [P24], and one that slept behind that look finds that the row is not the one that it has
+written [R14]. The commit asks for that very version: whoever else has moved the set has changed or
+removed the row since, and one that is born again is another one [T3].
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
 
+from cassieq_spark.errors import SinkFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, DeadSet, Status
-from cassieq_spark.model.sink_txn import NO_BATCH, Identity, TaskResult, WriteUnder, forget
+from cassieq_spark.model.sink_txn import (
+    NO_BATCH,
+    Begun,
+    Identity,
+    SinkRow,
+    TaskResult,
+    abort,
+    forget,
+    move_id,
+    new_row,
+)
 from cassieq_spark.model.sizes import BUCKET_BYTES
 from cassieq_spark.queue import letters, outgoing, transaction
 from cassieq_spark.queue.bulk import BulkWriter
 from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.heartbeat import Heartbeat
+from cassieq_spark.queue.lane import MAX_LOST_RACES
 from cassieq_spark.queue.letters import HISTORY, PREFIX
 from cassieq_spark.queue.message import read_messages, time_of
 from cassieq_spark.queue.roll import roll_forward
+from cassieq_spark.repair.transactions import is_silent
 from cassieq_spark.store import chunk as chunks
+from cassieq_spark.store.cas import Applied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from uuid import UUID
 
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.message import Message
+    from cassieq_spark.store.cas import Stored
 
 MESSAGES_TOGETHER: Final = 1_000
 WRITES_IN_FLIGHT: Final = 8
 
-SINK_PREFIX: Final = "dead:"
-"""Of the sink id of a move; the rest is the set's id."""
-
 _logger = get_logger("repair")
 
 
-def set_of(sink_id: str) -> UUID | None:
-    """The dead set that a sink moves; None: it moves none."""
-    return UUID(sink_id.removeprefix(SINK_PREFIX)) if sink_id.startswith(SINK_PREFIX) else None
+class Standing(Enum):
+    """Why this mover writes no copy of a dead set."""
+
+    MOVED = "its transaction is committed"
+    AT_WORK = "another mover is at it, or has died so lately that nobody can tell"
 
 
-def move(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet) -> int:
-    """Move one dead set; how many messages this call made visible in the queue it goes to.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """What became of a dead set.
+
+    Attributes:
+        messages: So many this call made visible in the queue that they go to.
+        is_over: The set is gone from here, moved by this call or by another mover.
+    """
+
+    messages: int = 0
+    is_over: bool = True
+
+
+def move(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet) -> Move:
+    """Move one dead set, unless another mover is at it.
 
     Raises:
-        SinkFenced: Another mover has done it meanwhile.
+        SinkFenced: The move was ended while this call copied; the set stays [T18].
         QueueDeleted: The target is gone; the set stays.
         StoreError: Try again: what was done is found.
     """
-    sink_id = f"{SINK_PREFIX}{dead.set_id}"
-    transaction.begin_once(target, sink_id)
+    sink_id = move_id(dead.set_id)
+    begun = _begin(target, sink_id)
+    if begun is Standing.AT_WORK:
+        return Move(is_over=False)
     moved = 0
     if _is_there(lane, bucket, dead.set_id):
-        who = Identity(sink_id=sink_id, lane=target.lane_id)
-        if not _is_elsewhere(target, sink_id):
-            moved = _copy(lane, target, bucket, dead, who)
-            # Deleted behind our back, the target may have taken the copy with it: the set stays.
-            target.pointers()
+        if isinstance(begun, Begun):
+            moved = _copy_once(lane, target, bucket, dead, begun)
+        # Deleted behind our back, the target may have taken the copy with it: the set stays.
+        target.pointers()
         _take_out(lane, bucket, dead.set_id)
         if dead.target is None:
             event(_logger, "dead_moved", queue=lane.queue, to=target.queue, messages=moved)
         else:
             event(_logger, "messages_redriven", queue=lane.queue, to=target.queue, messages=moved)
     _end(target, sink_id)
-    return moved
+    return Move(messages=moved)
 
 
-def _is_elsewhere(target: Lane, sink_id: str) -> bool:
-    """Whether a mover has committed the set to another queue, which was its target then.
+def _begin(target: Lane, sink_id: str) -> Begun | Standing:
+    """Make the sink row this mover's own: a version that only this call has written [T3].
 
-    One that died before its commit, or sleeps, is fenced: the row is this target's from now on, in
-    a later epoch, so that what was written over there is void (I7). So it is of a queue that was
-    deleted: nobody knows whether the commit came before the deletion or after (I1).
+    A row that is there is taken over when its mover is silent, by a CAS that ends its epoch: what
+    it copied is void. So is that of a queue that was deleted: nobody knows whether a commit to it
+    came before the deletion or after (I1).
     """
-    stored = target.store.sinks.read_serial(sink_id)
-    if stored is None or stored.value.lane == target.lane_id:
-        return False
-    is_alive = not target.store.pointers.read(stored.value.lane).is_deleted
-    if is_alive and stored.value.last != NO_BATCH:
-        return True
-    row = forget(stored.value, lane=target.lane_id, now_us=target.clock.now_us())
-    target.store.sinks.update(sink_id, stored, row)
-    return False
+    sinks, who = target.store.sinks, Identity(sink_id=sink_id, lane=target.lane_id)
+    stored: Stored[SinkRow] | None = None
+    for attempt in range(MAX_LOST_RACES):
+        if stored is None:
+            written = new_row(who, now_us=target.clock.now_us(), is_once=True)
+            outcome = sinks.insert(sink_id, written)
+        else:
+            written = _taken_over(target, stored.value)
+            outcome = sinks.update(sink_id, stored, written)
+        if isinstance(outcome, Applied) and outcome.was_sent_once:
+            return transaction.begun(who, outcome)
+        stored = outcome.now
+        is_ours = isinstance(outcome, Applied) and outcome.now.value == written
+        if stored is not None and not is_ours:
+            standing = _standing(target, sink_id, stored.value)
+            if standing is not None:
+                return standing
+        target.stand_back(attempt)
+    raise target.contended(f"sink {sink_id!r}")
 
 
-def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet, who: Identity) -> int:
-    admission = transaction.admit(target, who, 0, is_once=True)
-    if not isinstance(admission, WriteUnder):
-        return 0
+def _standing(target: Lane, sink_id: str, row: SinkRow) -> Standing | None:
+    """Whose the row of another mover is; None: nobody's."""
+    is_elsewhere = row.lane != target.lane_id
+    if is_elsewhere and target.store.pointers.read(row.lane).is_deleted:
+        return None
+    if row.last != NO_BATCH:
+        return Standing.MOVED
+    return None if is_silent(target, sink_id, row, row.changed_us) else Standing.AT_WORK
+
+
+def _taken_over(target: Lane, row: SinkRow) -> SinkRow:
+    now_us = target.clock.now_us()
+    if row.lane != target.lane_id:
+        return forget(row, lane=target.lane_id, now_us=now_us)
+    return abort(row, now_us=now_us)
+
+
+def _copy_once(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet, begun: Begun) -> int:
+    """Copy and commit; 0 if another mover was faster.
+
+    Raises:
+        SinkFenced: Nobody has moved the set, and this move was ended [T18].
+    """
+    try:
+        with Heartbeat(target, begun.who.sink_id, is_row_fresh=True):
+            return _copy(lane, target, bucket, dead, begun)
+    except SinkFenced as error:
+        if not _is_there(lane, bucket, dead.set_id):
+            return 0
+        raise SinkFenced(
+            f"{dead.runs.count} messages of bucket {bucket} of queue {lane.queue!r} are not in "
+            f"{target.queue!r} yet: their move was ended while it went on, because nothing was "
+            f"heard of it for {target.settings.repair_timeout_s:g} s (repair_timeout of "
+            f"{target.queue!r}) or longer. The next pass moves them",
+            sink_id=begun.who.sink_id,
+        ) from error
+
+
+def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet, begun: Begun) -> int:
     with BulkWriter(
         target,
-        sink_id=who.sink_id,
-        epoch=admission.epoch,
+        sink_id=begun.who.sink_id,
+        epoch=begun.epoch,
         bucket_bytes=BUCKET_BYTES,
         writes_in_flight=WRITES_IN_FLIGHT,
     ) as writer:
@@ -108,8 +186,8 @@ def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet, who: Identi
             for packed in outgoing.pack_into(rows, room=writer.room):
                 writer.add(packed.payload, packed.count)
         buckets = writer.finish()
-    result = TaskResult(who=who, epoch=admission.epoch, buckets=buckets)
-    return transaction.commit(target, who, 0, [result])
+    result = TaskResult(who=begun.who, epoch=begun.epoch, buckets=buckets)
+    return transaction.commit_once(target, begun, [result])
 
 
 def _dead_messages(lane: Lane, bucket: BucketNo, dead: DeadSet) -> Iterator[Message]:

@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.entropy import generator
 from cassieq_spark.errors import CassieqError, QueueDeleted
+from cassieq_spark.model.sink_txn import set_of
 from cassieq_spark.queue import life
 from cassieq_spark.queue.lane import Lane, at_home, lanes_of, live_buckets, rows_at_home, windows
-from cassieq_spark.repair import dead
 from cassieq_spark.repair.drop import drop, free, sweep
 from cassieq_spark.repair.gaps import close_gaps
 from cassieq_spark.repair.report import QueueRepair, RepairReport
 from cassieq_spark.repair.steps import Healed, heal_buckets, noting
-from cassieq_spark.repair.transactions import abort_if_silent, end_once
+from cassieq_spark.repair.transactions import (
+    abort_if_silent,
+    end_of_deleted,
+    end_once,
+    may_be_over,
+)
 from cassieq_spark.store.tables.queues import QueueStatus
+from cassieq_spark.store.tables.sinks import ALL, FIRST_TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +29,18 @@ if TYPE_CHECKING:
 
     from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
     from cassieq_spark.store.store import Store
+    from cassieq_spark.store.tables.sinks import Glimpse
 
 WINDOW: Final = 64
+
+SINKS_TOGETHER: Final = 10_000
+"""So many sink rows a pass looks through, from anywhere on: a day's resting rows may be many more,
+and each pass would read them all (I9). A full pass does [T10]."""
+
+
+DELETED_QUEUES: Final = "(deleted queues)"
+SINK_LISTS: Final = "(sink lists)"
+"""Whose problems are of no queue that is there."""
 
 
 class Pass:
@@ -39,12 +56,14 @@ class Pass:
     def __init__(self, store: Store, names: list[QueueName] | None, *, is_full: bool) -> None:
         self._store = store
         self._is_full = is_full
-        self._has_all = names is None
+        self._is_of_all = self._has_all = names is None
         self.report = RepairReport()
         # Before any bucket is read: see `_end_moves`.
         self._once: dict[LaneId, list[str]] = defaultdict(list)
-        for sink_id, lane_id in store.sinks.once():
-            self._once[lane_id].append(sink_id)
+        now_us = store.clock.now_us()
+        for seen in self._some_sinks():
+            if may_be_over(seen, now_us=now_us):
+                self._once[seen.lane].append(seen.sink_id)
         self._dead_sets: set[UUID] = set()
         self._unfinished: list[QueueRepair] = []
         self.lanes = self._open(names)
@@ -68,7 +87,7 @@ class Pass:
         with noting(done):
             done.gaps_closed = close_gaps(lane)
         for sink_id in self._once[lane.lane_id]:
-            if not sink_id.startswith(dead.SINK_PREFIX):
+            if set_of(sink_id) is None:
                 with noting(done):
                     done.sinks_ended += end_once(lane, sink_id)
         with noting(done):
@@ -83,8 +102,12 @@ class Pass:
         """What is to be done when all queues were healed."""
         if self._has_all:
             self._end_moves()
+        if self._is_of_all:
+            self._end_sinks_of_deleted()
         if self._is_full:
             self._sweep()
+        if self._is_full and self._is_of_all:
+            self._sweep_lists()
         self.report.queues += self._unfinished
         return self.report
 
@@ -120,20 +143,77 @@ class Pass:
             (lane, sink_id, done)
             for lane, done in zip(self.lanes, self.report.queues, strict=True)
             for sink_id in self._once[lane.lane_id]
-            if (set_id := dead.set_of(sink_id)) is not None and set_id not in self._dead_sets
+            if (set_id := set_of(sink_id)) is not None and set_id not in self._dead_sets
         ]
         if not left:
             return
         with noting(left[0][2]):
-            known = {lane.lane_id for lane in self.lanes}
-            if any(
-                at_home(self._store, row) and known.isdisjoint(row.lanes)
-                for row in self._store.queues.read_all()
-            ):
+            if not self._knows_every_lane():
                 return
             for lane, sink_id, done in left:
                 with noting(done):
                     done.sinks_ended += end_once(lane, sink_id)
+
+    def _knows_every_lane(self, *, in_any_datacenter: bool = False) -> bool:
+        """Whether this pass heals all queues of this data centre, or of any."""
+        known = {lane.lane_id for lane in self.lanes}
+        return not any(
+            known.isdisjoint(row.lanes)
+            for row in self._store.queues.read_all()
+            if in_any_datacenter or at_home(self._store, row)
+        )
+
+    def _end_sinks_of_deleted(self) -> None:
+        """Remove the rows of single transactions whose queue was deleted.
+
+        Where a queue lives in another data centre, a move may be its own: then it is left alone.
+        """
+        known = {lane.lane_id for lane in self.lanes}
+        failed = QueueRepair(queue=DELETED_QUEUES)
+        with noting(failed):
+            others = [lane_id for lane_id in self._once if lane_id not in known]
+            pointers = self._store.session.map(self._store.pointers.read, others)
+            gone = [
+                lane_id for lane_id, one in zip(others, pointers, strict=True) if one.is_deleted
+            ]
+            has_moves = bool(gone) and self._has_all
+            has_moves = has_moves and self._knows_every_lane(in_any_datacenter=True)
+            for lane_id in gone:
+                for sink_id in self._once[lane_id]:
+                    set_id = set_of(sink_id)
+                    if set_id is None or (has_moves and set_id not in self._dead_sets):
+                        with noting(failed):
+                            self.report.sinks_swept += end_of_deleted(self._store, sink_id, lane_id)
+        if failed.problems:
+            self._unfinished.append(failed)
+
+    def _some_sinks(self) -> list[Glimpse]:
+        if self._is_full:
+            return self._store.sinks.once(start=FIRST_TOKEN, at_most=ALL)
+        anywhere = generator().randrange(FIRST_TOKEN, -FIRST_TOKEN)
+        return self._store.sinks.once(start=anywhere, at_most=SINKS_TOGETHER)
+
+    def _sweep_lists(self) -> None:
+        """Delete bucket lists that no sink row names: who has stored them died before its CAS.
+
+        Those without a row are a removed row's, where no queue of another data centre has it.
+        """
+        lanes = {lane.lane_id for lane in self.lanes}
+        failed = QueueRepair(queue=SINK_LISTS)
+        with noting(failed):
+            found = self._store.sinks.lists()
+            are_all_here = bool(found) and self._knows_every_lane(in_any_datacenter=True)
+            for sink_id, ids in found.items():
+                with noting(failed):
+                    stored = self._store.sinks.read_serial(sink_id)
+                    if (stored is None and are_all_here) or (
+                        stored is not None
+                        and stored.value.lane in lanes
+                        and not stored.value.is_once
+                    ):
+                        self._store.sinks.drop_lists(sink_id, stored, ids)
+        if failed.problems:
+            self._unfinished.append(failed)
 
     def _sweep(self) -> None:
         rows: dict[LaneId, list[BucketNo]] = defaultdict(list)

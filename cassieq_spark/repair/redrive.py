@@ -332,13 +332,13 @@ class _Redrive:
         if isinstance(target, str):
             return  # it has failed just now
         try:
-            dead.move(lane, target, bucket, part)
-        except SinkFenced:
-            row = lane.store.buckets.read(lane.lane_id, bucket)
-            if row is not None and any(one.set_id == part.set_id for one in row.value.dead):
-                return  # a repair took us for dead, and will move it
+            if not dead.move(lane, target, bucket, part).is_over:
+                return  # a repair is at it
         except StoreError:
             raise
+        except SinkFenced as error:
+            self.done.problems.append(str(error))  # of this set alone
+            return
         except CassieqError as error:
             self._targets[target.queue] = str(error)
             self.done.problems.append(str(error))

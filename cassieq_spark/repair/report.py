@@ -54,10 +54,12 @@ class RepairReport:
 
     Attributes:
         deletions_finished: Names of queues whose deletion somebody had left half-way.
+        sinks_swept: Rows of single transactions whose queue was deleted.
     """
 
     queues: list[QueueRepair] = field(default_factory=list)
     deletions_finished: list[str] = field(default_factory=list)
+    sinks_swept: int = 0
 
     @property
     def problems(self) -> list[str]:

@@ -164,9 +164,10 @@ def _move(
         ) from error
     for part in parts:
         try:
-            moved = dead.move(lane, target, bucket, part)
-        except SinkFenced:
-            continue  # another mover was faster, and has moved it
+            moved = dead.move(lane, target, bucket, part).messages
+        except SinkFenced as error:
+            done.problems.append(str(error))  # of this set alone
+            continue
         if redriven_to is None:
             done.moved_dead += moved
         else:

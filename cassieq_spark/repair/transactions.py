@@ -1,6 +1,7 @@
 """Transactions that nobody ends: abort them; remove the rows of those that are over (design 8, 9).
 
-Politeness, not safety: an abort may come at any time, the transaction it meets is void (I7).
+Politeness, not safety: an abort may come at any time, the transaction it meets is void (I7). So may
+the end of a row: what asks for a version of it finds another, or none (ADR 18).
 """
 
 from __future__ import annotations
@@ -10,19 +11,25 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import sink_txn as rules
-from cassieq_spark.model.sink_txn import FIRST_EPOCH
+from cassieq_spark.model.sink_txn import FIRST_EPOCH, NO_BATCH, set_of
 from cassieq_spark.queue.roll import roll_forward, settle_decided
 from cassieq_spark.store.cas import Applied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.ids import BucketNo, LaneId
     from cassieq_spark.model.sink_txn import SinkRow
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
+    from cassieq_spark.store.store import Store
+    from cassieq_spark.store.tables.sinks import Glimpse
 
 LONGEST_PATIENCE_S: Final = 3_600.0
+
+REST_S: Final = 86_400.0
+"""So long the row of a transaction that is over stays: its driver, that has not heard the answer to
+its commit, finds there what became of it [T9]. Nothing else hangs on it."""
 
 _logger = get_logger("repair")
 
@@ -63,33 +70,66 @@ def abort_if_silent(lane: Lane, sink_id: str, found: Undecided) -> int:
     return len(settle_decided(lane, {at: row for at, row in rows.items() if row is not None}))
 
 
+def may_be_over(seen: Glimpse, *, now_us: int) -> bool:
+    """Whether a row of one transaction is worth a look: aborted or removed, it may be."""
+    age_s = (now_us - seen.changed_us) / 1e6
+    is_undecided = seen.epoch == FIRST_EPOCH and set_of(seen.sink_id) is None
+    return age_s > (LONGEST_PATIENCE_S if is_undecided else REST_S)
+
+
 def end_once(lane: Lane, sink_id: str) -> bool:
     """Remove the row of a sink that had one transaction, if that is over; whether it is gone.
 
     Never before all it lists is visible: without its row that would be void. One that nobody has
-    committed is aborted first, when its writer is silent.
+    committed is aborted first, when its writer is silent. A decided one rests [T9].
     """
     stored = lane.store.sinks.read_serial(sink_id)
     if stored is None or not stored.value.is_once or stored.value.lane != lane.lane_id:
         return False
     row = stored.value
-    if row.epoch == FIRST_EPOCH:
-        if not is_silent(lane, sink_id, row, row.changed_us) or not _abort(lane, sink_id, stored):
+    if row.last == NO_BATCH and set_of(sink_id) is None:
+        if not is_silent(lane, sink_id, row, row.changed_us):
             return False
-        stored = lane.store.sinks.read_serial(sink_id)
-        if stored is None:
+        if row.epoch == FIRST_EPOCH:
+            _abort(lane, sink_id, stored)
             return False
-    roll_forward(lane, sink_id, stored.value.listed)
+    if not _has_rested(row, lane.clock.now_us()):
+        return False
+    roll_forward(lane, sink_id, row.listed)
     lane.store.sinks.delete(sink_id, stored)
     return True
 
 
+def end_of_deleted(store: Store, sink_id: str, lane_id: LaneId) -> bool:
+    """Remove the row of one transaction of a queue that was deleted; whether it is gone [T15].
+
+    All that it has decided went with the queue. Its writer is refused: the row is not there.
+    """
+    stored = store.sinks.read_serial(sink_id)
+    if stored is None or not stored.value.is_once or stored.value.lane != lane_id:
+        return False
+    if not _has_rested(stored.value, store.clock.now_us()):
+        return False
+    store.sinks.delete(sink_id, stored)
+    return True
+
+
 def is_silent(lane: Lane, sink_id: str, row: SinkRow, since_us: int) -> bool:
-    """Whether a sink's writers have said and changed nothing for long [R3]."""
+    """Whether a sink's writers have said and changed nothing for long [R3].
+
+    Of ``df.write`` without an id nobody beats until Spark gives its first task a core, and each
+    retry of it is a new sink whose patience has not grown: it has the longest from the start [T8].
+    """
     timeout_s = lane.settings.repair_timeout_s * 2 ** min(row.aborts, 32)
+    if row.is_once and set_of(sink_id) is None:
+        timeout_s = LONGEST_PATIENCE_S
     patience_s = max(lane.settings.repair_timeout_s, min(timeout_s, LONGEST_PATIENCE_S))
     is_old = lane.clock.now_us() - since_us > int(patience_s * 1e6)
     return is_old and not lane.store.heartbeats.is_alive(sink_id)
+
+
+def _has_rested(row: SinkRow, now_us: int) -> bool:
+    return now_us - row.changed_us > int(REST_S * 1e6)
 
 
 def _abort(lane: Lane, sink_id: str, stored: Stored[SinkRow]) -> bool:

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import UsageError
-from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult
+from cassieq_spark.model.sink_txn import AlreadyCommitted, Begun, Identity, TaskResult
 from cassieq_spark.queue import transaction
 from cassieq_spark.queue.bulk import BulkWriter
 from cassieq_spark.queue.heartbeat import Heartbeat
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql.types import StructType
 
+    from cassieq_spark.model.sink_txn import Admission
     from cassieq_spark.options import SinkOptions
     from cassieq_spark.queue.lane import Lane
 
@@ -46,23 +47,12 @@ BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
 """Local properties that tasks of a streaming query see (measured on 4.2 and 4.3)."""
 
-ONLY_BATCH = 0
-"""The batch id of a transaction that has one batch."""
-
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
     """What one winning task attempt tells the commit."""
 
     result: TaskResult
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Transaction:
-    """Under which rules a task writes; pickled into the tasks."""
-
-    is_once: bool
-    refuse_second_write: bool
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -80,6 +70,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task, once per attempt; each attempt writes buckets of its own [P8]."""
+        meter = Meter()
         context = _context()
         query_id = context.getLocalProperty(QUERY_ID)
         batch_id = context.getLocalProperty(BATCH_ID)
@@ -97,12 +88,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
             checkpoint=_canonical(self._checkpoint),
             run=run_id(context),
         )
-        rules = _Transaction(is_once=False, refuse_second_write=False)
-        return _write(lane, self._options, who, int(batch_id), iterator, rules=rules)
+        admission = transaction.admit(lane, who, int(batch_id))
+        return _write(lane, self._options, who, admission, iterator, meter=meter)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Runs in the driver, in another process than the planner of the write."""
-        _commit(self._options, messages, batchId, refuse_second_write=False)
+        _commit(self._options, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Nothing: what is not committed is invisible, and void once its epoch is decided."""
@@ -114,22 +105,20 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_sink_schema(schema)
         self._options = options
-        self._once: str | None = None
+        self._once: Begun | None = None
         if options.sink_id is None:
             # The driver creates the row and no task may: a task of a transaction that is over must
             # not begin it again (design 8).
-            self._once = f"once:{new_uuid()}"
             lane = open_lane(store.shared(options.connection), options.queue)
-            transaction.begin_once(lane, self._once)
+            self._once = transaction.begin_once(lane, f"once:{new_uuid()}")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task, once per attempt; each attempt writes buckets of its own [P8]."""
-        options = self._options
+        options, meter = self._options, Meter()
         lane = open_lane(task_store(options.connection), options.queue)
         if self._once is not None:
-            who = Identity(sink_id=self._once, lane=lane.lane_id)
-            rules = _Transaction(is_once=True, refuse_second_write=False)
-            return _write(lane, options, who, ONLY_BATCH, iterator, rules=rules)
+            once = transaction.admit_once(lane, self._once)
+            return _write(lane, options, self._once.who, once, iterator, meter=meter)
         context = _context()
         query_id = context.getLocalProperty(QUERY_ID)
         who = Identity(
@@ -138,14 +127,18 @@ class BatchWriter(DataSourceArrowWriter):
             query_id=query_id,
             run=None if query_id is None else run_id(context),
         )
-        rules = _Transaction(is_once=False, refuse_second_write=True)
-        return _write(lane, options, who, options.batch_id or 0, iterator, rules=rules)
+        admission = transaction.admit(lane, who, options.batch_id or 0, refuse_second_write=True)
+        return _write(lane, options, who, admission, iterator, meter=meter)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Runs in the driver, in another process, on a pickled copy of this writer."""
-        is_once = self._once is not None
-        batch_id = ONLY_BATCH if is_once else self._options.batch_id or 0
-        _commit(self._options, messages, batch_id, refuse_second_write=not is_once)
+        _commit(
+            self._options,
+            messages,
+            self._options.batch_id or 0,
+            once=self._once,
+            refuse_second_write=True,
+        )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing, as in `StreamWriter.abort`."""
@@ -155,19 +148,11 @@ def _write(
     lane: Lane,
     options: SinkOptions,
     who: Identity,
-    batch_id: int,
+    admission: Admission,
     batches: Iterator[pa.RecordBatch],
     *,
-    rules: _Transaction,
+    meter: Meter,
 ) -> Written:
-    meter = Meter()
-    admission = transaction.admit(
-        lane,
-        who,
-        batch_id,
-        is_once=rules.is_once,
-        refuse_second_write=rules.refuse_second_write,
-    )
     if isinstance(admission, AlreadyCommitted):
         return Written(TaskResult(who=who, epoch=None))
     with (
@@ -198,7 +183,8 @@ def _commit(
     messages: Sequence[WriterCommitMessage | None],
     batch_id: int,
     *,
-    refuse_second_write: bool,
+    once: Begun | None = None,
+    refuse_second_write: bool = False,
 ) -> None:
     results = [message.result for message in messages if isinstance(message, Written)]
     if not results:
@@ -206,6 +192,9 @@ def _commit(
     lane = open_lane(store.shared(options.connection), options.queue)
     who = results[0].who
     with Heartbeat(lane, who.sink_id):
+        if once is not None:
+            transaction.commit_once(lane, once, results)
+            return
         transaction.commit(lane, who, batch_id, results, refuse_second_write=refuse_second_write)
 
 

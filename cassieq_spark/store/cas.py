@@ -12,9 +12,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgpack
@@ -141,9 +141,16 @@ class Stored(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied(Generic[T]):
-    """It happened; ``now`` is the row as this CAS wrote it, or as others left it since."""
+    """It happened; ``now`` is the row as this CAS wrote it, or as others left it since.
+
+    Attributes:
+        was_sent_once: Its first sending was answered, so no copy of it is on its way: the row is
+            never of this version again, not even if it is removed and a late INSERT makes it anew
+            [T3].
+    """
 
     now: Stored[T]
+    was_sent_once: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +159,14 @@ class Refused(Generic[T]):
 
     But where ``now`` is absent, or of a bucket below the repair pointer: then it may have happened
     before the row was dropped. Only the pointer, read after ``now``, tells (G5, ADR 11).
+
+    Attributes:
+        was_sent_once: Its first sending was answered: whatever became of the row, it did not happen
+            [T9].
     """
 
     now: Stored[T] | None
+    was_sent_once: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +177,13 @@ class Evicted(Generic[T]):
 
 
 Outcome = Applied[T] | Refused[T] | Evicted[T]
+
+
+class _Answer(NamedTuple):
+    """The server's last word on a CAS, and whether it was its first."""
+
+    is_applied: bool
+    was_sent_once: bool
 
 
 class _RowLocks:
@@ -228,9 +247,12 @@ class CasSender:
             version = self._next_version(before)
             params = bind(version)
             base = 0 if before is None else before.row_version
-            if self._until_answered(statement, params):
+            answer = self._until_answered(statement, params)
+            if answer.is_applied:
                 metrics.CAS_APPLIED.inc()
-                return Applied(now=Stored(value=value, version=version))
+                return Applied(
+                    now=Stored(value=value, version=version), was_sent_once=answer.was_sent_once
+                )
             # A refusal has completed every earlier CAS first, so a quorum read shows its row.
             now = read()
             if now is not None and now.version.tags.has(version.writer):
@@ -239,7 +261,7 @@ class CasSender:
             metrics.CAS_REFUSED.inc()
             if now is not None and now.version.tags.evicted > base:
                 return Evicted(now=now)
-            return Refused(now=now)
+            return Refused(now=now, was_sent_once=answer.was_sent_once)
 
     def delete(
         self, statement: Statement, key: tuple[Any, ...], *, before: Version | None = None
@@ -262,7 +284,7 @@ class CasSender:
             CasAmbiguous: See `send`.
         """
         with self._locks.holding((statement.name.partition("_")[2], *key)):
-            return self._until_answered(statement, params)
+            return self._until_answered(statement, params).is_applied
 
     def _next_version(self, before: Version | None) -> Version:
         writer = new_uuid()
@@ -276,17 +298,17 @@ class CasSender:
             row_version=row_version,
         )
 
-    def _until_answered(self, statement: Statement, params: tuple[Any, ...]) -> bool:
+    def _until_answered(self, statement: Statement, params: tuple[Any, ...]) -> _Answer:
         """Whether the server applied it, as its last answer says."""
         clock = self._session.clock
         at_most_s = DEADLINE_S + self._session.patience_s
         deadline = clock.monotonic() + at_most_s
-        for pause in _pauses():
+        for at, pause in enumerate(_pauses()):
             try:
                 sent = clock.monotonic()
                 rows = self._session.run_once(statement, params)
                 self._durations_s.append(clock.monotonic() - sent)
-                return bool(rows[0][0])
+                return _Answer(is_applied=bool(rows[0][0]), was_sent_once=at == 0)
             except DRIVER_ERRORS as error:
                 if is_refusal(error):
                     raise translate(error, statement.name, self._session.keyspace) from error

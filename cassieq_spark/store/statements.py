@@ -193,9 +193,13 @@ READ_SINK: Final = _statement(
 )  # fmt: skip
 # A task decides on this read whether its batch is in the queue already (I7).
 READ_SINK_SERIAL: Final = _statement("read_sink_serial", Kind.SERIAL_READ, READ_SINK.cql)
-# Repair looks for those that are over; it reads each by itself before it does anything.
+# Repair looks for those that are over; it reads each by itself before it does anything. By one
+# replica: a quorum's read repair would write these columns alone to a replica that missed a commit,
+# and its row would be of two versions [T10].
 LIST_SINKS: Final = _statement(
-    "list_sinks", Kind.READ, "SELECT sink_id, lane, is_once, writer FROM {ks}.sink",
+    "list_sinks", Kind.GLANCE,
+    """SELECT sink_id, lane, is_once, epoch, changed_us FROM {ks}.sink
+       WHERE token(sink_id) >= ? LIMIT ?""",
 )  # fmt: skip
 # For a verify pass, which reads each by itself; all by one replica's word, so nothing is repaired.
 GLANCE_SINKS: Final = _statement(
@@ -230,6 +234,14 @@ WRITE_SINK_LIST: Final = _statement(
 READ_SINK_LIST: Final = _statement(
     "read_sink_list", Kind.READ,
     "SELECT part, data FROM {ks}.sink_list WHERE sink_id = ? AND list_id = ?",
+)  # fmt: skip
+# One replica's word, without the lists themselves: read repair would write rows without data [P4].
+LIST_SINK_LISTS: Final = _statement(
+    "list_sink_lists", Kind.GLANCE, "SELECT sink_id, list_id FROM {ks}.sink_list",
+)  # fmt: skip
+# Of a list that no row names any more, nor ever can [T19].
+DROP_SINK_LIST: Final = _statement(
+    "drop_sink_list", Kind.WRITE, "DELETE FROM {ks}.sink_list WHERE sink_id = ? AND list_id = ?",
 )  # fmt: skip
 
 # Saves double work and decides nothing, so its answers need no tags: who is in doubt asks again.

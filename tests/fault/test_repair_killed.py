@@ -11,13 +11,12 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.entropy import generator, new_uuid
-from cassieq_spark.model.sink_txn import Identity, TaskResult
 from cassieq_spark.queue import transaction
 from cassieq_spark.testing import ManualClock
 from cassieq_spark.testing.faults import FaultyStore
 from tests.fault.children.deliveries import drain
 from tests.fault.children.repairer import BEGUN
-from tests.fixtures.queues import Crash, Door, crash, payload
+from tests.fixtures.queues import Crash, Door, crash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -113,12 +112,8 @@ class World:
         result = door.task(who, 0, *COMMITTED)
         self._cut_off("update_bucket", lambda: door.commit(who, 0, result))
         door.task(door.identity(sink_id=f"{queue.name}.silent"), 0, b"never", b"committed")
-        once = Identity(sink_id=f"once:{queue.name}", lane=door.lane.lane_id)
-        transaction.begin_once(door.lane, once.sink_id)
-        with door.bulk_writer(once, 1) as writer:
-            writer.add(payload(*ONCE), len(ONCE))
-            buckets = writer.finish()
-        door.commit(once, 0, TaskResult(who=once, epoch=1, buckets=buckets))
+        once = transaction.begin_once(door.lane, f"once:{queue.name}")
+        transaction.commit_once(door.lane, once, [door.task_once(once, *ONCE)])
         door.reserve(2)
 
     def is_healed(self, *, is_redriven: bool) -> None:

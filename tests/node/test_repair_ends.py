@@ -10,9 +10,9 @@ from cassieq_spark.errors import PutAmbiguous, SinkFenced
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
-from cassieq_spark.model.sink_txn import Identity, TaskResult
 from cassieq_spark.queue import transaction
-from tests.fixtures.queues import Crash, crash, payload
+from cassieq_spark.repair.transactions import LONGEST_PATIENCE_S, REST_S
+from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:
     from cassieq_spark.repair.report import QueueRepair
@@ -28,14 +28,10 @@ def repair(door: Door, *, full: bool = False) -> QueueRepair:
 def once(door: Door, *bodies: bytes, commits: bool = True) -> str:
     """A ``df.write`` without an id."""
     sink_id = f"once:{door.queue.name}:{len(bodies)}"
-    transaction.begin_once(door.lane, sink_id)
-    who = Identity(sink_id=sink_id, lane=door.lane.lane_id)
-    with door.bulk_writer(who, 1) as writer:
-        for body in bodies:
-            writer.add(payload(body), 1)
-        buckets = writer.finish()
+    begun = transaction.begin_once(door.lane, sink_id)
+    result = door.task_once(begun, *bodies)
     if commits:
-        door.commit(who, 0, TaskResult(who=who, epoch=1, buckets=buckets))
+        transaction.commit_once(door.lane, begun, [result])
     return sink_id
 
 
@@ -167,20 +163,24 @@ def test_the_row_of_a_write_without_an_id_goes_when_all_of_it_is_visible(
     with pytest.raises(Crash):
         once(door, b"a", b"b")
     sink_id = f"once:{door.queue.name}:2"
+    assert 0 == repair(other).sinks_ended
+    assert [b"a", b"b"] == other.drain()
+    assert other.store.sinks.read(sink_id) is not None
+    other.clock.advance(REST_S)
     assert 1 == repair(other).sinks_ended
     assert other.store.sinks.read(sink_id) is None
-    assert [b"a", b"b"] == other.drain()
 
 
 @pytest.mark.invariant("I7")
 def test_a_write_without_an_id_that_nobody_commits_becomes_void_with_its_row(door: Door) -> None:
     sink_id = once(door, b"a", commits=False)
     assert 0 == repair(door).sinks_ended
-    door.clock.advance(3_600)
-    assert 1 == repair(door).sinks_ended
-    assert door.store.sinks.read(sink_id) is None
+    door.clock.advance(LONGEST_PATIENCE_S)
     repair(door)
     assert [] == door.drain()
+    door.clock.advance(REST_S)
+    assert 1 == repair(door).sinks_ended
+    assert door.store.sinks.read(sink_id) is None
     assert {"void"} >= door.queue.stats().buckets.keys()
 
 
@@ -201,8 +201,9 @@ def test_p24_the_row_of_a_move_whose_mover_died_at_its_end_goes(open_door: OpenD
     door.faults.before("delete_sink", crash)
     with pytest.raises(Crash):
         door.client.repair(door.queue.name)
-    rows = [sink for sink, lane in dead.store.sinks.once() if lane == dead.lane.lane_id]
+    rows = [one.sink_id for one in dead.store.sinks.once() if one.lane == dead.lane.lane_id]
     assert 1 == len(rows)
+    dead.clock.advance(60 + REST_S)
 
     # Of one queue alone it cannot be known whether the set is gone.
     dead.client.repair(dead.queue.name)

@@ -80,6 +80,28 @@ def test_p4_the_seals_scan_selects_every_column_of_a_message(client: cassieq.Cli
     assert set(table.columns) - {"lane", "bucket"} == selected
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        one
+        for one in every_statement()
+        if one.kind in (Kind.READ, Kind.SERIAL_READ)
+        and table_of(one) in LWT_ONLY | {"sink_list"}
+        and "SELECT DISTINCT" not in one.cql
+    ],
+    ids=lambda one: one.name,
+)
+def test_t10_a_quorum_read_of_a_row_that_decides_selects_all_of_it(
+    client: cassieq.Client, statement: Statement
+) -> None:
+    """What its read repair writes back is of one version, whichever replica has missed one."""
+    name = table_of(statement)
+    table = client._session._cluster.metadata.keyspaces[client._session.keyspace].tables[name]
+    keys = {column.name for column in table.primary_key}
+    selected = set(re.findall(r"\w+", statement.cql.split("FROM")[0])) - {"SELECT"}
+    assert set(table.columns) - keys == selected - keys
+
+
 def test_p13_a_reservation_needs_a_row_that_is_there() -> None:
     assert statements.RESERVE.cql.startswith("UPDATE")
     assert statements.RESERVE.cql.endswith("IF writer = ?")

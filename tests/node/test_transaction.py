@@ -247,8 +247,12 @@ def test_r3_a_writer_is_known_to_be_at_work_from_its_first_moment(door: Door) ->
 
 def test_r14_a_task_never_creates_the_row_of_a_sink_for_one_transaction(door: Door) -> None:
     who = door.identity(None)
-    with pytest.raises(SinkFenced):
-        transaction.admit(door.lane, who, 0, is_once=True)
-    transaction.begin_once(door.lane, who.sink_id)
-    assert rules.WriteUnder(epoch=1) == transaction.admit(door.lane, who, 0, is_once=True)
+    once = transaction.begin_once(door.lane, who.sink_id)
+    assert rules.WriteUnder(epoch=1) == transaction.admit_once(door.lane, once)
     assert sink_row(door).is_once
+    stored = door.store.sinks.read(who.sink_id)
+    assert stored is not None
+    door.store.sinks.delete(who.sink_id, stored)
+    with pytest.raises(SinkFenced):
+        transaction.admit_once(door.lane, once)
+    assert door.store.sinks.read(who.sink_id) is None

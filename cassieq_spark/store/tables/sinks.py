@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -10,17 +12,21 @@ from uuid import UUID
 import msgpack
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import RowCorrupt, UsageError
+from cassieq_spark.errors import CassieqError, RowCorrupt, UsageError
 from cassieq_spark.model.ids import BucketNo, LaneId
 from cassieq_spark.model.sink_txn import BucketList, Listed, SinkRow
 from cassieq_spark.store import statements
-from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
+from cassieq_spark.store.cas import Applied, CasSender, Outcome, Refused, Stored, Version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable
 
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
+
+FIRST_TOKEN: Final = -(2**63)
+ALL: Final = 2**31 - 1
+"""More rows than a table of sinks has."""
 
 LIST_IN_ROW_BYTES: Final = 64 * 1024
 """A longer list goes into rows of its own: Paxos would carry it twice per CAS [R24]."""
@@ -40,6 +46,16 @@ class _ListRef:
     digest: bytes | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glimpse:
+    """A row as one replica has it: it decides nothing."""
+
+    sink_id: str
+    lane: LaneId
+    epoch: int
+    changed_us: int
+
+
 class Sinks:
     """The sink rows."""
 
@@ -55,11 +71,25 @@ class Sinks:
         """The row after every commit that was under way has ended."""
         return self._read(statements.READ_SINK_SERIAL, sink_id)
 
-    def once(self) -> Iterator[tuple[str, LaneId]]:
-        """(sink id, lane) of every sink that has one transaction: a scan of the whole table."""
-        for row in self._session.run(statements.LIST_SINKS, ()):
-            if row.is_once and row.writer is not None:
-                yield row.sink_id, LaneId(row.lane)
+    def once(self, *, start: int = FIRST_TOKEN, at_most: int = ALL) -> list[Glimpse]:
+        """Rows of one transaction among the next ``at_most`` rows from a token on, around the ring.
+
+        A table that has fewer rows is read whole, by any start.
+        """
+        rows = self._session.run(statements.LIST_SINKS, (start, at_most))
+        if start > FIRST_TOKEN and len(rows) < at_most:
+            rows += self._session.run(statements.LIST_SINKS, (FIRST_TOKEN, at_most - len(rows)))
+        found = {
+            row.sink_id: Glimpse(
+                sink_id=row.sink_id,
+                lane=LaneId(row.lane),
+                epoch=row.epoch,
+                changed_us=row.changed_us,
+            )
+            for row in rows
+            if row.is_once
+        }
+        return list(found.values())
 
     def every(self) -> Iterator[tuple[str, LaneId]]:
         """(sink id, lane) of all sinks that one replica knows, for a look: a scan of the table."""
@@ -85,9 +115,14 @@ class Sinks:
         )
 
     def update(self, sink_id: str, old: Stored[SinkRow], row: SinkRow) -> Outcome[SinkRow]:
-        """The commit point, an abort, a registration (I7)."""
+        """The commit point, an abort, a registration (I7).
+
+        The list that nothing names afterwards is deleted: the old row's, or where the CAS was
+        refused, and so cannot happen any more, that of the new one [T19].
+        """
+        former = self._list_id(sink_id, old)
         ref = self._store_list(sink_id, row.listed)
-        return self._sender.send(
+        outcome = self._sender.send(
             statements.UPDATE_SINK,
             (sink_id,),
             row,
@@ -95,24 +130,74 @@ class Sinks:
             bind=_bind_update(sink_id, row, ref, old.version.writer),
             read=lambda: self.read(sink_id),
         )
+        if isinstance(outcome, Applied):
+            self._drop_list(sink_id, former)
+        elif isinstance(outcome, Refused):
+            self._drop_list(sink_id, ref.list_id)
+        return outcome
 
     def delete(self, sink_id: str, old: Stored[SinkRow]) -> None:
         """Remove the row of a sink for one transaction, as it was read."""
-        self._sender.delete(statements.DELETE_SINK, (sink_id,), before=old.version)
+        former = self._list_id(sink_id, old)
+        if self._sender.delete(statements.DELETE_SINK, (sink_id,), before=old.version):
+            self._drop_list(sink_id, former)
+
+    def lists(self) -> dict[str, set[UUID]]:
+        """The ids of all lists that have rows of their own, by sink: a scan of the whole table."""
+        found: dict[str, set[UUID]] = defaultdict(set)
+        for row in self._session.run(statements.LIST_SINK_LISTS, ()):
+            found[row.sink_id].add(row.list_id)
+        return found
+
+    def drop_lists(self, sink_id: str, stored: Stored[SinkRow] | None, ids: Iterable[UUID]) -> int:
+        """Delete those of some lists that the row does not name; how many.
+
+        Who has stored one of them may be about to name it, by a CAS on the row as it was then. So
+        the row is made another first, and that CAS is dead [T19].
+
+        Args:
+            stored: The row, read by SERIAL after the lists were seen; None: it is not there.
+        """
+        unnamed: set[UUID | None] = set(ids)
+        if stored is not None:
+            former = self._list_id(sink_id, stored)
+            if unnamed <= {former}:
+                return 0
+            if not isinstance(self.update(sink_id, stored, stored.value), Applied):
+                return 0
+            unnamed.discard(former)
+        for list_id in unnamed:
+            self._drop_list(sink_id, list_id)
+        return len(unnamed)
 
     def _read(self, statement: Statement, sink_id: str) -> Stored[SinkRow] | None:
         row = self._session.one(statement, (sink_id,))
-        if row is None or row.writer is None:
+        while row is not None and row.writer is not None:
+            try:
+                return Stored(value=self._decode(row, sink_id), version=Version.of_row(row))
+            except RowCorrupt:
+                # Its long list was deleted because the row has moved on since we read it. The list
+                # of a row that is still there is never taken for an empty one (I7) [T19].
+                again = self._session.one(statement, (sink_id,))
+                if again is not None and again.writer == row.writer:
+                    raise
+                row = again
+        return None
+
+    def _list_id(self, sink_id: str, stored: Stored[SinkRow]) -> UUID | None:
+        """Of the list of a row as it was read, if it has rows of its own; they are rare."""
+        if len(_encode_list(stored.value.listed)) <= LIST_IN_ROW_BYTES:
             return None
-        try:
-            value = self._decode(row, sink_id)
-        except RowCorrupt:
-            # Its long list may have been cleaned away because the row moved on since we read it.
-            again = self._session.one(statement, (sink_id,))
-            if again is None or again.writer == row.writer:
-                raise
-            row, value = again, self._decode(again, sink_id)
-        return Stored(value=value, version=Version.of_row(row))
+        row = self._session.one(statements.READ_SINK, (sink_id,))
+        is_same = row is not None and row.writer == stored.version.writer
+        return row.list_id if row is not None and is_same else None
+
+    def _drop_list(self, sink_id: str, list_id: UUID | None) -> None:
+        """Once, and unheard if it fails: what the row says is decided, and a full repair sweeps."""
+        with suppress(CassieqError):
+            if list_id is None:
+                return
+            self._session.attempt(statements.DROP_SINK_LIST, (sink_id, list_id))
 
     def _store_list(self, sink_id: str, listed: BucketList) -> _ListRef:
         encoded = _encode_list(listed)
