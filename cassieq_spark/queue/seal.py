@@ -79,6 +79,7 @@ def finish(
             now_us=lane.clock.now_us(),
         )
         leases: tuple[Lease, ...] = ()
+        began_s = lane.clock.monotonic()
         if terms is not None:
             sealed, leases = claim(sealed, terms, new_uuid)
         hint_returns(lane, bucket, sealed)
@@ -86,6 +87,7 @@ def finish(
         if outcome.now is None:
             return None
         if isinstance(outcome, Applied):
+            lane.hint_if_late(bucket, began_s)
             return Closed(row=outcome.now, leases=leases)
         row = outcome.now
         lane.stand_back(attempt)
