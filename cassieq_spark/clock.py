@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from cassieq_spark.errors import StoreError
+from cassieq_spark.errors import StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 MEASURE_EVERY_S: Final = 60.0
 """Clocks drift apart by some milliseconds in that time; a re-claim leaves 250 of them (G6)."""
 
 RETRY_AFTER_S: Final = 1.0
-"""After a measurement that nobody answered."""
+"""After a measurement that too few nodes answered."""
+
+UNSURE_EVERY_S: Final = 5.0
+"""After one in which no majority of the nodes agreed."""
 
 JUMP_US: Final = 100_000
 """So far apart, wall and monotonic time did not drift: one was set, or the machine has slept."""
 
-_SAMPLES: Final = 5
+WIDEST_US: Final = 200_000
+"""A node's time is known to within half of this, or not used: two clients that are both wrong by as
+much, one to each side, stay below the 250 ms of a re-claim (G6) [T7]."""
+
+APART_US: Final = 1_000_000
+"""Clocks of nodes that differ by more are no majority, and the log says whose is wrong."""
+
+PATIENCE_S: Final = 10.0
+"""So long the first measurement asks again: machines under load, nodes that are just now away."""
+
+AWAY_AFTER_S: Final = 1.0
+"""If all nodes that answer agree, and are half of all, it waits no longer for the others."""
+
+_ROUNDS: Final = 5
+_PAUSE_S: Final = 0.05
+_STEPPED_US: Final = 10_000
+
+# Time that passed while the machine was suspended counts, too: a lease has run out meanwhile [T13].
+_STEADY: Final[int | None] = (
+    time.CLOCK_MONOTONIC if sys.platform == "darwin" else getattr(time, "CLOCK_BOOTTIME", None)
+)
+COUNTS_SLEEP: Final = _STEADY is not None
+"""Whether `SystemClock.monotonic` goes on while this machine is suspended."""
 
 
 class Clock(Protocol):
@@ -45,12 +71,80 @@ class SystemClock:
         return time.time_ns() // 1000
 
     def monotonic(self) -> float:
-        """See `Clock`."""
-        return time.monotonic()
+        """See `Clock`; goes on while the machine is suspended, where it can."""
+        return time.monotonic() if _STEADY is None else time.clock_gettime(_STEADY)
 
     def wait(self, seconds: float) -> None:
         """See `Clock`."""
         time.sleep(max(0.0, seconds))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a node said its time was, in µs since the epoch.
+
+    Attributes:
+        sent_s, back_s: When it was asked and had answered, by our monotonic clock.
+    """
+
+    node: str
+    sent_s: float
+    back_s: float
+    there_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """One question to all nodes that are asked for their time.
+
+    Attributes:
+        silent: The nodes that did not answer.
+    """
+
+    readings: tuple[Reading, ...]
+    silent: frozenset[str] = frozenset()
+
+
+class Ask(Protocol):
+    """Asks nodes of the local data centre for their time, once and side by side."""
+
+    def __call__(self, stopwatch: Callable[[], float], but: Collection[str]) -> Answers:
+        """Ask all but these.
+
+        Args:
+            stopwatch: Monotonic seconds.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Span:
+    """A node's clock is ahead of our monotonic one by at least and at most so much, in µs."""
+
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, reading: Reading) -> _Span:
+        """It told its time after the question was sent, and before the answer was back."""
+        return cls(
+            least=reading.there_us - reading.back_s * 1e6,
+            most=reading.there_us - reading.sent_s * 1e6,
+        )
+
+    def narrowed(self, other: _Span) -> _Span:
+        """By what another answer of that node says; its clock may have been set meanwhile."""
+        both = _Span(least=max(self.least, other.least), most=min(self.most, other.most))
+        return other if both.least - both.most > _STEPPED_US else both
+
+    @property
+    def middle(self) -> float:
+        """Wrong by half the width at most."""
+        return (self.least + self.most) / 2
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it may be used [T7]."""
+        return self.most - self.least <= WIDEST_US
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,22 +158,34 @@ class _Anchor:
 
 
 class ClusterClock:
-    """The coordinators' clock: measured now and then, carried on by this machine's monotonic one.
+    """The cluster's time: measured now and then, carried on by this machine's monotonic clock.
 
-    Two clients whose own clocks are hours apart agree to within half a round trip. Setting this
-    machine's clock moves nothing: a client that thought itself an hour ahead for a minute would
-    re-claim leases that live (I2). Not monotonic: a measurement may correct it by milliseconds.
-    Thread-safe; only the first measurement is waited for by all.
+    It is the median of several nodes' clocks, so that a node whose clock is wrong moves nothing
+    [T7]; each node's is known from all of its answers, at least as well as from its fastest round
+    trip. Two clients whose own clocks are hours apart agree to within the 250 ms of a re-claim.
+    Setting this machine's clock moves nothing: a client that thought itself an hour ahead for a
+    minute would re-claim leases that live (I2). Not monotonic: a measurement may correct it by
+    milliseconds. Thread-safe; only the first measurement is waited for by all.
     """
 
-    def __init__(self, base: Clock, measure: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        base: Clock,
+        ask: Ask,
+        *,
+        tell: Callable[[Mapping[str, float]], None] | None = None,
+        counts_sleep: bool = COUNTS_SLEEP,
+    ) -> None:
         """Nothing is measured before the first `now_us`.
 
         Args:
-            measure: Asks a coordinator for its time, in µs since the epoch.
+            tell: Is given the nodes whose clocks are more than a second wrong, and by how many.
+            counts_sleep: Whether ``base.monotonic`` goes on while the machine is suspended.
         """
         self._base = base
-        self._measure = measure
+        self._ask = ask
+        self._tell = tell
+        self._counts_sleep = counts_sleep
         self._measuring = threading.Lock()
         self._anchor: _Anchor | None = None
 
@@ -87,7 +193,8 @@ class ClusterClock:
         """Cluster time; first a measurement (five round trips) if the last one is a minute old.
 
         Raises:
-            StoreUnavailable: Nobody answers, and nobody ever did.
+            StoreUnavailable: Too few nodes told their time, or none fast enough to be of use, and
+                there was no measurement before.
         """
         anchor = self._anchor
         if anchor is None or self._is_stale(anchor):
@@ -103,11 +210,12 @@ class ClusterClock:
         self._base.wait(seconds)
 
     def _is_stale(self, anchor: _Anchor) -> bool:
-        now_s = self._base.monotonic()
-        passed_us = (now_s - anchor.monotonic_s) * 1e6
-        # Linux' monotonic clock stands still while a machine sleeps.
-        jumped_us = abs(self._base.now_us() - anchor.wall_us - passed_us)
-        return now_s >= anchor.due_s or jumped_us > JUMP_US
+        return self._base.monotonic() >= anchor.due_s or abs(self._jump_us(anchor)) > JUMP_US
+
+    def _jump_us(self, anchor: _Anchor) -> int:
+        """The wall clock went so much further than the monotonic one since then."""
+        passed_us = (self._base.monotonic() - anchor.monotonic_s) * 1e6
+        return round(self._base.now_us() - anchor.wall_us - passed_us)
 
     def _renewed(self, old: _Anchor | None) -> _Anchor:
         if old is None:
@@ -122,21 +230,65 @@ class ClusterClock:
             self._measuring.release()
 
     def _measured(self, old: _Anchor | None) -> _Anchor:
-        try:
-            samples = [self._sample() for _ in range(_SAMPLES)]
-        except StoreError:
+        """Ask until a majority agrees; a clock that runs already asks once, and is carried on."""
+        began_s = self._base.monotonic()
+        spans: dict[str, _Span] = {}
+        while True:
+            known = self._ask_nodes(spans)
+            offsets = {node: span.middle for node, span in spans.items() if span.is_narrow}
+            agreeing = _agreeing(offsets.values())
+            is_sure = agreeing > known // 2
+            is_half = len(offsets) >= (known + 1) // 2 > 0
+            # Of those who answer, all agree: the others may be down for long.
+            patience_s = AWAY_AFTER_S if is_half and agreeing == len(offsets) else PATIENCE_S
+            if is_sure or old is not None or self._base.monotonic() - began_s >= patience_s:
+                break
+            self._base.wait(_PAUSE_S)
+        if not is_half:
             if old is None:
-                raise
-            return self._anchor_at(old.monotonic_s, old.cluster_us, RETRY_AFTER_S)
-        # The middle of the fastest round trip: its halves can differ by the least.
-        _, middle_s, there_us = min(samples)
-        return self._anchor_at(middle_s, there_us, MEASURE_EVERY_S)
+                raise _unknown(len(offsets), known)
+            return self._carried_on(old)
+        own = None if old is None else old.cluster_us - old.monotonic_s * 1e6
+        chosen = _middle(offsets.values(), own)
+        self._tell_of_the_wrong(offsets, chosen)
+        now_s = self._base.monotonic()
+        return self._anchor_at(
+            now_s, round(chosen + now_s * 1e6), MEASURE_EVERY_S if is_sure else UNSURE_EVERY_S
+        )
 
-    def _sample(self) -> tuple[float, float, int]:
-        sent_s = self._base.monotonic()
-        there_us = self._measure()
-        back_s = self._base.monotonic()
-        return back_s - sent_s, (sent_s + back_s) / 2, there_us
+    def _ask_nodes(self, spans: dict[str, _Span]) -> int:
+        """Narrow what is known of each by some rounds; how many nodes there are to be asked."""
+        silent: frozenset[str] = frozenset()
+        for _ in range(_ROUNDS):
+            answers = self._ask(self._base.monotonic, silent)
+            silent |= answers.silent
+            for reading in answers.readings:
+                span = _Span.of(reading)
+                before = spans.get(reading.node)
+                spans[reading.node] = span if before is None else before.narrowed(span)
+            if not answers.readings:
+                break
+        return len(silent | spans.keys())
+
+    def _carried_on(self, old: _Anchor) -> _Anchor:
+        """Too few answer: our own clock is better than one of theirs, which may be the wrong one.
+
+        One that stood still while the machine slept is put forward by what the wall clock says: who
+        holds a lease must not think that it lives on [T13]. It cannot re-claim another's by that,
+        for it reaches nobody, and measures anew as soon as it does.
+        """
+        slept_us = 0 if self._counts_sleep else self._jump_us(old)
+        slept_us = slept_us if slept_us > JUMP_US else 0
+        return self._anchor_at(old.monotonic_s, old.cluster_us + slept_us, RETRY_AFTER_S)
+
+    def _tell_of_the_wrong(self, offsets: Mapping[str, float], chosen: float) -> None:
+        wrong = {
+            node: (offset - chosen) / 1e6
+            for node, offset in offsets.items()
+            if abs(offset - chosen) > APART_US
+        }
+        if wrong and self._tell is not None:
+            self._tell(wrong)
 
     def _anchor_at(self, monotonic_s: float, cluster_us: int, again_in_s: float) -> _Anchor:
         now_s = self._base.monotonic()
@@ -146,3 +298,28 @@ class ClusterClock:
             monotonic_s=monotonic_s,
             due_s=now_s + again_in_s,
         )
+
+
+def _agreeing(offsets: Iterable[float]) -> int:
+    """How many are of one mind with the one in the middle."""
+    ordered = sorted(offsets)
+    return sum(abs(one - ordered[(len(ordered) - 1) // 2]) <= APART_US for one in ordered)
+
+
+def _middle(offsets: Iterable[float], own: float | None) -> float:
+    """The median. Of two in the middle the one that our clock agrees with; without one the earlier.
+
+    Who is behind endangers what it holds itself: others find its leases run out. Who is ahead finds
+    everybody's run out, delivers what is not due, and moves the time pointer, for good [T7].
+    """
+    ordered = sorted(offsets)
+    lower, upper = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return lower if own is None or abs(lower - own) <= abs(upper - own) else upper
+
+
+def _unknown(told: int, known: int) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"the time of the cluster is unknown: {told} of {known} nodes of this data centre told "
+        f"theirs in {PATIENCE_S:g} s, with round trips below {WIDEST_US // 1_000} ms. Are the "
+        "nodes up, or this machine or the network too slow? Try again"
+    )

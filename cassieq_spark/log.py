@@ -67,6 +67,10 @@ EVENTS: Final[dict[str, Event]] = {
         level=logging.WARNING,
         meaning="Messages were claimed and could not be read: they were given back uncounted.",
     ),
+    "get_ran_out": Event(
+        level=logging.WARNING,
+        meaning="Leases ran out while bodies were read: those messages were not handed out.",
+    ),
     "give_back_failed": Event(
         level=logging.INFO, meaning="Unused reserved buckets are left for readers to close."
     ),
@@ -101,6 +105,10 @@ EVENTS: Final[dict[str, Event]] = {
     "messages_redriven": Event(
         level=logging.INFO,
         meaning="Messages went from a queue to the one that a redrive sent them to.",
+    ),
+    "node_clock_wrong": Event(
+        level=logging.WARNING,
+        meaning="A Cassandra node's clock is more than a second from the others': set it by NTP.",
     ),
     "paxos_variant_v1": Event(
         level=logging.WARNING,

@@ -534,6 +534,147 @@ ABLATIONS: Final = (
         ),
     ),
     Ablation(
+        mark="T7",
+        rule="The time is the median of several nodes': one whose clock is wrong moves nothing.",
+        path="cassieq_spark/clock.py",
+        old="    lower, upper = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]\n",
+        new="    lower, upper = ordered[0], ordered[0]\n",
+        tests=("tests/unit/test_clock.py::test_t7_one_node_whose_clock_is_wrong_moves_nothing",),
+    ),
+    Ablation(
+        mark="T7",
+        rule="Of two nodes that disagree a new client believes the earlier.",
+        path="cassieq_spark/clock.py",
+        old="    return lower if own is None or",
+        new="    return upper if own is None or",
+        tests=(
+            "tests/unit/test_clock.py::test_t7_of_two_that_disagree_for_long_the_earlier_is_believed_at_first",
+        ),
+    ),
+    Ablation(
+        mark="T7",
+        rule="Of two nodes that disagree a running client believes the one like itself.",
+        path="cassieq_spark/clock.py",
+        old="abs(lower - own) <= abs(upper - own) else upper",
+        new="True else upper",
+        tests=(
+            "tests/unit/test_clock.py::test_t7_of_two_that_disagree_a_clock_that_runs_believes_the_one_like_itself",
+        ),
+    ),
+    Ablation(
+        mark="T7",
+        rule="A first measurement waits for a majority of the nodes.",
+        path="cassieq_spark/clock.py",
+        old="            is_sure = agreeing > known // 2\n",
+        new="            is_sure = agreeing > 0\n",
+        tests=("tests/unit/test_clock.py::test_t7_a_first_measurement_waits_for_a_majority",),
+    ),
+    Ablation(
+        mark="T7",
+        rule="Nodes that are fewer than half do not tell the time.",
+        path="cassieq_spark/clock.py",
+        old="        if not is_half:\n",
+        new="        if not offsets:\n",
+        tests=(
+            "tests/unit/test_clock.py::test_t7_a_wrong_node_that_is_the_only_one_to_answer_moves_nothing",
+        ),
+    ),
+    Ablation(
+        mark="T7",
+        rule="A round trip that leaves too much open is not used.",
+        path="cassieq_spark/clock.py",
+        old="        return self.most - self.least <= WIDEST_US\n",
+        new="        return True\n",
+        tests=(
+            "tests/unit/test_clock.py::test_t7_a_first_sample_that_took_seconds_is_not_used",
+            "tests/unit/test_clock.py::test_t7_however_slow_the_answers_two_clients_are_no_further_apart_than_the_margin",
+            "tests/unit/test_clock.py::test_t7_a_later_measurement_that_is_slow_corrects_nothing",
+        ),
+    ),
+    Ablation(
+        mark="T7",
+        rule="A reader that sees the time pointer ahead of now starts some hours back.",
+        path="cassieq_spark/model/pointer.py",
+        old="passed if passed <= now else now - REACH_MINUTES",
+        new="passed",
+        tests=(
+            "tests/node/test_time.py::test_t7_what_comes_back_is_found_though_the_time_pointer_is_an_hour_ahead",
+            "tests/node/test_time.py::test_t7_a_long_poll_hears_of_it_too",
+        ),
+    ),
+    Ablation(
+        mark="T7",
+        rule="A hint below a pointer that is ahead of now is written behind it, too.",
+        path="cassieq_spark/model/pointer.py",
+        old="    return (at,) if at >= passed else (at, passed + 1)\n",
+        new="    return (at,)\n",
+        tests=(
+            "tests/node/test_time.py::test_t7_a_hint_written_below_the_pointer_is_found_when_now_has_reached_it",
+        ),
+    ),
+    Ablation(
+        mark="T7",
+        rule="No hint is written at a minute that is over.",
+        path="cassieq_spark/model/pointer.py",
+        old="    at = max(minute, now)\n",
+        new="    at = minute\n",
+        tests=("tests/unit/test_pointer.py::test_t7_a_hint_is_written_where_it_will_be_found",),
+    ),
+    Ablation(
+        mark="T7",
+        rule="A reader carries what is hinted below a pointer that is ahead over to it.",
+        path="cassieq_spark/queue/survey.py",
+        old="        self._carry_over(survey, hinted, now_us)\n",
+        new="",
+        tests=(
+            "tests/node/test_time.py::test_t7_a_reader_carries_hints_over_to_a_pointer_that_is_ahead",
+        ),
+    ),
+    Ablation(
+        mark="T7",
+        rule="A hint is written again after a CAS that took long.",
+        path="cassieq_spark/queue/lane.py",
+        old="                    self.hint_if_late(bucket, began_s)\n",
+        new="",
+        tests=("tests/node/test_time.py::test_t7_a_change_that_took_minutes_is_hinted_again",),
+    ),
+    Ablation(
+        mark="T7",
+        rule="The hints of a seal are written again if it took long.",
+        path="cassieq_spark/queue/seal.py",
+        old="            lane.hint_if_late(bucket, began_s)\n",
+        new="",
+        tests=("tests/node/test_time.py::test_t7_a_seal_that_took_minutes_is_hinted_again",),
+    ),
+    Ablation(
+        mark="T7",
+        rule="A hint whose write took long is written again.",
+        path="cassieq_spark/store/tables/hints.py",
+        old="            if took_us <= LATE_AFTER_US:\n",
+        new="            if True:\n",
+        tests=("tests/node/test_time.py::test_t7_a_change_that_took_minutes_is_hinted_again",),
+    ),
+    Ablation(
+        mark="T13",
+        rule="The time in which a machine slept while Cassandra is away counts.",
+        path="cassieq_spark/clock.py",
+        old="        slept_us = 0 if self._counts_sleep else self._jump_us(old)\n",
+        new="        slept_us = 0\n",
+        tests=(
+            "tests/unit/test_clock.py::test_t13_time_goes_on_while_the_machine_sleeps_and_cassandra_is_away",
+        ),
+    ),
+    Ablation(
+        mark="T13",
+        rule="Monotonic time goes on while a machine sleeps, where the platform has such a clock.",
+        path="cassieq_spark/clock.py",
+        old='getattr(time, "CLOCK_BOOTTIME", None)\n',
+        new="None\n",
+        tests=(
+            "tests/unit/test_clock.py::test_t13_monotonic_time_counts_what_a_suspended_machine_sleeps",
+        ),
+    ),
+    Ablation(
         mark="P18",
         rule="A claim that is answered after its own end is not handed out.",
         path="cassieq_spark/queue/claim.py",
@@ -559,6 +700,32 @@ ABLATIONS: Final = (
         new="now_us > lease.until_us",
         tests=(
             "tests/unit/test_lease.py::test_a_live_lease_is_nobody_elses_until_the_margin_is_over",
+        ),
+    ),
+    Ablation(
+        mark="T17",
+        rule="A get hands out nothing that ran out while bodies were read.",
+        path="cassieq_spark/queue/get.py",
+        old=(
+            "    ended = [one for one in claimed if one.lease.until_us <= now_us]\n"
+            "    if not ended:\n"
+        ),
+        new=(
+            "    ended = [one for one in claimed if one.lease.until_us <= now_us]\n    if True:\n"
+        ),
+        tests=(
+            "tests/node/test_time.py::test_t17_a_get_hands_out_nothing_that_ran_out_while_bodies_were_read",
+            "tests/node/test_time.py::test_t17_a_look_behind_a_claim_that_slept_hands_out_the_rest",
+        ),
+    ),
+    Ablation(
+        mark="T17",
+        rule="A get that read too slowly claims for longer than a read takes.",
+        path="cassieq_spark/queue/get.py",
+        old="max(wanted.visibility_us, 2 * took_us)",
+        new="wanted.visibility_us",
+        tests=(
+            "tests/node/test_time.py::test_t17_a_get_that_reads_slowly_each_time_claims_for_longer",
         ),
     ),
     Ablation(
@@ -722,9 +889,19 @@ ABLATIONS: Final = (
         mark="R2",
         rule="A producer that slept looks at its bucket before it writes into it.",
         path="cassieq_spark/queue/put.py",
-        old="        if began - block.proven_at <= lane.settings.linger_s:\n",
-        new="        if True:\n",
+        old="        if began - block.proven_at <= min(",
+        new="        if True or began <= min(",
         tests=("tests/node/test_put.py::test_r2_a_producer_that_slept_looks_before_it_writes",),
+    ),
+    Ablation(
+        mark="T12",
+        rule="A producer looks before repair may have dropped its bucket, however long linger is.",
+        path="cassieq_spark/queue/put.py",
+        old="min(lane.settings.linger_s, lane.rest_s / 2)",
+        new="lane.settings.linger_s",
+        tests=(
+            "tests/node/test_time.py::test_t12_a_producer_looks_before_repair_may_have_dropped_its_bucket",
+        ),
     ),
     Ablation(
         mark="R3",

@@ -38,10 +38,13 @@ class EmbeddedCassandra:
         port: The native protocol's. Default: a free one.
         datacenters: Names; the nodes are in them by turns. Default: one, ``datacenter1``.
         settings: Entries of cassandra.yaml that win over the generated ones, e.g. short timeouts.
+        environment: Variables of single nodes' JVMs, by the number of the node, beside those of
+            this process: ``{3: {"LD_PRELOAD": ...}}`` gives the third one another clock.
         start_timeout_s: Most time for a node's boot, and then for the ring to see it.
 
     Raises:
-        OptionInvalid: ``nodes`` is out of range, or they are too few for the data centres.
+        OptionInvalid: ``nodes`` is out of range, or they are too few for the data centres; or
+            ``environment`` names another node.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class EmbeddedCassandra:
         port: int | None = None,
         datacenters: Sequence[str] = (DATACENTER,),
         settings: Mapping[str, object] | None = None,
+        environment: Mapping[int, Mapping[str, str]] | None = None,
         start_timeout_s: float = 180.0,
     ) -> None:
         if not 1 <= nodes <= MAX_NODES:
@@ -69,6 +73,11 @@ class EmbeddedCassandra:
             raise OptionInvalid(
                 f"datacenters={datacenters!r}: {DATACENTER} is the name of an only one. Choose "
                 "other names"
+            )
+        self._environment = dict(environment or {})
+        if not self._environment.keys() <= set(range(1, nodes + 1)):
+            raise OptionInvalid(
+                f"environment of nodes {sorted(self._environment)}: there are nodes 1 to {nodes}"
             )
         self._datacenters = tuple(datacenters)
         self._addresses = tuple(f"127.0.0.{number}" for number in range(1, nodes + 1))
@@ -192,6 +201,7 @@ class EmbeddedCassandra:
                 heap=self._heap,
                 settings=self._settings,
                 datacenter=self._datacenters[index % len(self._datacenters)],
+                environment=self._environment.get(index + 1, {}),
             )
             for index in range(len(self._addresses))
         ]

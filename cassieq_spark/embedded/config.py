@@ -87,6 +87,7 @@ class NodeConfig:
     heap: str
     settings: Mapping[str, object] = field(default_factory=dict)
     datacenter: str = DATACENTER
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def address(self) -> str:
@@ -179,6 +180,11 @@ class NodeConfig:
             "hints_directory": str(self.directory / "hints"),
             "cdc_raw_directory": str(self.directory / "cdc_raw"),
         }
+
+    def in_environment(self, command: list[str]) -> list[str]:
+        """The command with ``self.environment``, for itself alone: not for what supervises it."""
+        variables = [f"{name}={value}" for name, value in self.environment.items()]
+        return ["env", *variables, *command] if variables else command
 
     def jvm_arguments(self, jars: Path) -> list[str]:
         """Everything that follows ``java`` on the command line."""

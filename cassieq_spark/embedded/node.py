@@ -160,7 +160,7 @@ class Node:
         java, jars = self._installation.java, self._installation.jars
         self._process = NodeProcess.launch(
             config,
-            [str(java.executable), *config.jvm_arguments(jars)],
+            config.in_environment([str(java.executable), *config.jvm_arguments(jars)]),
             remove=config.directory if self._installation.is_temporary else None,
         )
         self.is_paused = False

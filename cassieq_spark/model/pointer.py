@@ -13,6 +13,12 @@ HOUR_MINUTES = 60
 PASS_AFTER_US = 30_000_000
 """So far the time pointer stays behind a minute's end: a claimer may write its hint late [P17]."""
 
+LATE_AFTER_US = PASS_AFTER_US // 2
+"""Who took longer over a hint, or over the CAS that it was for, writes it again [T7]."""
+
+REACH_MINUTES = 4 * HOUR_MINUTES
+"""A reader that sees the time pointer ahead of now looks so far back for hints, and so far on."""
+
 HINT_SPARE_S = 2 * 86_400
 """A hint outlives the moment it points at by this long, then its TTL removes it [R13]."""
 
@@ -83,6 +89,25 @@ def slices(first: int, last: int) -> tuple[Slice, ...]:
 def is_passable(minute: int, *, now_us: int) -> bool:
     """Whether the time pointer may pass this minute, if nothing hinted there matters now [P17]."""
     return (minute + 1) * MINUTE_US + PASS_AFTER_US < now_us
+
+
+def first_minute(passed: int, *, created: int, now: int) -> int:
+    """The first minute to look for hints in: where the time pointer is, or where the queue began.
+
+    A pointer that is ahead of now was moved by a client whose clock was ahead. It never goes back
+    (I6), and what came back meanwhile is hinted below it [T7].
+    """
+    return max(created, passed if passed <= now else now - REACH_MINUTES)
+
+
+def hint_minutes(minute: int, *, now: int, passed: int) -> tuple[int, ...]:
+    """Where a hint for this minute is written, so that it is found.
+
+    Never before now: the time pointer may have passed what is over. And below a pointer that is
+    ahead of now it is found while that is so, and behind the pointer when now has reached it [T7].
+    """
+    at = max(minute, now)
+    return (at,) if at >= passed else (at, passed + 1)
 
 
 def hint_ttl_s(until_us: int, *, now_us: int) -> int:

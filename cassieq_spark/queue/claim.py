@@ -106,8 +106,9 @@ class Claimer:
         A row below the repair pointer is a ghost: a statement that was sent twice has landed again
         after the drop, and what was claimed from it was acked long since (G5, ADR 11).
         A claim answered after its own end is given back without counting [P18]. If the time pointer
-        has passed the minute of a hint while its CAS was on the way, the hint is written again at
-        the present minute [P17].
+        has passed the minute of a hint while its CAS was on the way, the hint is written again
+        where the pointer has not been: at the present minute, or behind one that is ahead of it
+        [P17, T7].
         """
         if not claimed:
             return []

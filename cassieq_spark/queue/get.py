@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark import metrics
 from cassieq_spark.entropy import jitter
-from cassieq_spark.errors import CassieqError, DataLoss, RowCorrupt
+from cassieq_spark.errors import CassieqError, DataLoss, RowCorrupt, StoreError, StoreTimeout
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue import settle
 from cassieq_spark.queue.message import Message, read_messages
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 PAUSES_S: Final = (0.03, 0.12, 0.5, 1.6)
 """A long poll looks again after a quarter to all of these; the last one stays. A look at a quiet
 queue is two reads, so an idle consumer stays below five a second, in polls of a second, too."""
+
+_READS: Final = 4
+"""So many times leases may run out while their bodies are read: each is longer than the last read
+took, so the second is enough, unless this machine is suspended again and again."""
 
 _logger = get_logger("queue")
 
@@ -57,19 +63,36 @@ class Getter:
         Raises:
             QueueDeleted: The lane is dead.
             CasAmbiguous: A lease may exist; it runs out by itself.
-            StoreTimeout, StoreUnavailable: What was claimed is given back, or runs out.
+            StoreTimeout, StoreUnavailable: What was claimed is given back, or runs out. Also if
+                leases ran out while their bodies were read, again and again [T17].
         """
         reader = self._take(lane, wanted)
         try:
-            claimed = self._claim(lane, reader, wanted)
-            return _read(lane, claimed) if claimed else []
+            return self._claim_and_read(lane, reader, wanted)
         finally:
             self._idle.append(reader)
 
-    def _claim(self, lane: Lane, reader: Reader, wanted: Wanted) -> list[Claimed]:
+    def _claim_and_read(self, lane: Lane, reader: Reader, wanted: Wanted) -> list[Message]:
+        deadline = lane.clock.monotonic() + wanted.wait_s
+        for _ in range(_READS):
+            claimed = self._claim(lane, reader, wanted, deadline)
+            if not claimed:
+                return []
+            began = lane.clock.monotonic()
+            if messages := read_in_time(lane, claimed):
+                return messages
+            # Others may have it now. If not, it is to be held for longer than a read takes.
+            took_us = int((lane.clock.monotonic() - began) * 1e6)
+            reader.lease_as(wanted.owner, max(wanted.visibility_us, 2 * took_us))
+        raise StoreTimeout(
+            f"{_READS} times in a row the leases of messages of queue {lane.queue!r} ran out while "
+            "their bodies were read; they were given back. Try again, with a longer visibility "
+            "timeout or fewer messages"
+        )
+
+    def _claim(self, lane: Lane, reader: Reader, wanted: Wanted, deadline: float) -> list[Claimed]:
         clock = lane.clock
         now = clock.monotonic()
-        deadline = now + wanted.wait_s
         while True:
             if self._empty_looks and now < deadline:
                 pause_s = pause_after(self._empty_looks)
@@ -105,6 +128,26 @@ def pause_after(empty_looks: int) -> float:
 
 def _look(reader: Reader, wanted: Wanted) -> list[Claimed]:
     return reader.get(wanted.at_most) if reader.may_find() else []
+
+
+def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
+    """Messages whose leases still run when all bodies are read (I2) [T17].
+
+    What ran out is given back uncounted, as nobody has seen it, and if nobody has claimed it again.
+    """
+    messages = _read(lane, claimed)
+    now_us = lane.clock.now_us()
+    ended = [one for one in claimed if one.lease.until_us <= now_us]
+    if not ended:
+        return messages
+    lost = sum(one.lease.runs.count for one in ended)
+    metrics.LEASES_LOST.inc(lost)
+    event(_logger, "get_ran_out", queue=lane.queue, messages=lost)
+    for one in ended:
+        with suppress(StoreError):  # it comes back by itself, one delivery later
+            settle.release(lane, one.bucket, [one.lease.lease_id], is_counted=False)
+    gone = {one.lease.lease_id for one in ended}
+    return [one for one in messages if one.proof is None or one.proof.lease_id not in gone]
 
 
 def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:

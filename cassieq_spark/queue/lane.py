@@ -9,6 +9,7 @@ from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CasContention, QueueDeleted, QueueNotFound, UsageError
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.pointer import LATE_AFTER_US
 from cassieq_spark.store.cas import Applied, Evicted, Refused, Stored
 from cassieq_spark.store.tables.queues import QueueStatus
 
@@ -30,6 +31,10 @@ RACE_DOUBLINGS = 5
 """After a lost race: about the time of a CAS first, then doubled to 64 ms."""
 
 
+LONGEST_REST_S = 10.0
+"""So long at most a finished bucket rests before it is dropped: producers that slept look [R2]."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lane:
     """One sequence of ids. Thread-safe as its store is."""
@@ -49,6 +54,11 @@ class Lane:
     def bucket_size(self) -> int:
         """Ids per bucket."""
         return self.settings.bucket_size
+
+    @property
+    def rest_s(self) -> float:
+        """So long repair leaves a finished bucket's row alone [R2]."""
+        return min(LONGEST_REST_S, self.settings.repair_timeout_s)
 
     @property
     def max_deliveries(self) -> int | None:
@@ -92,6 +102,7 @@ class Lane:
             CasAmbiguous: See `store.cas`.
         """
         row = known or self.store.buckets.read(self.lane_id, bucket)
+        began_s = self.clock.monotonic()
         for attempt in range(MAX_LOST_RACES):
             if row is None:
                 return None
@@ -100,11 +111,21 @@ class Lane:
                 return row
             match self.store.buckets.update(self.lane_id, bucket, row, new):
                 case Applied(now=now):
+                    self.hint_if_late(bucket, began_s)
                     return now
                 case Refused(now=now) | Evicted(now=now):
                     row = now
                     self.stand_back(attempt)
         raise self.contended(f"bucket {bucket}")
+
+    def hint_if_late(self, bucket: BucketNo, began_s: float) -> None:
+        """Hint once more after a CAS that took long, or that this process slept over.
+
+        The time pointer may have passed the minutes of the hints that came before it [T7].
+        """
+        if (self.clock.monotonic() - began_s) * 1e6 > LATE_AFTER_US:
+            now_us = self.clock.now_us()
+            self.store.hints.write(self.lane_id, [(bucket, now_us)], now_us=now_us)
 
     def stand_back(self, attempt: int) -> None:
         """Wait a random moment after a lost race, longer each time [P28]."""

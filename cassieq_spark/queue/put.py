@@ -84,7 +84,7 @@ class Producer:
 
         One write a row, then for each bucket one read of its row and one of the repair pointer. An
         LWT where a fresh bucket is begun; two reads more where the last put was longer than
-        ``linger`` ago [R2].
+        ``linger`` ago, or than half the time for which repair leaves a bucket alone [R2, T12].
 
         Returns:
             Where each of ``rows`` is, in their order.
@@ -148,7 +148,9 @@ class Producer:
         if block is None:
             return
         began = lane.clock.monotonic()
-        if began - block.proven_at <= lane.settings.linger_s:
+        # A bucket that was closed since then rests before it is dropped: within half of that, the
+        # write and its proof come in time, however long ``linger`` is [T12].
+        if began - block.proven_at <= min(lane.settings.linger_s, lane.rest_s / 2):
             return
         row = lane.store.buckets.read_many(lane.lane_id, [block.bucket])[block.bucket]
         if row is None and not lane.is_dropped(block.bucket):

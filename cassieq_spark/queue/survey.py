@@ -15,7 +15,15 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, Bucket, Status
 from cassieq_spark.model.ids import BucketNo, bucket_of
 from cassieq_spark.model.lease import claimable, is_dying
-from cassieq_spark.model.pointer import Pointer, Pointers, is_passable, minute_of
+from cassieq_spark.model.pointer import (
+    MINUTE_US,
+    REACH_MINUTES,
+    Pointer,
+    Pointers,
+    first_minute,
+    is_passable,
+    minute_of,
+)
 from cassieq_spark.queue import roll
 from cassieq_spark.queue.room import mean_bytes
 
@@ -84,6 +92,7 @@ class Surveyor:
         self._corrupt: set[BucketNo] = set()
         self._finished: set[BucketNo] = set()
         self._jumps: dict[BucketNo, tuple[BucketNo, float]] = {}
+        self._carried: set[tuple[int, BucketNo]] = set()
 
     def look(
         self, want: int, *, below_id: int | None = None, want_bytes: float | None = None
@@ -135,10 +144,9 @@ class Surveyor:
         is hinted in a drained bucket never does.
         """
         lane = self._lane
-        now_us = lane.clock.now_us()
-        first = max(survey.pointers.time, minute_of(lane.created_us))
+        now = minute_of(lane.clock.now_us())
         monoton = lane.store.monotons.read(lane.lane_id)
-        hints = lane.store.hints.read(lane.lane_id, first, minute_of(now_us))
+        hints = lane.store.hints.read(lane.lane_id, self._first_minute(survey, now), now)
         return (
             monoton is None
             or monoton.value.next_id != survey.monoton.next_id
@@ -158,7 +166,7 @@ class Surveyor:
         """What ran out or fell due, wherever the reader pointer is."""
         lane = self._lane
         now_us = lane.clock.now_us()
-        first = max(survey.pointers.time, minute_of(lane.created_us))
+        first = self._first_minute(survey, minute_of(now_us))
         hints = lane.store.hints.read(lane.lane_id, first, minute_of(now_us))
         hinted = {bucket for _, bucket in hints if bucket >= survey.pointers.repair}
         reader = survey.pointers.reader
@@ -173,6 +181,31 @@ class Surveyor:
             if row is not None:
                 self._consider(survey, bucket, row, now_us, below_id)
         self._pass_time(survey, hints, rows, first, now_us)
+        self._carry_over(survey, hinted, now_us)
+
+    def _first_minute(self, survey: Survey, now: int) -> int:
+        created = minute_of(self._lane.created_us)
+        return first_minute(survey.pointers.time, created=created, now=now)
+
+    def _carry_over(self, survey: Survey, hinted: set[BucketNo], now_us: int) -> None:
+        """Hint what is hinted below a pointer that is ahead of now behind it, too, once each.
+
+        Who wrote those hints may not have seen how far the pointer is, and when now has reached it,
+        nobody looks there any more [T7].
+        """
+        lane, now, passed = self._lane, minute_of(now_us), survey.pointers.time
+        if passed <= now:
+            self._carried.clear()
+            return
+        last = min(passed - 1, now + REACH_MINUTES)
+        later = lane.store.hints.read(lane.lane_id, now + 1, last)
+        buckets = hinted | {bucket for _, bucket in later if bucket >= survey.pointers.repair}
+        fresh = {(passed, bucket) for bucket in buckets - self._finished} - self._carried
+        behind_us = (passed + 1) * MINUTE_US
+        lane.store.hints.write(
+            lane.lane_id, [(bucket, behind_us) for _, bucket in fresh], now_us=now_us
+        )
+        self._carried |= fresh
 
     def _pass_time(
         self,

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
 WINDOW: Final = 256
-LONGEST_REST_S: Final = 10.0
 
 _logger = get_logger("repair")
 
@@ -53,7 +52,7 @@ def drop(lane: Lane) -> int:
 
 def rest_us(lane: Lane) -> int:
     """So long a finished row is left alone [R2]."""
-    return int(min(LONGEST_REST_S, lane.settings.repair_timeout_s) * 1e6)
+    return int(lane.rest_s * 1e6)
 
 
 def free(lane: Lane, finished: Iterable[BucketNo]) -> int:

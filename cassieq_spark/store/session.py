@@ -23,6 +23,7 @@ from cassieq_spark.errors import (
     UsageError,
 )
 from cassieq_spark.store import driver, tls, unconnected
+from cassieq_spark.store.node_clocks import NodeClocks, warn_of
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.store.translate import DRIVER_ERRORS, translate
 
@@ -70,7 +71,8 @@ class CqlSession:
 
     Attributes:
         client_id: Whose tags a CAS of this session carries (G2); fresh with each session.
-        clock: The cluster's time, measured against the coordinator (G6).
+        node_clocks: Asks the nodes for their time.
+        clock: The cluster's time, measured by them (G6).
         counts: Statements sent, by name.
         patience_s: So much longer than `DEADLINE_S` a statement is sent again (`store.shared`).
     """
@@ -114,7 +116,8 @@ class CqlSession:
         self._session.use_client_timestamp = False
         self.datacenter = self._check_datacenter()
         self._pool = ThreadPoolExecutor(_WIDTH, thread_name_prefix="cassieq-store")
-        self.clock = ClusterClock(SystemClock(), self._coordinator_us)
+        self.node_clocks = NodeClocks(self._session, self.datacenter, self._check_open)
+        self.clock = ClusterClock(SystemClock(), self.node_clocks, tell=warn_of)
 
     def run(self, statement: Statement, params: Sequence[Any] = ()) -> list[Any]:
         """Run a read or an idempotent write, again if it was not answered, until the deadline.
@@ -290,13 +293,6 @@ class CqlSession:
         if self.interceptor is None:
             return proceed()
         return self.interceptor.around(statement, params, proceed)
-
-    def _coordinator_us(self) -> int:
-        # now() is evaluated by the coordinator; a timeuuid carries 100 ns steps.
-        row = self.raw_one("SELECT now() AS now FROM system.local")
-        if row is None:
-            raise StoreUnavailable("system.local is empty: the node is not up. Try again")
-        return int((row.now.time - 0x01B21DD213814000) // 10)
 
     def _check_datacenter(self) -> str:
         known = sorted(self.nodes())

@@ -43,7 +43,7 @@ class Store:
         self.messages = Messages(session)
         self.overlays = Overlays(session)
         self.pointers = PointerTable(session)
-        self.hints = Hints(session)
+        self.hints = Hints(session, self.pointers, lambda: self.clock)
         self.heartbeats = Heartbeats(session)
         self.leaders = Leaders(session, sender)
 

@@ -69,7 +69,8 @@ def test_p17_a_hint_that_the_time_pointer_has_passed_is_written_again(door: Door
     before = door.session.counts["write_hint"]
     (claimed,) = door.reader().get(1)
     assert bucket == claimed.bucket
-    assert before + 2 == door.session.counts["write_hint"]
+    # Where it is found as long as the pointer is ahead of now, and where it will be then [T7].
+    assert before + 3 == door.session.counts["write_hint"]
 
 
 @pytest.mark.invariant("I10")

@@ -15,6 +15,7 @@ from cassieq_spark.entropy import generator
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.statements import Kind, every_statement
 from cassieq_spark.testing.faults import Fault, FaultyStore
+from tests.storm.node_clock import NodeClock, measure_often
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,11 @@ _LOSSES: Final = (Fault.TIMEOUT_BEFORE, Fault.TIMEOUT_AFTER, Fault.LATE)
 
 
 class Dials:
-    """A file of two numbers that all who opened it see at once."""
+    """A file of two numbers that all who opened it see at once.
+
+    Attributes:
+        node_clock: Whose clock is wrong, of the nodes.
+    """
 
     def __init__(self, path: str | Path) -> None:
         """Both at zero where the file is new."""
@@ -45,6 +50,7 @@ class Dials:
                 file.write(_VALUES.pack(0.0, 0.0))
                 file.flush()
             self._values = mmap.mmap(file.fileno(), _VALUES.size)
+        self.node_clock = NodeClock(Path(f"{path}.node"))
 
     @property
     def ahead_s(self) -> float:
@@ -120,10 +126,11 @@ def install(
     """
     dials = Dials(path)
     connect = CqlSession.__init__
+    measure_often()
 
     def connect_with_dials(self: CqlSession, options: ConnectionOptions) -> None:
         connect(self, options)
-        self.clock = ClusterClock(WrongClock(dials), self._coordinator_us)
+        self.clock = ClusterClock(WrongClock(dials), dials.node_clock.falsified(self.node_clocks))
         if loses:
             self.interceptor = LosingStore(dials, seed, record)
 

@@ -75,6 +75,9 @@ class Faults:
 
     def _to_nodes(self, fault: Fault, clock: SystemClock) -> None:
         nodes = [self._ring.nodes[number] for number in fault.targets]
+        if fault.kind is Kind.NODE_CLOCK:
+            self._set_node_clock(nodes[0].address, fault, clock)
+            return
         for node in nodes:
             if fault.kind is Kind.KILL:
                 node.kill()
@@ -86,6 +89,13 @@ class Faults:
                 node.start()
             else:
                 node.resume()
+
+    def _set_node_clock(self, address: str, fault: Fault, clock: SystemClock) -> None:
+        for dials in self._dials.values():
+            dials.node_clock.set(address, fault.value)
+        clock.wait(fault.for_s)
+        for dials in self._dials.values():
+            dials.node_clock.put_right()
 
     def _turn(self, fault: Fault, clock: SystemClock) -> None:
         dials = self._dials[fault.lane]

@@ -31,9 +31,15 @@ class Kind(StrEnum):
     SET_CLOCK = "set_clock"
     """Its wall clock is ``value`` seconds wrong for so long."""
 
+    NODE_CLOCK = "node_clock"
+    """All are told by that node that it is ``value`` seconds later than it is, for so long."""
+
     LOSE_ANSWERS = "lose_answers"
     """``value`` of its CAS are not answered for so long: lost, unheard, or applied later."""
 
+
+_TO_NODES: Final = (Kind.KILL, Kind.PAUSE, Kind.PAUSE, Kind.NODE_CLOCK)
+_NODE_CLOCKS_S: Final = (-3_600.0, -60.0, -3.0, 3.0, 60.0, 3_600.0)
 
 NODES: Final = "nodes"
 DRIVER: Final = "driver"
@@ -117,7 +123,8 @@ def draw(seed: int, seconds: float, cast: Cast) -> Schedule:
     """The storm of this seed.
 
     At most one node is down or paused at a time, but for moments in which two are paused: then
-    there is no quorum. Every storm kills a node and pauses one.
+    there is no quorum. Every storm kills a node and pauses one, and has one whose clock is wrong
+    while the others are there.
     """
     rng = generator(seed)
     faults = [*_of_nodes(rng, seconds, cast)]
@@ -137,17 +144,23 @@ def draw(seed: int, seconds: float, cast: Cast) -> Schedule:
 
 
 def _of_nodes(rng: random.Random, seconds: float, cast: Cast) -> Iterator[Fault]:
-    """One after the other; the first two are a kill and a pause."""
-    first = [Kind.KILL, Kind.PAUSE]
+    """One after the other; the first three are a kill, a pause and a wrong clock."""
+    first = [Kind.KILL, Kind.PAUSE, Kind.NODE_CLOCK]
     rng.shuffle(first)
     at_s = CALM_BEFORE_S + rng.uniform(0.0, 3.0)
     while at_s < seconds or first:
-        kind = first.pop() if first else rng.choice((Kind.KILL, Kind.PAUSE, Kind.PAUSE))
+        kind = first.pop() if first else rng.choice(_TO_NODES)
         how_many = 2 if kind is Kind.PAUSE and not first and rng.random() < 0.4 else 1
         targets = tuple(sorted(rng.sample(range(cast.nodes), how_many)))
         for_s = rng.uniform(0.5, 3.0) if how_many > 1 or kind is Kind.KILL else rng.uniform(1, 6)
+        ahead_s = rng.choice(_NODE_CLOCKS_S) if kind is Kind.NODE_CLOCK else 0.0
         yield Fault(
-            at_s=round(at_s, 2), lane=NODES, kind=kind, for_s=round(for_s, 2), targets=targets
+            at_s=round(at_s, 2),
+            lane=NODES,
+            kind=kind,
+            for_s=round(for_s, 2),
+            targets=targets,
+            value=ahead_s,
         )
         at_s += for_s + (BOOT_S if kind is Kind.KILL else 0.0) + rng.uniform(0.5, 4.0)
 

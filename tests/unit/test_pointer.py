@@ -13,6 +13,7 @@ from cassieq_spark.model.pointer import (
     HINT_SPARE_S,
     MINUTE_US,
     PASS_AFTER_US,
+    REACH_MINUTES,
     Pointers,
     Slice,
 )
@@ -45,6 +46,30 @@ def test_p17_a_minute_is_passed_only_when_late_hints_had_their_time() -> None:
     end = (MINUTE + 1) * MINUTE_US
     assert not rules.is_passable(MINUTE, now_us=end + PASS_AFTER_US)
     assert rules.is_passable(MINUTE, now_us=end + PASS_AFTER_US + 1)
+
+
+NOWS = st.integers(MINUTE - 400, MINUTE + 400)
+
+
+@given(minute=NOWS, now=NOWS, passed=NOWS)
+@pytest.mark.invariant("I10")
+def test_t7_a_hint_is_written_where_it_will_be_found(minute: int, now: int, passed: int) -> None:
+    """By who looks when it is due, and by who looks only when now has reached the pointer."""
+    written = rules.hint_minutes(minute, now=now, passed=passed)
+
+    due = max(minute, now)
+    sought_from = rules.first_minute(passed, created=0, now=due)
+    assert any(sought_from <= one <= due for one in written)
+    later = max(due, passed + 1)
+    assert any(passed <= one <= later for one in written)
+    assert 1 == len(written) or passed > now
+
+
+@given(now=NOWS, passed=NOWS)
+@pytest.mark.invariant("I9")
+def test_t7_a_pointer_that_is_not_ahead_is_where_a_look_begins(now: int, passed: int) -> None:
+    first = rules.first_minute(passed, created=MINUTE - 200, now=now)
+    assert first == max(MINUTE - 200, passed if passed <= now else now - REACH_MINUTES)
 
 
 def test_r13_a_hint_outlives_what_it_points_at_by_days_and_then_ends() -> None:

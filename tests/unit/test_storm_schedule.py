@@ -30,11 +30,11 @@ def test_seeds_draw_different_storms() -> None:
 
 
 @given(SEEDS, SECONDS)
-def test_every_storm_kills_a_node_and_pauses_one_and_never_hurts_two_groups_at_once(
+def test_every_storm_kills_pauses_and_misleads_a_node_and_never_hurts_two_groups_at_once(
     seed: int, seconds: float
 ) -> None:
     faults = [fault for fault in draw(seed, seconds, Cast()).faults if fault.lane == NODES]
-    assert {Kind.KILL, Kind.PAUSE} == {fault.kind for fault in faults}
+    assert {Kind.KILL, Kind.PAUSE, Kind.NODE_CLOCK} == {fault.kind for fault in faults}
     for before, after in pairwise(faults):
         boot_s = BOOT_S if before.kind is Kind.KILL else 0.0
         assert after.at_s >= before.at_s + before.for_s + boot_s
@@ -42,6 +42,7 @@ def test_every_storm_kills_a_node_and_pauses_one_and_never_hurts_two_groups_at_o
         assert 1 <= len(set(fault.targets)) == len(fault.targets) <= 2
         assert len(fault.targets) == 1 or fault.kind is Kind.PAUSE
         assert len(fault.targets) == 1 or fault.for_s <= 3.0
+        assert bool(fault.value) == (fault.kind is Kind.NODE_CLOCK)
 
 
 @given(SEEDS, SECONDS)

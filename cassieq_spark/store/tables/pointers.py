@@ -18,17 +18,23 @@ class PointerTable:
 
     def __init__(self, session: CqlSession) -> None:
         self._session = session
+        self._times: dict[LaneId, int] = {}
 
     def read(self, lane: LaneId) -> Pointers:
         """All pointers of a lane, one quorum read; absent = 0."""
         values = {
             row.kind: row.value or 0 for row in self._session.run(statements.READ_POINTERS, (lane,))
         }
+        time = self._times[lane] = values.get(Pointer.TIME.value, 0)
         return Pointers(
             reader=BucketNo(values.get(Pointer.READER.value, 0)),
             repair=BucketNo(values.get(Pointer.REPAIR.value, 0)),
-            time=values.get(Pointer.TIME.value, 0),
+            time=time,
         )
+
+    def time_seen(self, lane: LaneId) -> int:
+        """The time pointer as this client last read it, for whatever reason; it may be further."""
+        return self._times.get(lane, 0)
 
     def advance(self, lane: LaneId, pointer: Pointer, value: int) -> None:
         """Move a pointer up; a value below the present one changes nothing.

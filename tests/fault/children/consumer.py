@@ -45,7 +45,7 @@ def main(
     """
     client = cassieq.connect(contact_points, keyspace=keyspace)
     session = client._session
-    session.clock = ClusterClock(AheadClock(clock_ahead_s), session._coordinator_us)
+    session.clock = ClusterClock(AheadClock(clock_ahead_s), session.node_clocks)
     client._store.clock = session.clock
     opened = client.queue(queue)
     rng = generator(seed)

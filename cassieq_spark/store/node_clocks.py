@@ -1,0 +1,96 @@
+"""What the nodes of the local data centre say their time is (G6) [T7]."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
+
+from cassieq_spark.clock import Answers, Reading
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.store.translate import DRIVER_ERRORS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from cassandra.cluster import Session
+    from cassandra.pool import Host
+
+MOST_NODES: Final = 5
+"""Of a larger data centre: two of them may be wrong."""
+
+ANSWERS_WITHIN_S: Final = 1.0
+"""A node that takes longer is counted as silent; a stopped one holds a measurement up by this."""
+
+# Unlike now(), it goes back when the node's clock is set back: timeuuids of a node only ascend, and
+# would stand still until the wrong time has come.
+_ASK: Final = "SELECT currentTimestamp() AS now FROM system.local"
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_HALF_A_STEP_US: Final = 500
+"""Nodes tell whole milliseconds."""
+
+_logger = get_logger("store")
+
+
+class NodeClocks:
+    """Asks nodes for their time, each itself; an `Ask`.
+
+    Always the same ones, while they are up: so clients agree even where nodes do not.
+    """
+
+    def __init__(self, session: Session, datacenter: str, check_open: Callable[[], None]) -> None:
+        self._session = session
+        self._datacenter = datacenter
+        self._check_open = check_open
+
+    def __call__(self, stopwatch: Callable[[], float], but: Collection[str]) -> Answers:
+        """See `Ask`.
+
+        Raises:
+            UsageError: The client is closed.
+        """
+        self._check_open()
+        answered: SimpleQueue[Reading | str] = SimpleQueue()
+
+        def ask(host: Host) -> None:
+            node = str(host.address)
+            sent_s = stopwatch()
+
+            # In the driver's own thread: this one may wait long for its turn on a busy machine.
+            def note(rows: list[Any]) -> None:
+                back_s = stopwatch()
+                there_us = _us_of(rows[0].now) + _HALF_A_STEP_US
+                answered.put(Reading(node=node, sent_s=sent_s, back_s=back_s, there_us=there_us))
+
+            try:
+                future = self._session.execute_async(_ASK, host=host, timeout=ANSWERS_WITHIN_S)
+            except DRIVER_ERRORS:
+                answered.put(node)
+                return
+            future.add_callbacks(note, lambda _: answered.put(node))
+
+        hosts = [host for host in self._hosts() if host.address not in but]
+        for host in hosts:
+            ask(host)
+        told = [answered.get() for _ in hosts]
+        return Answers(
+            readings=tuple(one for one in told if isinstance(one, Reading)),
+            silent=frozenset(one for one in told if isinstance(one, str)),
+        )
+
+    def _hosts(self) -> list[Host]:
+        known = self._session.cluster.metadata.all_hosts()
+        local = [host for host in known if host.datacenter == self._datacenter]
+        local.sort(key=lambda host: (host.is_up is False, str(host.host_id)))
+        return local[:MOST_NODES]
+
+
+def warn_of(wrong: Mapping[str, float]) -> None:
+    """Say which nodes' clocks are wrong: an operator has to set them."""
+    for node, ahead_s in wrong.items():
+        event(_logger, "node_clock_wrong", node=node, ahead_s=round(ahead_s, 3))
+
+
+def _us_of(time: datetime) -> int:
+    return (time.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)

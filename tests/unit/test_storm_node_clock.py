@@ -1,0 +1,37 @@
+"""A storm's node whose clock is wrong: one, for all who opened the dial, until it is put right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cassieq_spark.clock import Answers, Reading
+from tests.storm.node_clock import NodeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+
+
+def ask(stopwatch: Callable[[], float], but: Collection[str]) -> Answers:
+    nodes = [node for node in ("127.0.0.1", "127.0.0.11") if node not in but]
+    sent_s = stopwatch()
+    return Answers(
+        readings=tuple(
+            Reading(node=node, sent_s=sent_s, back_s=sent_s, there_us=10_000_000) for node in nodes
+        ),
+        silent=frozenset({"127.0.0.3"}),
+    )
+
+
+def test_the_node_that_is_named_tells_another_time_to_all(tmp_path: Path) -> None:
+    dial, same = NodeClock(tmp_path / "one"), NodeClock(tmp_path / "one")
+    told = same.falsified(ask)
+
+    dial.set("127.0.0.1", -2.5)
+    wrong = told(lambda: 0.0, ())
+    dial.put_right()
+    right = told(lambda: 0.0, ())
+
+    assert [7_500_000, 10_000_000] == [one.there_us for one in wrong.readings]
+    assert frozenset({"127.0.0.3"}) == wrong.silent
+    assert ask(lambda: 0.0, ()) == right
