@@ -54,10 +54,12 @@ class RepairReport:
 
     Attributes:
         deletions_finished: Names of queues whose deletion somebody had left half-way.
+        swept_lanes: Deleted queues in which something had landed late.
     """
 
     queues: list[QueueRepair] = field(default_factory=list)
     deletions_finished: list[str] = field(default_factory=list)
+    swept_lanes: int = 0
 
     @property
     def problems(self) -> list[str]:

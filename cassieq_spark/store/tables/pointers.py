@@ -28,6 +28,8 @@ class PointerTable:
             reader=BucketNo(values.get(Pointer.READER.value, 0)),
             repair=BucketNo(values.get(Pointer.REPAIR.value, 0)),
             time=values.get(Pointer.TIME.value, 0),
+            dropped=BucketNo(values.get(Pointer.DROPPED.value, 0)),
+            end=BucketNo(values.get(Pointer.END.value, 0)),
         )
 
     def advance(self, lane: LaneId, pointer: Pointer, value: int) -> None:
