@@ -18,7 +18,7 @@ from cassieq_spark.options import (
 )
 from cassieq_spark.queue import life, look, transaction
 from cassieq_spark.queue.handle import Queue, Work
-from cassieq_spark.queue.lane import lane_of, lanes_of, open_lane
+from cassieq_spark.queue.lane import every_row, lane_of, lanes_of, open_lane
 from cassieq_spark.queue.message import Message
 from cassieq_spark.repair.dry_run import foresee
 from cassieq_spark.repair.heal import heal
@@ -202,7 +202,7 @@ class Client:
                 home_datacenter=row.home_datacenter,
                 created_us=row.created_us,
             )
-            for row in self._store.queues.find_all()
+            for row in every_row(self._store)
             if row.status is QueueStatus.ACTIVE
         ]
 

@@ -32,6 +32,8 @@ class Pointer(StrEnum):
     READER = "reader"
     REPAIR = "repair"
     TIME = "time"
+    DROPPED = "dropped"
+    END = "end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +44,15 @@ class Pointers:
         reader: No bucket below it holds anything that only a look-ahead would find.
         repair: The low-water mark L: every bucket below is dropped; L <= reader (G5).
         time: No minute below it has a hint that still matters.
+        dropped: Of a deleted lane: nothing is left of the buckets below it [T15].
+        end: Of a deleted lane: the first bucket of which nobody was given an id [T15].
     """
 
     reader: BucketNo = FIRST_BUCKET
     repair: BucketNo = FIRST_BUCKET
     time: int = 0
+    dropped: BucketNo = FIRST_BUCKET
+    end: BucketNo = FIRST_BUCKET
 
     @property
     def is_deleted(self) -> bool:

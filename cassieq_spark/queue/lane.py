@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cassieq_spark.entropy import jitter
@@ -215,7 +215,24 @@ def find_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
         and not _has_ended(store, found.value)
     ):
         return found
-    return store.queues.read(name)
+    return read_row(store, name)
+
+
+def read_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
+    """The row that all data centres have decided, as it is to be taken.
+
+    One that is active over a dead lane counts as deleting: a copy of its INSERT has landed after
+    its queue was deleted [T14]. Whoever finishes its deletion removes it.
+    """
+    found = store.queues.read(name)
+    if found is not None and _is_born_again(store, found.value):
+        return replace(found, value=replace(found.value, status=QueueStatus.DELETING))
+    return found
+
+
+def _is_born_again(store: Store, row: QueueRow) -> bool:
+    """A deletion changes the status before it raises L: what is active over that is a ghost."""
+    return row.status is QueueStatus.ACTIVE and at_home(store, row) and _has_ended(store, row)
 
 
 def _has_ended(store: Store, row: QueueRow) -> bool:
@@ -247,24 +264,27 @@ def lanes_of(store: Store, names: list[QueueName] | None) -> list[Lane]:
     """
     if names is not None:
         return [open_lane(store, name) for name in names]
-
-    def as_it_is(row: QueueRow) -> QueueRow | None:
-        if not _has_ended(store, row):
-            return row
-        now = store.queues.read(row.name)
-        return None if now is None else now.value
-
-    found = store.session.map(as_it_is, rows_at_home(store, QueueStatus.ACTIVE))
-    return [
-        lane_of(store, row)
-        for row in found
-        if row is not None and row.status is QueueStatus.ACTIVE and at_home(store, row)
-    ]
+    return [lane_of(store, row) for row in rows_at_home(store, QueueStatus.ACTIVE)]
 
 
 def rows_at_home(store: Store, status: QueueStatus) -> list[QueueRow]:
     """All of that status that live in this client's data centre, as its quorum knows them."""
-    return [row for row in store.queues.find_all() if row.status is status and at_home(store, row)]
+    return [row for row in every_row(store) if row.status is status and at_home(store, row)]
+
+
+def every_row(store: Store) -> list[QueueRow]:
+    """Every queue that a quorum of this data centre knows, by name, as it is to be taken.
+
+    One pointer read for each that lives here: its row may be of before, or born again [T14].
+    """
+
+    def as_it_is(row: QueueRow) -> QueueRow | None:
+        if not _is_born_again(store, row):
+            return row
+        now = read_row(store, row.name)
+        return None if now is None else now.value
+
+    return [row for row in store.session.map(as_it_is, store.queues.find_all()) if row is not None]
 
 
 def at_home(store: Store, row: QueueRow) -> bool:

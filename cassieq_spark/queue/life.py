@@ -2,13 +2,15 @@
 
     delete:  status = deleting  ->  L = 2^62  ->  no monoton row  ->  no data  ->  no queue row
 
-Who finds a queue half-way deleted carries on from the first of these steps: all are idempotent.
+Who finds a queue half-way deleted carries on where the other has stopped: all steps are idempotent.
+A row that is active over a lane with L = 2^62 is half-way deleted, too [T14].
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
@@ -21,6 +23,7 @@ from cassieq_spark.errors import (
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import FINISHED, Bucket, Status
+from cassieq_spark.model.ending import Close, Drop, Over, Raise, next_step
 from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.options import QueueSettings, queue_name
@@ -31,13 +34,16 @@ from cassieq_spark.queue.lane import (
     at_home,
     check_home,
     live_buckets,
+    read_row,
     windows,
 )
 from cassieq_spark.store.cas import Applied, Stored
-from cassieq_spark.store.tables.monotons import Monoton
+from cassieq_spark.store.tables.monotons import CLOSED, Monoton
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from cassieq_spark.store.store import Store
 
 WINDOW: Final = 256
@@ -59,12 +65,12 @@ def create(store: Store, name: QueueName, settings: QueueSettings) -> QueueRow:
     """
     check_dead_letter_queue(store, name, settings)
     for _ in range(MAX_LOST_RACES):
-        found = store.queues.read(name)
+        found = read_row(store, name)
         if found is not None:
             check_home(store, found.value)
-        if found is not None and found.value.status is QueueStatus.DELETING:
-            finish_deletion(store, found)
-            found = None
+            if not _is_usable(store, found.value):
+                finish_deletion(store, found)
+                found = None
         if found is None:
             found = _insert(store, name, settings)
         if found is not None and found.value.status is QueueStatus.ACTIVE:
@@ -83,7 +89,7 @@ def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
         UsageError: It, or its dead-letter queue, lives in another data centre.
     """
     for _ in range(MAX_LOST_RACES):
-        found = store.queues.read(name)
+        found = read_row(store, name)
         if found is None or found.value.status is not QueueStatus.ACTIVE:
             raise missing(store, name)
         check_home(store, found.value)
@@ -122,7 +128,7 @@ def delete(store: Store, name: QueueName, lane: LaneId | None = None) -> None:
     """
     is_ending = False
     for _ in range(MAX_LOST_RACES):
-        found = store.queues.read(name)
+        found = read_row(store, name)
         if found is None or (lane is not None and lane not in found.value.lanes):
             if is_ending:
                 return  # somebody else has carried it to its end
@@ -146,16 +152,7 @@ def finish_deletion(store: Store, found: Stored[QueueRow]) -> None:
     row = found.value
     check_home(store, row)
     for lane in row.lanes:
-        before = store.pointers.read(lane)
-        store.pointers.advance(lane, Pointer.REPAIR, DELETED)
-        monoton = store.monotons.read(lane)
-        if monoton is not None:
-            # Data before the monoton row: without it nobody knows any more how far the data goes.
-            # What is reserved meanwhile is never acknowledged: L is above it.
-            end = -(-monoton.value.next_id // row.settings.bucket_size)
-            low = 0 if before.is_deleted else before.repair
-            _drop(store, lane, BucketNo(low), BucketNo(end))
-        store.monotons.delete(lane)
+        _end_lane(store, lane, row.settings.bucket_size)
     store.queues.delete(found)
     event(_logger, "queue_deleted", queue=row.name)
 
@@ -219,7 +216,7 @@ def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettin
                 queue=name,
                 differences=("dead_letter_queue",),
             )
-        found = store.queues.read(queue_name(target))
+        found = read_row(store, queue_name(target))
         if found is None or found.value.status is not QueueStatus.ACTIVE:
             raise QueueNotFound(
                 f"the dead-letter queue {target!r} of {name!r} is not there. Create it first"
@@ -244,11 +241,19 @@ def _undo_if_a_cycle(store: Store, altered: Stored[QueueRow], before: QueueSetti
         raise
 
 
+def _is_usable(store: Store, row: QueueRow) -> bool:
+    """Whether ids may come of its lane; a queue without a monoton row counts as deleted [P13]."""
+    return row.status is QueueStatus.ACTIVE and store.monotons.read(row.lanes[0]) is not None
+
+
 def _insert(store: Store, name: QueueName, settings: QueueSettings) -> Stored[QueueRow] | None:
-    """The lane's monoton row first: a queue without one counts as deleted [P13]."""
+    """The lane's monoton row first: a queue without one counts as deleted [P13].
+
+    None: another queue had the name.
+    """
     lane = LaneId(new_uuid())
     now_us = store.clock.now_us()
-    store.monotons.insert(lane, Monoton(next_id=0, reserved_us=now_us))
+    unused = store.monotons.insert(lane, Monoton(next_id=0, reserved_us=now_us)).now
     row = QueueRow(
         name=name,
         queue_id=new_uuid(),
@@ -261,7 +266,25 @@ def _insert(store: Store, name: QueueName, settings: QueueSettings) -> Stored[Qu
     outcome = store.queues.insert(row)
     if isinstance(outcome, Applied):
         event(_logger, "queue_created", queue=name)
+    elif outcome.now is None or lane not in outcome.now.value.lanes:
+        if unused is not None:
+            with suppress(CassieqError):  # the caller's queue is there, whatever becomes of this
+                _give_up(store, lane, unused)
+        return None
     return outcome.now
+
+
+def _give_up(store: Store, lane: LaneId, unused: Stored[Monoton]) -> None:
+    """End a lane whose INSERT has lost the name to another queue's, and may land later [T14].
+
+    The monoton row decides whether it is ended: where the INSERT has landed meanwhile and others
+    have reserved ids, it is a queue in use, and stays one (I1). It is closed before L goes up, and
+    is there until then: a copy of its own INSERT must not open the lane again between the two.
+    """
+    closed = store.monotons.update(lane, unused, replace(unused.value, next_id=CLOSED))
+    if isinstance(closed, Applied):
+        store.pointers.advance(lane, Pointer.REPAIR, DELETED)
+        store.monotons.delete(lane, closed.now)
 
 
 def _check_same(name: QueueName, asked: QueueSettings, there: QueueSettings) -> None:
@@ -297,13 +320,43 @@ def _purge_bucket(lane: Lane, bucket: BucketNo, row: Stored[Bucket] | None) -> i
     return dropped
 
 
-def _drop(store: Store, lane: LaneId, low: BucketNo, end: BucketNo) -> None:
-    """Messages, overlays and rows of a dead lane's buckets."""
+def _end_lane(store: Store, lane: LaneId, bucket_size: int) -> None:
+    """All steps of `model.ending` that are left."""
+    while True:
+        # Before the pointers: where it is gone, they say how far the data goes.
+        monoton = store.monotons.find(lane)
+        ids_end = None
+        if monoton is not None:
+            ids_end = BucketNo(max(0, -(-monoton.value.next_id // bucket_size)))
+        match next_step(ids_end, store.pointers.read(lane), at_most=WINDOW):
+            case Raise(dropped=dropped):
+                _note(store, lane, Pointer.DROPPED, dropped)
+                store.pointers.advance(lane, Pointer.REPAIR, DELETED)
+            case Close(end=end):
+                _note(store, lane, Pointer.END, end)
+                if monoton is not None:
+                    store.monotons.delete(lane, monoton)
+            case Drop(first=first, end=end):
+                drop_dead(store, lane, [BucketNo(at) for at in range(first, end)])
+                _note(store, lane, Pointer.DROPPED, end)
+            case Over():
+                return
+            case other:
+                assert_never(other)
+
+
+def _note(store: Store, lane: LaneId, pointer: Pointer, value: int) -> None:
+    """Answered at quorum before what it tells of is destroyed (G4); absent is 0."""
+    if value:
+        store.pointers.advance(lane, pointer, value)
+
+
+def drop_dead(store: Store, lane: LaneId, buckets: Iterable[BucketNo]) -> None:
+    """Remove messages, overlays and rows of a dead lane's buckets."""
 
     def one(bucket: BucketNo) -> None:
         store.messages.drop(lane, bucket)
         store.overlays.drop(lane, bucket)
         store.buckets.delete(lane, bucket)
 
-    for window in windows(range(low, end), WINDOW):
-        store.session.map(one, window)
+    store.session.map(one, buckets)

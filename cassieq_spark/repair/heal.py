@@ -9,9 +9,18 @@ from cassieq_spark.entropy import generator
 from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.model.sink_txn import set_of
 from cassieq_spark.queue import life
-from cassieq_spark.queue.lane import Lane, at_home, lanes_of, live_buckets, rows_at_home, windows
+from cassieq_spark.queue.lane import (
+    Lane,
+    at_home,
+    lanes_of,
+    live_buckets,
+    read_row,
+    rows_at_home,
+    windows,
+)
 from cassieq_spark.repair.drop import drop, free, sweep
 from cassieq_spark.repair.gaps import close_gaps
+from cassieq_spark.repair.graves import sweep_lanes
 from cassieq_spark.repair.report import QueueRepair, RepairReport
 from cassieq_spark.repair.steps import Healed, heal_buckets, noting
 from cassieq_spark.repair.transactions import (
@@ -122,7 +131,7 @@ class Pass:
         return lanes_of(self._store, names)
 
     def _finish_deletion(self, name: QueueName) -> None:
-        found = self._store.queues.read(name)
+        found = read_row(self._store, name)
         if (
             found is not None
             and found.value.status is QueueStatus.DELETING
@@ -225,6 +234,11 @@ class Pass:
         for lane, done in zip(self.lanes, self.report.queues, strict=True):
             with noting(done):
                 done.swept = sweep(lane, rows[lane.lane_id], messages[lane.lane_id])
+        everywhere = QueueRepair(queue="*")
+        with noting(everywhere):
+            self.report.swept_lanes = sweep_lanes(self._store, rows, messages)
+        if everywhere.problems:
+            self._unfinished.append(everywhere)
 
 
 def heal(store: Store, names: list[QueueName] | None, *, is_full: bool = False) -> RepairReport:

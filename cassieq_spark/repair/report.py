@@ -55,11 +55,13 @@ class RepairReport:
     Attributes:
         deletions_finished: Names of queues whose deletion somebody had left half-way.
         sinks_swept: Rows of single transactions whose queue was deleted.
+        swept_lanes: Deleted queues in which something had landed late.
     """
 
     queues: list[QueueRepair] = field(default_factory=list)
     deletions_finished: list[str] = field(default_factory=list)
     sinks_swept: int = 0
+    swept_lanes: int = 0
 
     @property
     def problems(self) -> list[str]:

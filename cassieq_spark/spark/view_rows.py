@@ -13,7 +13,7 @@ from cassieq_spark.errors import QueueDeleted, QueueNotFound
 from cassieq_spark.model.bucket import Bucket, DeadSet, Status
 from cassieq_spark.queue import inspect, look
 from cassieq_spark.queue.fetch import Found, Planned, fetch
-from cassieq_spark.queue.lane import LaneSpec, at_home, find_row, lane_of
+from cassieq_spark.queue.lane import LaneSpec, at_home, every_row, find_row, lane_of
 from cassieq_spark.spark import columns, pushdown
 from cassieq_spark.spark.columns import Builder
 from cassieq_spark.spark.view_columns import (
@@ -120,7 +120,7 @@ def queue_rows(where: Store, queue: QueueName | None, asked: Asked) -> list[Queu
         QueueNotFound: There is none of that name.
     """
     if queue is None:
-        rows = where.queues.find_all()
+        rows = every_row(where)
     else:
         found = find_row(where, queue)
         if found is None:

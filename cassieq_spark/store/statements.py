@@ -142,8 +142,9 @@ RESERVE: Final = _statement(
     """UPDATE {ks}.monoton SET next_id = ?, reserved_us = ?, writer = ?, tags = ?, row_version = ?
        WHERE lane = ? IF writer = ?""",
 )  # fmt: skip
+# As read: what was reserved since would be left behind [T15].
 DELETE_MONOTON: Final = _statement(
-    "delete_monoton", Kind.CAS, "DELETE FROM {ks}.monoton WHERE lane = ? IF EXISTS",
+    "delete_monoton", Kind.CAS, "DELETE FROM {ks}.monoton WHERE lane = ? IF writer = ?",
 )  # fmt: skip
 
 READ_BUCKET: Final = _statement(
@@ -183,6 +184,9 @@ LIST_BUCKETS: Final = _statement(
 )  # fmt: skip
 LIST_MESSAGES: Final = _statement(
     "list_messages", Kind.READ, "SELECT DISTINCT lane, bucket FROM {ks}.message",
+)  # fmt: skip
+LIST_MONOTONS: Final = _statement(
+    "list_monotons", Kind.READ, "SELECT DISTINCT lane FROM {ks}.monoton",
 )  # fmt: skip
 
 READ_SINK: Final = _statement(

@@ -250,5 +250,5 @@ def test_a_queue_that_is_deleted_while_all_are_counted_is_left_out(open_door: Op
 
     name = looking.queue.name
     assert name in seen()
-    looking.faults.before("read_pointers", lambda: other.client.delete_queue(name))
+    looking.faults.before("read_monoton", lambda: other.client.delete_queue(name))
     assert name not in seen()

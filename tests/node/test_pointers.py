@@ -55,7 +55,9 @@ def test_r25_a_lane_marked_deleted_says_so_to_everybody(door: Door) -> None:
 
 
 def test_p13_a_reservation_does_not_bring_a_deleted_lane_back(door: Door) -> None:
-    door.session.run_once(statements.DELETE_MONOTON, (door.lane.lane_id,))
+    monoton = door.store.monotons.read(door.lane.lane_id)
+    assert monoton is not None
+    door.store.monotons.delete(door.lane.lane_id, monoton)
     with pytest.raises(QueueDeleted):
         door.reserve()
     assert door.store.monotons.read(door.lane.lane_id) is None

@@ -30,6 +30,8 @@ class PointerTable:
             reader=BucketNo(values.get(Pointer.READER.value, 0)),
             repair=BucketNo(values.get(Pointer.REPAIR.value, 0)),
             time=time,
+            dropped=BucketNo(values.get(Pointer.DROPPED.value, 0)),
+            end=BucketNo(values.get(Pointer.END.value, 0)),
         )
 
     def time_seen(self, lane: LaneId) -> int:

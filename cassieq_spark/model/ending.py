@@ -1,0 +1,66 @@
+"""The end of a lane (design 9): what comes next, by what was read of it. Pure; holds I1, I9.
+
+    L = 2^62  ->  no monoton row  ->  no data
+
+Each step first notes in a pointer of its own what the next one can find nowhere else: how far the
+data was dropped when L went up, and how far it goes when the monoton row goes. So a deletion that
+was cut off, or has another beside it, begins again where it was, and leaves nothing [T15].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cassieq_spark.model.ids import BucketNo
+
+if TYPE_CHECKING:
+    from cassieq_spark.model.pointer import Pointers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raise:
+    """Note that all below ``dropped`` is gone, then raise L: nothing is acknowledged any more."""
+
+    dropped: BucketNo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close:
+    """Note where the ids end, then remove the monoton row as read: none is handed out any more."""
+
+    end: BucketNo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """Drop the buckets from ``first`` to before ``end``, then note that they are gone."""
+
+    first: BucketNo
+    end: BucketNo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Over:
+    """Nothing of the lane is left but its pointers, which stay for ever."""
+
+
+Step = Raise | Close | Drop | Over
+
+
+def next_step(end: BucketNo | None, pointers: Pointers, *, at_most: int) -> Step:
+    """What a deleter does next, whoever has done what before.
+
+    Args:
+        end: The bucket where the ids end, by the monoton row; None: there is no row.
+        pointers: Read *after* that row, or one that is gone would have left its end unseen.
+        at_most: So many buckets are dropped before that is noted.
+    """
+    if not pointers.is_deleted:
+        return Raise(dropped=pointers.repair)
+    if end is not None:
+        return Close(end=end)
+    if pointers.dropped < pointers.end:
+        last = min(pointers.dropped + at_most, pointers.end)
+        return Drop(first=pointers.dropped, end=BucketNo(last))
+    return Over()
