@@ -1280,6 +1280,147 @@ ABLATIONS: Final = (
         ),
     ),
     Ablation(
+        mark="T14",
+        rule="A queue row that is active over a dead lane counts as deleting (ADR 23).",
+        path="cassieq_spark/queue/lane.py",
+        old="    if found is not None and _is_born_again(store, found.value):\n",
+        new="    if False:\n",
+        tests=(
+            "tests/node/test_born_again.py::test_t14_a_queue_row_that_is_born_again_is_no_queue",
+            "tests/node/test_born_again.py::test_t14_repair_removes_a_queue_row_that_was_born_again",
+        ),
+    ),
+    Ablation(
+        mark="T14",
+        rule="A list of queues takes one whose lane is dead for what it is (ADR 23).",
+        path="cassieq_spark/queue/lane.py",
+        old="        if not _is_born_again(store, row):\n",
+        new="        if True:\n",
+        tests=(
+            "tests/node/test_born_again.py::test_t14_a_queue_row_that_is_born_again_is_no_queue",
+            "tests/node/test_born_again.py::test_t14_a_view_shows_a_queue_row_that_is_born_again_as_one_being_deleted",
+            "tests/node/test_born_again.py::test_t14_repair_removes_a_queue_row_that_was_born_again",
+        ),
+    ),
+    Ablation(
+        mark="T14",
+        rule="A queue is created again where nobody can be given an id of the one that is there (ADR 23).",
+        path="cassieq_spark/queue/life.py",
+        old="            if not _is_usable(store, found.value):\n",
+        new="            if found.value.status is QueueStatus.DELETING:\n",
+        tests=(
+            "tests/node/test_born_again.py::test_t14_a_creator_that_dies_while_it_gives_its_lane_up_leaves_no_queue_that_nobody_can_use",
+        ),
+    ),
+    Ablation(
+        mark="T14",
+        rule="Who has lost a name to another's queue ends its own lane: its INSERT may land later (ADR 23).",
+        path="cassieq_spark/queue/life.py",
+        old="                _give_up(store, lane, unused)\n",
+        new="                pass\n",
+        tests=(
+            "tests/node/test_born_again.py::test_t14_a_create_that_lost_its_name_to_another_has_no_effect_later",
+        ),
+    ),
+    Ablation(
+        mark="T14",
+        rule="It ends its lane only if nobody was given an id of it (ADR 23).",
+        path="cassieq_spark/queue/life.py",
+        old="    if isinstance(closed, Applied):\n",
+        new="    if closed.now is not None:\n",
+        tests=(
+            "tests/node/test_born_again.py::test_t14_a_queue_that_is_in_use_is_not_ended_by_the_creator_who_lost_its_name",
+        ),
+    ),
+    Ablation(
+        mark="T15",
+        rule="A deletion notes L before it raises it: another begins there, not at bucket 0 (ADR 23).",
+        path="cassieq_spark/queue/life.py",
+        old="                _note(store, lane, Pointer.DROPPED, dropped)\n",
+        new="",
+        tests=(
+            "tests/node/test_born_again.py::test_t15_a_deletion_that_was_cut_off_goes_over_no_dropped_bucket_again",
+            "tests/node/test_born_again.py::test_t15_a_deletion_beside_another_goes_over_no_dropped_bucket",
+        ),
+    ),
+    Ablation(
+        mark="T15",
+        rule="A deletion notes how far it has come, some buckets at a time (ADR 23).",
+        path="cassieq_spark/queue/life.py",
+        old="at_most=WINDOW",
+        new="at_most=DELETED",
+        tests=(
+            "tests/node/test_born_again.py::test_t15_a_long_deletion_goes_on_where_it_was_cut_off",
+        ),
+    ),
+    Ablation(
+        mark="T15",
+        rule="A deletion notes where the ids end before the row goes that says so (ADR 23).",
+        path="cassieq_spark/queue/life.py",
+        old="                _note(store, lane, Pointer.END, end)\n",
+        new="",
+        tests=(
+            "tests/node/test_born_again.py::test_t15_a_deletion_that_was_cut_off_goes_over_no_dropped_bucket_again",
+        ),
+    ),
+    Ablation(
+        mark="T15",
+        rule="The monoton row goes as it was read: what was reserved since would be left behind.",
+        path="cassieq_spark/store/tables/monotons.py",
+        old="before=old.version)\n",
+        new="before=(self.find(lane) or old).version)\n",
+        tests=(
+            "tests/node/test_born_again.py::test_t15_what_is_reserved_beside_a_deletion_goes_with_it",
+        ),
+    ),
+    Ablation(
+        mark="T15",
+        rule="The end of the data is read after the monoton row: whoever removes the row has noted it before.",
+        path="cassieq_spark/queue/life.py",
+        old=(
+            "        # Before the pointers: where it is gone, they say how far the data goes.\n"
+            "        monoton = store.monotons.find(lane)\n"
+        ),
+        new=(
+            "        pointers = store.pointers.read(lane)\n"
+            "        monoton = store.monotons.find(lane)\n"
+            "        store.pointers.read = lambda _: pointers\n"
+        ),
+        tests=(
+            "tests/node/test_born_again.py::test_t15_two_that_delete_at_once_leave_nothing_between_them",
+        ),
+    ),
+    Ablation(
+        mark="T15",
+        rule="A full repair removes what has landed in lanes that are gone.",
+        path="cassieq_spark/repair/heal.py",
+        old="            self.report.swept_lanes = sweep_lanes(self._store, rows, messages)\n",
+        new="            pass\n",
+        tests=(
+            "tests/node/test_born_again.py::test_t15_a_full_repair_removes_what_lands_in_a_lane_that_is_gone",
+        ),
+    ),
+    Ablation(
+        mark="T15",
+        rule="A lane that a queue row names is left to its deletion.",
+        path="cassieq_spark/repair/graves.py",
+        old="sorted(found - named)",
+        new="sorted(found)",
+        tests=(
+            "tests/node/test_born_again.py::test_t15_a_full_repair_leaves_a_lane_to_its_deletion",
+        ),
+    ),
+    Ablation(
+        mark="T15",
+        rule="A lane whose creator died while it gave it up is ended before its row goes.",
+        path="cassieq_spark/repair/graves.py",
+        old="        store.pointers.advance(lane, Pointer.REPAIR, DELETED)\n",
+        new="        pass\n",
+        tests=(
+            "tests/node/test_born_again.py::test_t15_a_full_repair_ends_a_lane_that_was_half_given_up",
+        ),
+    ),
+    Ablation(
         mark="T3",
         rule="A transaction whose row is for it alone is committed on the version that began it, and tried on no other.",
         path="cassieq_spark/queue/transaction.py",
@@ -1399,56 +1540,6 @@ ABLATIONS: Final = (
         new="            if True:\n",
         tests=(
             "tests/node/test_sink_life.py::test_t10_a_row_that_rests_costs_a_pass_no_read_of_its_own",
-        mark="T14",
-        rule="A queue row that is active over a dead lane counts as deleting (ADR 23).",
-        path="cassieq_spark/queue/lane.py",
-        old="    if found is not None and _is_born_again(store, found.value):\n",
-        new="    if False:\n",
-        tests=(
-            "tests/node/test_born_again.py::test_t14_a_queue_row_that_is_born_again_is_no_queue",
-            "tests/node/test_born_again.py::test_t14_repair_removes_a_queue_row_that_was_born_again",
-        ),
-    ),
-    Ablation(
-        mark="T14",
-        rule="A list of queues takes one whose lane is dead for what it is (ADR 23).",
-        path="cassieq_spark/queue/lane.py",
-        old="        if not _is_born_again(store, row):\n",
-        new="        if True:\n",
-        tests=(
-            "tests/node/test_born_again.py::test_t14_a_queue_row_that_is_born_again_is_no_queue",
-            "tests/node/test_born_again.py::test_t14_a_view_shows_a_queue_row_that_is_born_again_as_one_being_deleted",
-            "tests/node/test_born_again.py::test_t14_repair_removes_a_queue_row_that_was_born_again",
-        ),
-    ),
-    Ablation(
-        mark="T14",
-        rule="A queue is created again where nobody can be given an id of the one that is there (ADR 23).",
-        path="cassieq_spark/queue/life.py",
-        old="            if not _is_usable(store, found.value):\n",
-        new="            if found.value.status is QueueStatus.DELETING:\n",
-        tests=(
-            "tests/node/test_born_again.py::test_t14_a_creator_that_dies_while_it_gives_its_lane_up_leaves_no_queue_that_nobody_can_use",
-        ),
-    ),
-    Ablation(
-        mark="T14",
-        rule="Who has lost a name to another's queue ends its own lane: its INSERT may land later (ADR 23).",
-        path="cassieq_spark/queue/life.py",
-        old="                _give_up(store, lane, unused)\n",
-        new="                pass\n",
-        tests=(
-            "tests/node/test_born_again.py::test_t14_a_create_that_lost_its_name_to_another_has_no_effect_later",
-        ),
-    ),
-    Ablation(
-        mark="T14",
-        rule="It ends its lane only if nobody was given an id of it (ADR 23).",
-        path="cassieq_spark/queue/life.py",
-        old="    if isinstance(closed, Applied):\n",
-        new="    if closed.now is not None:\n",
-        tests=(
-            "tests/node/test_born_again.py::test_t14_a_queue_that_is_in_use_is_not_ended_by_the_creator_who_lost_its_name",
         ),
     ),
     Ablation(
@@ -1526,90 +1617,6 @@ ABLATIONS: Final = (
         new="                raise\n",
         tests=(
             "tests/node/test_sink_life.py::test_t19_a_slow_reader_takes_a_list_that_is_gone_for_no_list",
-        rule="A deletion notes L before it raises it: another begins there, not at bucket 0 (ADR 23).",
-        path="cassieq_spark/queue/life.py",
-        old="                _note(store, lane, Pointer.DROPPED, dropped)\n",
-        new="",
-        tests=(
-            "tests/node/test_born_again.py::test_t15_a_deletion_that_was_cut_off_goes_over_no_dropped_bucket_again",
-            "tests/node/test_born_again.py::test_t15_a_deletion_beside_another_goes_over_no_dropped_bucket",
-        ),
-    ),
-    Ablation(
-        mark="T15",
-        rule="A deletion notes how far it has come, some buckets at a time (ADR 23).",
-        path="cassieq_spark/queue/life.py",
-        old="at_most=WINDOW",
-        new="at_most=DELETED",
-        tests=(
-            "tests/node/test_born_again.py::test_t15_a_long_deletion_goes_on_where_it_was_cut_off",
-        ),
-    ),
-    Ablation(
-        mark="T15",
-        rule="A deletion notes where the ids end before the row goes that says so (ADR 23).",
-        path="cassieq_spark/queue/life.py",
-        old="                _note(store, lane, Pointer.END, end)\n",
-        new="",
-        tests=(
-            "tests/node/test_born_again.py::test_t15_a_deletion_that_was_cut_off_goes_over_no_dropped_bucket_again",
-        ),
-    ),
-    Ablation(
-        mark="T15",
-        rule="The monoton row goes as it was read: what was reserved since would be left behind.",
-        path="cassieq_spark/store/tables/monotons.py",
-        old="before=old.version)\n",
-        new="before=(self.find(lane) or old).version)\n",
-        tests=(
-            "tests/node/test_born_again.py::test_t15_what_is_reserved_beside_a_deletion_goes_with_it",
-        ),
-    ),
-    Ablation(
-        mark="T15",
-        rule="The end of the data is read after the monoton row: whoever removes the row has noted it before.",
-        path="cassieq_spark/queue/life.py",
-        old=(
-            "        # Before the pointers: where it is gone, they say how far the data goes.\n"
-            "        monoton = store.monotons.find(lane)\n"
-        ),
-        new=(
-            "        pointers = store.pointers.read(lane)\n"
-            "        monoton = store.monotons.find(lane)\n"
-            "        store.pointers.read = lambda _: pointers\n"
-        ),
-        tests=(
-            "tests/node/test_born_again.py::test_t15_two_that_delete_at_once_leave_nothing_between_them",
-        ),
-    ),
-    Ablation(
-        mark="T15",
-        rule="A full repair removes what has landed in lanes that are gone.",
-        path="cassieq_spark/repair/heal.py",
-        old="            self.report.swept_lanes = sweep_lanes(self._store, rows, messages)\n",
-        new="            pass\n",
-        tests=(
-            "tests/node/test_born_again.py::test_t15_a_full_repair_removes_what_lands_in_a_lane_that_is_gone",
-        ),
-    ),
-    Ablation(
-        mark="T15",
-        rule="A lane that a queue row names is left to its deletion.",
-        path="cassieq_spark/repair/graves.py",
-        old="sorted(found - named)",
-        new="sorted(found)",
-        tests=(
-            "tests/node/test_born_again.py::test_t15_a_full_repair_leaves_a_lane_to_its_deletion",
-        ),
-    ),
-    Ablation(
-        mark="T15",
-        rule="A lane whose creator died while it gave it up is ended before its row goes.",
-        path="cassieq_spark/repair/graves.py",
-        old="        store.pointers.advance(lane, Pointer.REPAIR, DELETED)\n",
-        new="        pass\n",
-        tests=(
-            "tests/node/test_born_again.py::test_t15_a_full_repair_ends_a_lane_that_was_half_given_up",
         ),
     ),
 )

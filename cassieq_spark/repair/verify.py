@@ -296,7 +296,7 @@ def _verify_sinks(
                 verdict.findings.append(_finding(lanes[lane_id], ROW_CORRUPT, None, error.message))
     if not has_all:
         return
-    for sink_id in store.sinks.with_lists():
+    for sink_id in store.sinks.lists():
         with suppress(RowCorrupt):
             if store.sinks.read(sink_id) is None:
                 what = f"of sink {sink_id!r}"

@@ -209,9 +209,6 @@ LIST_SINKS: Final = _statement(
 GLANCE_SINKS: Final = _statement(
     "glance_sinks", Kind.GLANCE, "SELECT sink_id, lane FROM {ks}.sink",
 )  # fmt: skip
-GLANCE_SINK_LISTS: Final = _statement(
-    "glance_sink_lists", Kind.GLANCE, "SELECT DISTINCT sink_id FROM {ks}.sink_list",
-)  # fmt: skip
 INSERT_SINK: Final = _statement(
     "insert_sink", Kind.CAS,
     """INSERT INTO {ks}.sink (sink_id, lane, changed_us, epoch, last_batch, list, list_id,

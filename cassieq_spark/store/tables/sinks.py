@@ -19,7 +19,7 @@ from cassieq_spark.store import statements
 from cassieq_spark.store.cas import Applied, CasSender, Outcome, Refused, Stored, Version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
@@ -96,11 +96,6 @@ class Sinks:
         for row in self._session.run(statements.GLANCE_SINKS, ()):
             if row.lane is not None:
                 yield row.sink_id, LaneId(row.lane)
-
-    def with_lists(self) -> Iterator[str]:
-        """The ids under which bucket lists are stored in rows of their own, for a look."""
-        for row in self._session.run(statements.GLANCE_SINK_LISTS, ()):
-            yield row.sink_id
 
     def insert(self, sink_id: str, row: SinkRow) -> Outcome[SinkRow]:
         """CAS from no row; it comes before any bucket names the sink (design 8)."""
