@@ -632,22 +632,6 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="T7",
-        rule="A hint is written again after a CAS that took long.",
-        path="cassieq_spark/queue/lane.py",
-        old="                    self.hint_if_late(bucket, began_s)\n",
-        new="",
-        tests=("tests/node/test_time.py::test_t7_a_change_that_took_minutes_is_hinted_again",),
-    ),
-    Ablation(
-        mark="T7",
-        rule="The hints of a seal are written again if it took long.",
-        path="cassieq_spark/queue/seal.py",
-        old="            lane.hint_if_late(bucket, began_s)\n",
-        new="",
-        tests=("tests/node/test_time.py::test_t7_a_seal_that_took_minutes_is_hinted_again",),
-    ),
-    Ablation(
-        mark="T7",
         rule="A hint whose write took long is written again.",
         path="cassieq_spark/store/tables/hints.py",
         old="            if took_us <= LATE_AFTER_US:\n",

@@ -14,7 +14,8 @@ PASS_AFTER_US = 30_000_000
 """So far the time pointer stays behind a minute's end: a claimer may write its hint late [P17]."""
 
 LATE_AFTER_US = PASS_AFTER_US // 2
-"""Who took longer over a hint, or over the CAS that it was for, writes it again [T7]."""
+"""Who took longer over a hint writes it again [T7]; and a hint whose minute may have been passed so
+long ago by another's clock is written again after its CAS [T4]."""
 
 REACH_MINUTES = 4 * HOUR_MINUTES
 """A reader that sees the time pointer ahead of now looks so far back for hints, and so far on."""

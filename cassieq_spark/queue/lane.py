@@ -9,7 +9,6 @@ from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CasContention, QueueDeleted, QueueNotFound, UsageError
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import BucketNo
-from cassieq_spark.model.pointer import LATE_AFTER_US
 from cassieq_spark.store.cas import Applied, Evicted, Refused, Stored
 from cassieq_spark.store.tables.queues import QueueStatus
 
@@ -102,7 +101,6 @@ class Lane:
             CasAmbiguous: See `store.cas`.
         """
         row = known or self.store.buckets.read(self.lane_id, bucket)
-        began_s = self.clock.monotonic()
         for attempt in range(MAX_LOST_RACES):
             if row is None:
                 return None
@@ -111,21 +109,11 @@ class Lane:
                 return row
             match self.store.buckets.update(self.lane_id, bucket, row, new):
                 case Applied(now=now):
-                    self.hint_if_late(bucket, began_s)
                     return now
                 case Refused(now=now) | Evicted(now=now):
                     row = now
                     self.stand_back(attempt)
         raise self.contended(f"bucket {bucket}")
-
-    def hint_if_late(self, bucket: BucketNo, began_s: float) -> None:
-        """Hint once more after a CAS that took long, or that this process slept over.
-
-        The time pointer may have passed the minutes of the hints that came before it [T7].
-        """
-        if (self.clock.monotonic() - began_s) * 1e6 > LATE_AFTER_US:
-            now_us = self.clock.now_us()
-            self.store.hints.write(self.lane_id, [(bucket, now_us)], now_us=now_us)
 
     def stand_back(self, attempt: int) -> None:
         """Wait a random moment after a lost race, longer each time [P28]."""

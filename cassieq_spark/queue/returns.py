@@ -8,9 +8,9 @@ A claim has the same rule of its own (`claim.confirm`) [P17].
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from cassieq_spark.model.pointer import PASS_AFTER_US, is_passable, minute_of
+from cassieq_spark.model.pointer import LATE_AFTER_US, is_passable, minute_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import BucketNo, Runs
     from cassieq_spark.queue.lane import Lane
-
-CLOCKS_APART_US: Final = PASS_AFTER_US // 2
-"""A minute counts as passed so long before the time pointer may pass it: by another's clock."""
-
 
 class Returns:
     """The hints of one bucket's CAS. `hint` before each try of it, `confirm` after the last one."""
@@ -45,7 +41,7 @@ class Returns:
         """
         now_us = self._lane.clock.now_us()
         if any(
-            is_passable(minute_of(time_us), now_us=now_us + CLOCKS_APART_US)
+            is_passable(minute_of(time_us), now_us=now_us + LATE_AFTER_US)
             for time_us in self._hinted_us
         ):
             self._write([now_us], now_us)
