@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import BucketNo, Runs
     from cassieq_spark.queue.lane import Lane
 
+
 class Returns:
     """The hints of one bucket's CAS. `hint` before each try of it, `confirm` after the last one."""
 
