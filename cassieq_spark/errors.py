@@ -200,7 +200,10 @@ class CasAmbiguous(StoreError):
 
     code = "cas_ambiguous"
     meaning = "It is unknown whether a conditional write took effect."
-    remedy = "Nothing is lost: leases run out and transactions are decided by whoever comes next."
+    remedy = (
+        "Nothing is lost: leases run out and transactions are decided by whoever comes next. A "
+        "df.write without an id may be in the queue: look before you write it again."
+    )
 
 
 class CasContention(StoreError):
