@@ -11,16 +11,19 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.queue import inspect, seal
+from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.spark.view_columns import VIEWS
 from cassieq_spark.spark.view_rows import Asked, queue_rows
+from cassieq_spark.store.tables.messages import ChunkRow
 from cassieq_spark.store.tables.queues import QueueStatus
 from cassieq_spark.testing.faults import Fault
-from tests.fixtures.queues import Crash, crash
+from tests.fixtures.queues import Crash, crash, payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cassieq_spark.model.ids import LaneId
+    from cassieq_spark.queue.lane import Lane
     from tests.fixtures.queues import Door, OpenDoor
 
 
@@ -166,6 +169,17 @@ def dropped(door: Door, buckets: int) -> None:
     assert buckets == door.client.repair(door.queue.name).queues[0].dropped
 
 
+def leave(lane: Lane) -> BucketNo:
+    """Reserve a bucket and write into it, as a producer does who knows of nothing."""
+    bucket = reserve(lane, 1).first
+    row = ChunkRow(first=0, count=1, payload=payload(b"left"), enqueued_us=lane.clock.now_us())
+    with_two = {"writes_in_flight": 2, "bytes_in_flight": 1 << 20}
+    writer = lane.store.messages.writer(lane.lane_id, **with_two)
+    writer.write(bucket, row)
+    writer.flush()
+    return bucket
+
+
 def left_of(door: Door, lane: LaneId) -> dict[str, list[object]]:
     """What the tables hold of a lane, but for its pointers, which stay, and what ends by a TTL."""
     found: dict[str, list[object]] = {}
@@ -183,13 +197,14 @@ def test_t15_a_deletion_that_was_cut_off_goes_over_no_dropped_bucket_again(
     door, other = open_door(), open_door()
     dropped(door, 12)
     door.queue.put_many([b"last"] * 10)
+    lane = door.lane.lane_id
     door.faults.before(step, crash)
     with pytest.raises(Crash):
         door.queue.delete()
     other.client.delete_queue(door.queue.name)
     deleted = door.session.counts["delete_bucket"] - 12 + other.session.counts["delete_bucket"]
     assert 1 == deleted
-    assert {} == left_of(other, door.lane.lane_id)
+    assert {} == left_of(other, lane)
 
 
 @pytest.mark.invariant("I9")
@@ -197,11 +212,12 @@ def test_t15_a_deletion_beside_another_goes_over_no_dropped_bucket(open_door: Op
     door, other = open_door(), open_door()
     dropped(door, 12)
     door.queue.put_many([b"last"] * 10)
+    lane = door.lane.lane_id
     door.faults.before("read_pointers", lambda: other.client.delete_queue(door.queue.name), after=1)
     door.queue.delete()
     deleted = door.session.counts["delete_bucket"] - 12 + other.session.counts["delete_bucket"]
     assert deleted <= 2
-    assert {} == left_of(other, door.lane.lane_id)
+    assert {} == left_of(other, lane)
 
 
 @pytest.mark.invariant("I9")
@@ -211,13 +227,14 @@ def test_t15_a_long_deletion_goes_on_where_it_was_cut_off(
     monkeypatch.setattr("cassieq_spark.queue.life.WINDOW", 4)
     door, other = open_door(), open_door()
     door.queue.put_many([b"m"] * 100)
+    lane = door.lane.lane_id
     door.faults.before("drop_messages", crash, after=8)
     with pytest.raises(Crash):
         door.queue.delete()
     assert 8 <= door.session.counts["delete_bucket"]
     other.client.delete_queue(door.queue.name)
     assert 2 == other.session.counts["delete_bucket"]
-    assert {} == left_of(other, door.lane.lane_id)
+    assert {} == left_of(other, lane)
 
 
 @pytest.mark.parametrize("step", ["read_pointers", "advance_pointer", "delete_monoton"])
@@ -225,21 +242,20 @@ def test_t15_what_is_reserved_beside_a_deletion_goes_with_it(
     open_door: OpenDoor, step: str
 ) -> None:
     door, late = open_door(), open_door()
-    lane = door.lane.lane_id
+    lane = late.lane
     door.queue.put(b"m")
 
     def reserve_and_write() -> None:
-        bucket = late.reserve()
-        late.write(bucket, 0, b"left")
+        bucket = leave(lane)
         with suppress(cassieq.QueueDeleted):  # as soon as L is raised
-            seal.close(late.lane, bucket)
+            seal.close(lane, bucket)
 
     # Before the first step; when it has read where the ids end, and noted it; at the last moment.
     after = {"read_pointers": 1, "advance_pointer": 1, "delete_monoton": 0}[step]
     door.faults.before(step, reserve_and_write, after=after)
     door.queue.delete()
     assert late.session.counts["write_message"]
-    assert {} == left_of(door, lane)
+    assert {} == left_of(door, lane.lane_id)
 
 
 def test_t15_a_full_repair_removes_what_lands_in_a_lane_that_is_gone(open_door: OpenDoor) -> None:
@@ -287,19 +303,19 @@ def test_t15_two_that_delete_at_once_leave_nothing_between_them(open_door: OpenD
 def test_t15_a_full_repair_leaves_a_lane_to_its_deletion(open_door: OpenDoor) -> None:
     """What is written into it behind the scan would be nobody's."""
     door, other, late = open_door(), open_door(), open_door()
-    lane = door.lane.lane_id
+    lane = late.lane
     door.queue.put(b"m")
 
     def cut_off() -> None:
         door.faults.before("advance_pointer", crash, after=1)
         with pytest.raises(Crash):
             door.queue.delete()
-        late.write(late.reserve(), 0, b"left")
+        leave(lane)
 
     other.faults.before("list_monotons", cut_off)
     other.client.repair(full=True)
     door.client.delete_queue(door.queue.name)
-    assert {} == left_of(door, lane)
+    assert {} == left_of(door, lane.lane_id)
 
 
 def test_t15_a_full_repair_ends_a_lane_that_was_half_given_up(open_door: OpenDoor) -> None:
