@@ -43,6 +43,7 @@ RESTARTED = {"ring": "_ring", "centres": "centres"}
 RING_FILES = {
     "test_datacenters.py",
     "test_embedded_ring.py",
+    "test_node_clocks.py",
     "test_replicas.py",
     "test_sink_replicas.py",
     "test_storm.py",

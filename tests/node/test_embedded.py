@@ -173,6 +173,12 @@ def test_number_of_nodes_out_of_range_is_refused(nodes: int) -> None:
         EmbeddedCassandra(nodes=nodes)
 
 
+@pytest.mark.parametrize("node", [0, 3])
+def test_variables_of_a_node_that_is_not_there_are_refused(node: int) -> None:
+    with pytest.raises(OptionInvalid, match=rf"nodes \[{node}\]: there are nodes 1 to 2"):
+        EmbeddedCassandra(nodes=2, environment={node: {"NAME": "value"}})
+
+
 @pytest.mark.parametrize("names", [(), ("a", "a"), ("a", "b", "c"), ("datacenter1", "b")])
 def test_data_centres_that_the_nodes_cannot_be_in_are_refused(names: tuple[str, ...]) -> None:
     with pytest.raises(OptionInvalid, match=r"datacenters="):
