@@ -63,6 +63,10 @@ EVENTS: Final[dict[str, Event]] = {
     "dead_moved": Event(
         level=logging.WARNING, meaning="Messages out of deliveries went to their dead-letter queue."
     ),
+    "error_crossed": Event(
+        level=logging.DEBUG,
+        meaning="An error left for Spark as one short text; here are its traceback and its causes.",
+    ),
     "get_given_back": Event(
         level=logging.WARNING,
         meaning="Messages were claimed and could not be read: they were given back uncounted.",

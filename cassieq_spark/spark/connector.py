@@ -27,7 +27,7 @@ from cassieq_spark.queue.bulk_buckets import OpenBucket, open_buckets, prepare
 from cassieq_spark.queue.heartbeat import Heartbeat
 from cassieq_spark.queue.lane import open_lane
 from cassieq_spark.queue.meter import Meter
-from cassieq_spark.spark import config
+from cassieq_spark.spark import boundary, config
 from cassieq_spark.spark.columns import check_sink_schema
 from cassieq_spark.spark.connector_sessions import java_class, saving
 from cassieq_spark.spark.packed import NO_CHUNK, SPARK_SCHEMA, packing
@@ -139,6 +139,7 @@ class ConnectorWriter:
     options: SinkOptions
     connector: dict[str, str]
 
+    @boundary.crossing
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Put one micro-batch; nothing of it is visible before it returns, then all of it is (I7).
 

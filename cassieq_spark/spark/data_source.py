@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from cassieq_spark.errors import UsageError
 from cassieq_spark.options import parse_read, parse_sink, parse_source, parse_view
-from cassieq_spark.spark import environment
+from cassieq_spark.spark import boundary, environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cassieq_spark.spark.source import StreamReader
 
 
+@boundary.door
 class CassieqDataSource(DataSource):
     """``format("cassieq")`` for readStream, writeStream, read and write."""
 
@@ -70,6 +71,7 @@ class CassieqDataSource(DataSource):
         return StreamWriter(parse_sink(self.options), schema, checkpoint)
 
 
+@boundary.crossing
 def register(spark: SparkSession) -> None:
     """Make ``format("cassieq")`` known to this session by hand, and check its Python workers.
 

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from cassieq_spark.queue.lane import open_lane
 from cassieq_spark.queue.look import plan_visible
-from cassieq_spark.spark import pushdown
+from cassieq_spark.spark import boundary, pushdown
 from cassieq_spark.spark.partition import PlannedPartition, read_partition, spread
 from cassieq_spark.store import store
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cassieq_spark.spark.pushdown import Condition
 
 
+@boundary.door
 class LookReader(DataSourceReader):
     """Planned once in the driver's Python process, then read by tasks."""
 

@@ -14,6 +14,7 @@ from pyspark import TaskContext
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.bucket_plan import encode_due
 from cassieq_spark.model.packing import split_parts
+from cassieq_spark.spark import boundary
 from cassieq_spark.spark.packer import Packer
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def packing(
         now_us: Cluster time that delays count from, the same in every attempt.
     """
 
+    @boundary.crossing
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Runs in a task, once per attempt.
 

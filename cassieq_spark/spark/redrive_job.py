@@ -21,6 +21,7 @@ from cassieq_spark.options import parse_connection
 from cassieq_spark.queue import letters
 from cassieq_spark.queue.lane import LaneSpec, open_lane
 from cassieq_spark.repair.redrive import Redriven, Wanted, redrive
+from cassieq_spark.spark import boundary
 from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import store
 
@@ -49,6 +50,7 @@ class _Order:
     is_dry_run: bool
 
 
+@boundary.crossing
 def redrive_where(
     spark: SparkSession,
     where: str | None,
@@ -134,6 +136,7 @@ def _runs(offsets: NDArray[np.int64]) -> Runs:
     return Runs.of(*zip(firsts, lasts, strict=True))
 
 
+@boundary.crossing
 def _in_task(order: _Order, work: Iterable[Work]) -> Iterator[Redriven]:
     """Runs in a Python worker, perhaps twice: what was taken before is found gone."""
     lane = order.lane.on(task_store(order.connection))

@@ -10,6 +10,7 @@ from cassieq_spark.queue.lane import LaneSpec
 from cassieq_spark.repair.heal import Pass
 from cassieq_spark.repair.report import QueueRepair
 from cassieq_spark.repair.steps import Healed, heal_buckets, noting
+from cassieq_spark.spark import boundary
 from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store.store import opened
 
@@ -41,6 +42,7 @@ class Share:
     buckets: tuple[BucketNo, ...]
 
 
+@boundary.crossing
 def heal(
     spark: SparkSession,
     connection: ConnectionOptions,
@@ -90,6 +92,7 @@ def _by_tasks(
     return found
 
 
+@boundary.crossing
 def _heal_in_task(
     connection: ConnectionOptions, shares: Iterable[Share]
 ) -> Iterator[tuple[LaneId, Healed]]:

@@ -21,7 +21,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.options import arguments, parse_connection, queue_name
 from cassieq_spark.queue.lane import LaneSpec, open_lane
 from cassieq_spark.queue.rulings import Settled, check_dead_letter_queue, settle_bucket, total
-from cassieq_spark.spark import verdicts
+from cassieq_spark.spark import boundary, verdicts
 from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import store
 
@@ -55,6 +55,7 @@ class _Order:
     delay_us: int
 
 
+@boundary.crossing
 def settle(
     df: DataFrame,
     verdict_column: str = "verdict",
@@ -168,6 +169,7 @@ def _carry_out(spark: SparkSession, order: _Order, work: list[Work]) -> list[Set
     return context.parallelize(work, tasks).mapPartitions(partial(_in_task, order)).collect()
 
 
+@boundary.crossing
 def _in_task(order: _Order, work: Iterator[Work]) -> Iterator[Settled]:
     """Runs in a Python worker, perhaps twice: what was carried out before is found so."""
     lane = order.lane.on(task_store(order.connection))

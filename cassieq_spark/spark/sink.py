@@ -26,6 +26,7 @@ from cassieq_spark.queue.bulk import BulkWriter
 from cassieq_spark.queue.heartbeat import Heartbeat
 from cassieq_spark.queue.lane import open_lane
 from cassieq_spark.queue.meter import Meter
+from cassieq_spark.spark import boundary
 from cassieq_spark.spark.columns import check_sink_schema
 from cassieq_spark.spark.packer import Packer
 from cassieq_spark.spark.worker import task_store
@@ -55,6 +56,7 @@ class Written(WriterCommitMessage):
     result: TaskResult
 
 
+@boundary.door
 class StreamWriter(DataSourceStreamArrowWriter):
     """One transaction per micro-batch; exactly once by sink id and batch id (I7)."""
 
@@ -99,6 +101,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Nothing: what is not committed is invisible, and void once its epoch is decided."""
 
 
+@boundary.door
 class BatchWriter(DataSourceArrowWriter):
     """``df.write``: one transaction; with ``sinkId`` and ``batchId`` written once only (I7)."""
 

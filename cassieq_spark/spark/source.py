@@ -13,6 +13,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from cassieq_spark.model.offset import INITIAL
 from cassieq_spark.queue.lane import open_lane
+from cassieq_spark.spark import boundary
 from cassieq_spark.spark.admission import Limits, read_limit
 from cassieq_spark.spark.partition import PlannedPartition, read_partition, spread
 from cassieq_spark.spark.planner import Planner
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from cassieq_spark.options import SourceOptions
 
 
+@boundary.door
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query's consumer."""
 

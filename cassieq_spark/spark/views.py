@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from cassieq_spark.queue.lane import live_buckets, open_lane
-from cassieq_spark.spark import columns, pushdown
+from cassieq_spark.spark import boundary, columns, pushdown
 from cassieq_spark.spark.look import LookReader
 from cassieq_spark.spark.view_columns import MESSAGES, QUEUES, STATS, VIEWS
 from cassieq_spark.spark.view_rows import (
@@ -41,6 +41,7 @@ FEWEST_BUCKETS: Final = 64
 FEWEST_QUEUES: Final = 8
 
 
+@boundary.door
 class ViewReader(DataSourceReader):
     """All views but ``messages``. Planned once per ``load`` in the driver's Python process."""
 
@@ -83,6 +84,7 @@ class ViewReader(DataSourceReader):
             yield QueuesPartition(self._options.queue, share, shares)
 
 
+@boundary.door
 class PushingViewReader(ViewReader):
     """It takes filters, and Spark refuses it unless filter pushdown is on."""
 
@@ -92,6 +94,7 @@ class PushingViewReader(ViewReader):
         return left
 
 
+@boundary.door
 class PushingLookReader(LookReader):
     """As `PushingViewReader`, of view ``messages``."""
 

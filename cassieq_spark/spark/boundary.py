@@ -1,0 +1,124 @@
+"""Spark's boundary: an error that leaves a door of ours is one bounded text, and nothing else.
+
+Spark carries text only. It prints an error of a Python process with its whole traceback and with
+each of its causes, puts that into a Java error, logs it in several places, and prints it again in
+the errors that it makes of it. A cause is the Cassandra driver's dump, or a Java stack trace of
+another job. So an error of ours leaves without its causes and its inner frames, which are logged
+(event ``error_crossed``, DEBUG): its message quotes what they said.
+
+In a function of ``foreachBatch`` a long text also costs a stack. When the query is told to stop,
+Spark looks into the function's error for an interruption, by a pattern that recurs for each
+character behind Py4J's words ``An error occurred while calling``: a thread's default stack of 1 MB
+holds about 1,500 of them (`StreamExecution.PROXY_ERROR`, SPARK-48717; measured with 4.3.0). A Java
+stack trace is longer. So no error of a Spark job leaves our doors as Py4J's: it becomes one without
+those words, or, where the job was interrupted, a short one by which Spark knows that.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from functools import wraps
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # ships no types
+from pyspark.errors import PySparkRuntimeError
+
+from cassieq_spark.errors import CassieqError
+from cassieq_spark.log import event, get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", bound=type)
+
+MOST_CHARACTERS: Final = 2_000
+"""Of one message. Each of ours has its place below, unless it quotes what a user gave."""
+
+INTERRUPTIONS: Final = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+)
+"""What Spark takes for the end of a query that was told to stop (4.2 and 4.3)."""
+
+_logger = get_logger("spark")
+
+
+def door(cls: C) -> C:
+    """A class whose public methods Spark calls: what they raise is cut down, see `crossing`."""
+    for name, member in list(vars(cls).items()):
+        if isinstance(member, FunctionType) and not name.startswith("_"):
+            setattr(cls, name, crossing(member))
+    return cls
+
+
+def crossing(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that Spark calls, or that runs Spark's jobs: what it raises is cut down.
+
+    Errors of this package keep their class, their message's ends and their attributes. A job's
+    error that Spark itself hands on as Py4J's becomes a `PySparkRuntimeError`. All others pass:
+    they are Spark's, or mistakes in this package that need their traceback.
+    """
+    if inspect.isgeneratorfunction(function):
+
+        @wraps(function)
+        def generate(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
+            with _Crossing():
+                yield from cast("Iterator[Any]", function(*args, **kwargs))
+
+        return cast("Callable[P, R]", generate)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _Crossing():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def bounded(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Both ends of a text that is too long: the first says what happened, the last what to do."""
+    if len(text) <= most:
+        return text
+    head = most * 2 // 3
+    tail = most - head
+    return f"{text[:head]} ... ({len(text) - most} characters left out) ... {text[-tail:]}"
+
+
+class _Crossing:
+    """No ``contextmanager``: its frames would be in every error's text."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, CassieqError):
+            _log(error)
+            error.message = bounded(error.message)
+            error.args = (error.message,)
+            raise error.with_traceback(None) from None
+        if isinstance(error, Py4JJavaError):
+            _log(error)
+            raise PySparkRuntimeError(_of_job(str(error))) from None
+
+
+def _of_job(text: str) -> str:
+    """What Py4J tells of a Java error, without Java's frames."""
+    for name in INTERRUPTIONS:
+        if name in text:
+            # By these words Spark knows it.
+            return (
+                "py4j.protocol.Py4JJavaError: An error occurred while calling a Spark job: "
+                f"{name}: the query was stopped, or its job cancelled"
+            )
+    said = [line for line in text.splitlines() if not line.lstrip().startswith(("at ", "... "))]
+    # The first line is Py4J's own.
+    return bounded("\n".join(said[1:]).removeprefix(": ").strip())
+
+
+def _log(error: BaseException) -> None:
+    event(_logger, "error_crossed", error="".join(traceback.format_exception(error)))
