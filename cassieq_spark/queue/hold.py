@@ -13,6 +13,7 @@ from cassieq_spark.errors import ReceiptExpired, UsageError
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import union
 from cassieq_spark.model.ids import Runs
+from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.verdict import by_lease, held_runs, is_held, runs_of
 
 if TYPE_CHECKING:
@@ -132,10 +133,12 @@ def update(
 
 def expired(lane: Lane, refused: Sequence[Receipt]) -> ReceiptExpired:
     """The error that names receipts whose delivery has ended."""
+    # No word about what comes next: that a message is in nobody's hands is also what the row of one
+    # that was acked says, and no row at all what is left of a bucket that was dropped (G5).
     return ReceiptExpired(
-        f"{len(refused)} receipts of queue {lane.queue!r} are stale: the messages came back after "
-        "their visibility timeout, or were released or updated; they are or will be delivered "
-        "again. What was to be done for other receipts of this call is done",
+        f"{len(refused)} receipts of queue {lane.queue!r} have expired: their deliveries are over. "
+        "The messages came back after their visibility timeout, or were acked, released, rejected "
+        "or updated. What was to be done for other receipts of this call is done",
         refused=tuple(receipt.encode() for receipt in refused),
     )
 
@@ -161,7 +164,7 @@ def _each_bucket(lane: Lane, receipts: Iterable[Receipt], move: Move) -> list[Re
 
         return refused if lane.change_bucket(bucket, change) is not None else asked
 
-    return [receipt for some in lane.store.session.map(one, by_bucket) for receipt in some]
+    return [receipt for some in each_bucket(lane, one, by_bucket).values() for receipt in some]
 
 
 def hint_returns(lane: Lane, bucket: BucketNo, new: Bucket, moved: Runs) -> None:

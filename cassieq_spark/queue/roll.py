@@ -12,6 +12,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.sink_txn import BucketList, Fate, fate
+from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.seal import hint_returns
 
 if TYPE_CHECKING:
@@ -31,12 +32,14 @@ def roll_forward(lane: Lane, sink_id: str, listed: BucketList) -> None:
     """Make every bucket of a committed batch visible. Idempotent; up to 16 at once.
 
     Raises:
+        StoreError: A bucket could not be reached; the others are visible [T5].
         RowCorrupt: A listed bucket is void and was not dropped, or holds another number of messages
             than was committed: the protocol does not do that, so nothing more is done to it.
     """
+    counts = dict(listed)
 
-    def one(entry: tuple[BucketNo, int]) -> None:
-        bucket, count = entry
+    def one(bucket: BucketNo) -> None:
+        count = counts[bucket]
 
         def change(row: Bucket) -> Bucket | None:
             # A list is rolled again by the next commit, when its buckets may be dropped long since:
@@ -59,7 +62,7 @@ def roll_forward(lane: Lane, sink_id: str, listed: BucketList) -> None:
 
         lane.change_bucket(bucket, change)
 
-    lane.store.session.map(one, listed)
+    each_bucket(lane, one, counts)
 
 
 def settle_decided(

@@ -10,16 +10,20 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cassieq_spark.errors import StoreError
+from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, Bucket, Status
 from cassieq_spark.model.ids import BucketNo, bucket_of
 from cassieq_spark.model.lease import claimable, is_dying
 from cassieq_spark.model.pointer import Pointer, Pointers, is_passable, minute_of
 from cassieq_spark.queue import roll
+from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.room import mean_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cassieq_spark.errors import CassieqError
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.tables.monotons import Monoton
@@ -27,11 +31,19 @@ if TYPE_CHECKING:
 UNDECIDED_REMEMBERED_S = 1.0
 """So long a block that is being written is jumped without a look [P22]."""
 
+AWAY_REMEMBERED_S = 5.0
+"""So long a bucket that did not answer is passed over without a look (ADR 21)."""
+
+EACH_S = 2.0
+"""So long a look waits for one key among many: for those that are decided by others' rows."""
+
 BUCKETS_PER_CALL = 2_048
 """A larger claim comes in several calls: the offset that names its leases stays small."""
 
 _FIRST_WINDOW = 8
 _LARGEST_WINDOW = 64
+
+_logger = get_logger("queue")
 
 Rows = dict[BucketNo, "Stored[Bucket]"]
 
@@ -74,6 +86,22 @@ class Surveyor:
         self._lane = lane
         self._finished: set[BucketNo] = set()
         self._jumps: dict[BucketNo, tuple[BucketNo, float]] = {}
+        self._away: dict[BucketNo, tuple[CassieqError, float]] = {}
+
+    def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
+        """Look at others only for a while: this one did not answer [T5] [T22]."""
+        self._away[bucket] = (error, self._lane.clock.monotonic() + AWAY_REMEMBERED_S)
+
+    @property
+    def away(self) -> dict[BucketNo, CassieqError]:
+        """What is passed over, and why: with any of it, nobody knows that nothing is visible."""
+        now = self._lane.clock.monotonic()
+        self._away = {bucket: one for bucket, one in self._away.items() if one[1] > now}
+        return {bucket: error for bucket, (error, _) in self._away.items()}
+
+    def forget_away(self) -> None:
+        """Look at these again."""
+        self._away.clear()
 
     def look(
         self, want: int, *, below_id: int | None = None, want_bytes: float | None = None
@@ -115,7 +143,9 @@ class Surveyor:
 
     def is_quiet_after(self, survey: Survey) -> bool:
         """Whether `has_news` will notice all that may become visible after this look."""
-        return survey.is_settled and not (survey.open or survey.half_sealed or self._jumps)
+        return survey.is_settled and not (
+            survey.open or survey.half_sealed or self._jumps or self._away
+        )
 
     def has_news(self, survey: Survey) -> bool:
         """After a look that left nothing open: may there be something since? Two reads.
@@ -155,7 +185,7 @@ class Surveyor:
             bucket for bucket in self._finished if bucket >= reader or bucket in hinted
         }
         rows: dict[BucketNo, Stored[Bucket] | None] = {}
-        to_read = sorted(hinted - self._finished)
+        to_read = sorted(hinted - self._finished - self.away.keys())
         for at in range(0, len(to_read), _LARGEST_WINDOW):
             rows |= self._read(to_read[at : at + _LARGEST_WINDOW])
         for bucket, row in rows.items():
@@ -173,8 +203,14 @@ class Surveyor:
     ) -> None:
         """Move the time pointer over minutes in which nothing hinted matters any more."""
         passed = first
+        # What could not be read may be due there: its hint is all that finds it (R12).
+        away = self.away
         blocked = min(
-            (minute for minute, bucket in hints if _still_due(rows.get(bucket), minute)),
+            (
+                minute
+                for minute, bucket in hints
+                if bucket in away or _still_due(rows.get(bucket), minute)
+            ),
             default=minute_of(now_us),
         )
         while passed < blocked and is_passable(passed, now_us=now_us):
@@ -210,6 +246,8 @@ class Surveyor:
             )
             now_us = lane.clock.now_us()
             for bucket in buckets:
+                if bucket not in rows:
+                    continue  # it did not answer
                 row = rows[bucket]
                 if row is not None:
                     times[bucket] = row.value.changed_us
@@ -248,7 +286,13 @@ class Surveyor:
         }
         if not bulk:
             return set()
-        changed = roll.settle_decided(self._lane, bulk)
+        changed: Rows = {}
+        try:
+            with self._lane.store.session.within(each_s=EACH_S):
+                changed = roll.settle_decided(self._lane, bulk)
+        except StoreError as error:
+            # Undecided, as far as this look can tell: it is jumped, and looked at again.
+            event(_logger, "bucket_unreachable", queue=self._lane.queue, error=str(error))
         rows.update(changed)
         undecided = {
             bucket
@@ -268,13 +312,14 @@ class Surveyor:
         now = self._lane.clock.monotonic()
         self._jumps = {bucket: jump for bucket, jump in self._jumps.items() if jump[1] > now}
         buckets: list[BucketNo] = []
+        away = self.away
         while at < end and len(buckets) < size:
             bucket = BucketNo(at)
             jump = self._jumps.get(bucket)
             if jump is not None:
                 at = max(at + 1, jump[0])
                 continue
-            if bucket not in self._finished:
+            if bucket not in self._finished and bucket not in away:
                 buckets.append(bucket)
             at += 1
         return buckets, at
@@ -309,7 +354,13 @@ class Surveyor:
         survey.is_settled &= row.value.is_behind_reader and not (available or dies)
 
     def _read(self, buckets: Iterable[BucketNo]) -> dict[BucketNo, Stored[Bucket] | None]:
-        return self._lane.store.buckets.read_many(self._lane.lane_id, buckets)
+        """Those that answer; the others are passed over, and no look waits for them twice."""
+        lane = self._lane
+        found, unread = lane.store.buckets.read_some(lane.lane_id, buckets)
+        for bucket, error in unread.items():
+            self.pass_over(bucket, named(error, lane, bucket))
+            event(_logger, "bucket_unreachable", queue=lane.queue, error=str(error))
+        return found
 
 
 def offset_below(below_id: int | None, bucket: BucketNo, bucket_size: int) -> int | None:
