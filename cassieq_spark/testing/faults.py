@@ -85,7 +85,7 @@ class FaultyStore:
         self._plan: dict[tuple[str, int], Fault | Callable[[], object]] = {}
         self._gates: dict[str, Gate] = {}
         self._seen: Counter[str] = Counter()
-        self._away: dict[int, Away] = {}
+        self._away: dict[tuple[object, int], Away] = {}
         self._is_back = threading.Condition(self._lock)
         self._on_their_way: deque[tuple[str, Callable[[], Any]]] = deque()
         self._random: random.Random | None = None
@@ -131,20 +131,22 @@ class FaultyStore:
         with self._lock:
             self._gates[name] = Gate(callers)
 
-    def unreachable(self, *buckets: int, how: Away = Away.TIMES_OUT) -> None:
+    def unreachable(self, *buckets: int, lane: object = None, how: Away = Away.TIMES_OUT) -> None:
         """From now on no statement on the partitions of these buckets is answered, or applied.
 
         Their rows, messages and overlays have one partition key, and so the same replicas. All else
         is elsewhere: pointers, hints, sinks.
+
+        Args:
+            lane: Of this lane; None: of every lane.
         """
         with self._lock:
-            self._away.update(dict.fromkeys(buckets, how))
+            self._away.update(dict.fromkeys([(lane, bucket) for bucket in buckets], how))
 
-    def reachable(self, *buckets: int) -> None:
-        """These are there again; all of them where none is named."""
+    def reachable(self) -> None:
+        """All are there again."""
         with self._lock:
-            for bucket in buckets or tuple(self._away):
-                self._away.pop(bucket, None)
+            self._away.clear()
             self._is_back.notify_all()
 
     def land(self) -> int:
@@ -212,14 +214,17 @@ class FaultyStore:
             )
 
     def _check_reachable(self, statement: Statement, params: tuple[Any, ...]) -> None:
-        bucket = bucket_of(statement, params)
+        key = partition_of(statement, params)
+        if key is None:
+            return
+        bucket = key[1]
         with self._lock:
-            how = None if bucket is None else self._away.get(bucket)
+            how = self._away.get(key) or self._away.get((None, bucket))
             if how is None:
                 return
             self._history.append(f"{statement.name}: bucket {bucket} {how.value}")
             if how is Away.STANDS_STILL:
-                self._is_back.wait_for(lambda: bucket not in self._away, GATE_DEADLINE_S)
+                self._is_back.wait_for(lambda: not self._away, GATE_DEADLINE_S)
         if how is Away.UNAVAILABLE:
             raise Unavailable(f"{statement.name}: no quorum for bucket {bucket}")
         raise OperationTimedOut(f"{statement.name}: no answer for bucket {bucket}")
@@ -242,18 +247,18 @@ class FaultyStore:
         raise OperationTimedOut(f"{name}: {fault.value}")
 
 
-def bucket_of(statement: Statement, params: tuple[Any, ...]) -> int | None:
-    """The bucket whose partition a statement is on; None: it is on no bucket's."""
-    at = _bucket_at(statement.cql)
-    return None if at is None else int(params[at])
+def partition_of(statement: Statement, params: tuple[Any, ...]) -> tuple[Any, int] | None:
+    """(lane, bucket) of the bucket whose partition a statement is on; None: of no bucket's."""
+    at = _key_at(statement.cql)
+    return None if at is None else (params[at], int(params[at + 1]))
 
 
 @cache
-def _bucket_at(cql: str) -> int | None:
-    """Which of a statement's parameters is ``bucket``, where that is in the partition key."""
+def _key_at(cql: str) -> int | None:
+    """Which of a statement's parameters is ``lane``, where ``lane, bucket`` is the partition key."""
     if re.search(r"\{ks\}\.(bucket|message|overlay)\b", cql) is None or "?" not in cql:
         return None
-    if inserted := re.search(r"\.\w+ \(([^)]*)\)", cql):
-        return [name.strip() for name in inserted[1].split(",")].index("bucket")
-    before, found, _ = cql.partition("bucket = ?")
+    if cql.startswith("INSERT"):
+        return 0
+    before, found, _ = cql.partition("lane = ? AND bucket = ?")
     return before.count("?") if found else None

@@ -34,7 +34,7 @@ BUCKETS = 4
 def _short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the 20 s of a bucket that stays away."""
     for room in (cas, session):
-        monkeypatch.setattr(room, "DEADLINE_S", 1.0)
+        monkeypatch.setattr(room, "DEADLINE_S", 2.0)
 
 
 def fill(door: Door) -> None:
@@ -56,6 +56,12 @@ def leased(door: Door, bucket: int) -> int:
     return sum(lease.runs.count for lease in door.value(bucket).leases)
 
 
+def version(door: Door, bucket: int) -> int:
+    row = door.row(bucket)
+    assert row is not None
+    return row.version.row_version
+
+
 # --- get ----------------------------------------------------------------------------------------
 
 
@@ -67,7 +73,7 @@ def test_t5_a_get_hands_out_what_lies_behind_a_bucket_that_does_not_answer(
     door, watch = open_door(), open_door()
     fill(door)
     door.faults.unreachable(0, how=how)
-    found = [one for _ in range(5) for one in door.queue.get(10)]
+    found = [one for _ in range(3) for one in door.queue.get(10)]
     assert {1, 2, 3} == {one.id // 10 for one in found}
     assert 30 == len(found)
     with pytest.raises(StoreError, match="bucket 0 of queue"):
@@ -109,12 +115,9 @@ def test_t22_a_claim_that_is_answered_when_nobody_waits_any_more_is_given_back_u
     claimed = reader.get(40)
     assert {0, 2, 3} == {one.bucket for one in claimed}
     assert 10 == watch.queue.stats().visible
-    taken = watch.value(1)
+    before = version(watch, 1)
     door.faults.reachable()
-    wait_until(
-        lambda: watch.value(1) != taken and not watch.value(1).leases,
-        describe=lambda: str(watch.value(1)),
-    )
+    wait_until(lambda: version(watch, 1) == before + 2, describe=lambda: str(watch.row(1)))
     assert [(10, 1)] == [
         (one.lease.runs.count, one.lease.delivery_count) for one in watch.reader().get(40)
     ]
@@ -123,7 +126,7 @@ def test_t22_a_claim_that_is_answered_when_nobody_waits_any_more_is_given_back_u
 @pytest.mark.invariant("I10")
 def test_t22_a_seal_that_is_not_answered_takes_no_lease_with_it(open_door: OpenDoor) -> None:
     door, watch = open_door(), open_door()
-    door.put(*(b"sealed" for _ in range(10)))
+    seal.close(door.lane, door.put(*(b"sealed" for _ in range(10))))
     for body in (b"away", b"open"):
         door.write(door.reserve(), 0, body)
     reader = door.reader()
@@ -269,8 +272,7 @@ def test_t5_listed_buckets_are_rolled_forward_beside_one_that_is_away(open_door:
     result = door.task(who, 0, *(b"%d" % at for at in range(30)))
     first = min(bucket for bucket, _ in result.buckets)
     door.faults.before("update_sink", lambda: door.faults.unreachable(first))
-    with pytest.raises(StoreError, match=f"bucket {first} of queue"):
-        door.commit(who, 0, result)
+    assert 30 == door.commit(who, 0, result)  # it is: whoever comes by rolls the rest forward
     assert 20 == sum(
         watch.value(bucket).fresh.count for bucket, _ in result.buckets if bucket != first
     )
@@ -400,7 +402,7 @@ def test_t5_repair_heals_other_buckets_and_says_which_one_it_could_not(
     assert 40 == len(door.queue.get(40, visibility_timeout=10))
     for one in (door, watch, dead):
         one.clock.advance(60)
-    door.faults.unreachable(1)
+    door.faults.unreachable(1, lane=door.lane.lane_id)
     report = heal(door.store, [door.queue.name])
     (done,) = report.queues
     assert 30 == done.moved_dead
