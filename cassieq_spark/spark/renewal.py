@@ -121,21 +121,24 @@ class Renewal:
         """Those whose round is due; None: this is the end."""
         with self._lock:
             while not self._ended.is_set() and os.getppid() == self._parent:
-                now = self._lane.clock.monotonic()
-                pause_s = self._period_s
-                due: list[BucketNo] = []
-                if now - self._called <= self._give_up_after_s:
-                    waiting = self._held.keys() - self._under_way
-                    due = [bucket for bucket in waiting if self._due[bucket] <= now]
-                    pause_s = min([pause_s, *(self._due[bucket] - now for bucket in waiting)])
+                due, pause_s = self._next()
                 if due:
-                    # What did not answer comes last, if it is still away: others are sure to get on.
-                    due.sort(key=lambda bucket: (bucket in self._failed, self._due[bucket]))
-                    self._under_way.update(due)
-                    self._due.update(dict.fromkeys(due, now + self._period_s))
                     return due
                 self._is_due.wait(pause_s)
             return None
+
+    def _next(self) -> tuple[list[BucketNo], float]:
+        """Caller holds the lock. Whose round begins now, and else in how many seconds the next."""
+        now = self._lane.clock.monotonic()
+        if now - self._called > self._give_up_after_s:
+            return [], self._period_s
+        waiting = self._held.keys() - self._under_way
+        due = [bucket for bucket in waiting if self._due[bucket] <= now]
+        # What did not answer comes last: it may still be away, and others are sure to get on.
+        due.sort(key=lambda bucket: (bucket in self._failed, self._due[bucket]))
+        self._under_way.update(due)
+        self._due.update(dict.fromkeys(due, now + self._period_s))
+        return due, min([self._period_s, *(self._due[bucket] - now for bucket in waiting)])
 
     def _round(self, bucket: BucketNo) -> None:
         """Renew one bucket's, whatever becomes of the others'."""

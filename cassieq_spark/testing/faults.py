@@ -255,7 +255,7 @@ def partition_of(statement: Statement, params: tuple[Any, ...]) -> tuple[Any, in
 
 @cache
 def _key_at(cql: str) -> int | None:
-    """Which of a statement's parameters is ``lane``, where ``lane, bucket`` is the partition key."""
+    """Which parameter of a statement is ``lane``, where ``lane, bucket`` is the partition key."""
     if re.search(r"\{ks\}\.(bucket|message|overlay)\b", cql) is None or "?" not in cql:
         return None
     if cql.startswith("INSERT"):

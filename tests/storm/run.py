@@ -197,6 +197,8 @@ class Storm:
         found = {name: Dials(self._directory / f"{name}.dials") for name in self._cast.children}
         if self._cast.has_spark:
             found[DRIVER] = Dials(self._stage.driver_dials)
+        if self._cast.has_repair_job:
+            found[REPAIR_JOB] = Dials(self._directory / "repair_job.dials")
         return found
 
     @staticmethod

@@ -61,7 +61,7 @@ def test_readers_are_told_what_is_tested() -> None:
 
 def test_every_mark_of_the_design_is_built_or_says_what_builds_it() -> None:
     known = {f"P{at}" for at in range(1, 30)} | {f"R{at}" for at in range(1, 27)}
-    assert known == BUILT | NOT_BUILT
+    assert known == {mark for mark in BUILT | NOT_BUILT if mark[0] != "T"}  # those are no design's
     assert set() == marks_in(ROOT / "docs/design.md") - known
 
 
