@@ -40,12 +40,16 @@ EVENTS: Final[dict[str, Event]] = {
         "restored. Others go on.",
     ),
     "bucket_sealed": Event(level=logging.DEBUG, meaning="An open bucket's content was fixed."),
+    "bucket_unreachable": Event(
+        level=logging.WARNING,
+        meaning="The store did not answer for one bucket or sink; all others went on without it.",
+    ),
     "buckets_dropped": Event(
         level=logging.INFO, meaning="Buckets in which all is done were dropped with their rows."
     ),
     "claim_answered_late": Event(
         level=logging.WARNING,
-        meaning="A claim took longer than its visibility timeout and was given back uncounted.",
+        meaning="A claim was answered too late to be handed out, and was given back uncounted.",
     ),
     "connector_look_failed": Event(
         level=logging.INFO,

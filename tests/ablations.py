@@ -377,8 +377,8 @@ ABLATIONS: Final = (
         mark="T21",
         rule="One sink, or bucket, that cannot be read or changed stops no other from being settled.",
         path="cassieq_spark/queue/roll.py",
-        old="        except QueueDeleted:\n",
-        new="        except CassieqError:\n",
+        old="    ended = zip(todo, lane.store.session.each(work, todo), strict=True)\n",
+        new="    ended = zip(todo, lane.store.session.map(work, todo), strict=True)\n",
         tests=(
             "tests/node/test_corrupt.py::test_t21_one_sink_that_cannot_be_read_hides_no_others_batch",
             "tests/node/test_corrupt.py::test_t21_one_bucket_of_a_batch_that_cannot_be_published_hides_no_other",
@@ -387,9 +387,9 @@ ABLATIONS: Final = (
     Ablation(
         mark="T21",
         rule="A get that found nothing, and was not answered about something, does not say that there is nothing.",
-        path="cassieq_spark/queue/reader.py",
-        old="                if self._surveyor.unanswered is not None:\n",
-        new="                if False:\n",
+        path="cassieq_spark/queue/survey.py",
+        old='                    self.pass_over(bucket, why)  # decided or not: "none" would be a guess [T21]\n',
+        new="                    pass\n",
         tests=(
             "tests/node/test_corrupt.py::test_t21_what_is_not_known_of_one_sink_is_told_only_where_nothing_else_is_found",
         ),
@@ -527,8 +527,8 @@ ABLATIONS: Final = (
         mark="P17",
         rule="The time pointer stays at a minute in which something comes back.",
         path="cassieq_spark/queue/survey.py",
-        old="            (minute for minute, bucket in hints if _still_due(rows.get(bucket), minute)),\n",
-        new="            (),\n",
+        old="                if bucket in away or _still_due(rows.get(bucket), minute)\n",
+        new="                if False\n",
         tests=(
             "tests/node/test_claims.py::test_p17_the_time_pointer_stays_at_a_minute_that_still_matters",
         ),
@@ -813,8 +813,8 @@ ABLATIONS: Final = (
         mark="P23",
         rule="Leases that nobody asks for any more are renewed no longer.",
         path="cassieq_spark/spark/renewal.py",
-        old=("            if idle_s > self._give_up_after_s:\n                continue\n"),
-        new="",
+        old="        if now - self._called > self._give_up_after_s:\n",
+        new="        if False:\n",
         tests=(
             "tests/node/test_claims.py::test_p23_leases_that_nobody_asks_for_any_more_are_let_go",
         ),
@@ -1261,6 +1261,211 @@ ABLATIONS: Final = (
         tests=(
             "tests/unit/test_sink_txn.py::test_r26_a_second_write_of_one_run_in_one_batch_is_refused_where_asked",
             "tests/node/test_transaction.py::test_r26_the_second_write_of_a_batch_is_refused",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="What is done for many buckets is done for all of them before one's failure is told.",
+        path="cassieq_spark/queue/apart.py",
+        old="    for bucket, result in zip(todo, lane.store.session.each(work, todo), strict=True):\n",
+        new="    for bucket, result in zip(todo, lane.store.session.map(work, todo), strict=True):\n",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t5_what_is_done_with_other_buckets_is_done_before_one_is_told_to_have_failed",
+            "tests/node/test_slow_replica.py::test_t5_repair_drops_what_lies_below_a_bucket_that_is_away",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="Who waits for a key that does not answer gives its place to the next item.",
+        path="cassieq_spark/store/side_by_side.py",
+        old="                while self._taken and now - self._taken[0][0] >= SLOW_S:\n",
+        new="                while self._taken and now - self._taken[0][0] >= 1e9:\n",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t5_more_stuck_buckets_than_threads_at_once_hold_up_no_other",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="A bucket that was not read is passed over by a look, which goes on behind it.",
+        path="cassieq_spark/queue/survey.py",
+        old="            self.pass_over(bucket, named(error, lane, bucket))\n",
+        new="            raise named(error, lane, bucket)\n",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t5_a_get_hands_out_what_lies_behind_a_bucket_that_does_not_answer",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="The time pointer does not pass the minute of a hint whose bucket was not read.",
+        path="cassieq_spark/queue/survey.py",
+        old="                if bucket in away or _still_due(rows.get(bucket), minute)\n",
+        new="                if _still_due(rows.get(bucket), minute)\n",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t5_the_time_pointer_does_not_pass_a_minute_of_a_bucket_that_was_not_read",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="Acks of one bucket gather for themselves: nobody waits for a bucket of others.",
+        path="cassieq_spark/queue/verdict.py",
+        old="            gathering = self._gathered.setdefault(bucket, _Gathering())\n",
+        new=(
+            "            gathering = self._gathered.setdefault(bucket, _Gathering())\n"
+            '            gathering.working = self.__dict__.setdefault("_working", gathering.working)\n'
+        ),
+        tests=(
+            "tests/node/test_slow_replica.py::test_t5_nobody_waits_for_another_threads_ack_of_another_bucket",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="A renewal of one bucket is begun, and not waited for before the next.",
+        path="cassieq_spark/queue/consumer.py",
+        old="                session.begin(one_bucket, bucket)\n",
+        new="                session.begin(one_bucket, bucket).result()\n",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t5_a_consumer_renews_and_acks_other_buckets_while_one_stands_still",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="A batch's leases are renewed bucket by bucket, none waiting for another's round.",
+        path="cassieq_spark/spark/renewal.py",
+        old="                        session.begin(self._round, bucket)\n",
+        new="                        session.begin(self._round, bucket).result()\n",
+        tests=(
+            "tests/spark/test_renewal.py::test_t5_other_leases_are_renewed_while_one_bucket_does_not_answer",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="What a replay has taken over is renewed before its other buckets have answered.",
+        path="cassieq_spark/spark/planner.py",
+        old="                self._renewal.hold({bucket: frozenset(ours)}, until_us=until_us)\n",
+        new="                pass\n",
+        tests=(
+            "tests/spark/test_planner.py::test_t5_leases_that_were_taken_over_are_held_while_another_bucket_does_not_answer",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="A CAS waits for another one of the same client on its row as long as for an answer, and no longer.",
+        path="cassieq_spark/store/cas.py",
+        old="            if not lock.acquire(timeout=at_most_s):\n",
+        new="            if not lock.acquire(timeout=30):\n",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t5_what_waits_for_another_cas_of_the_same_row_waits_for_one_deadline",
+        ),
+    ),
+    Ablation(
+        mark="T16",
+        rule="A consumer that is closed takes no ack: what its `ack` returned for is stored.",
+        path="cassieq_spark/queue/acks_behind.py",
+        old="            if self._is_closing:\n                raise UsageError",
+        new="            if False:\n                raise UsageError",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t16_an_ack_that_close_comes_between_is_stored_or_refused",
+        ),
+    ),
+    Ablation(
+        mark="T22",
+        rule="An ambiguous claim takes no lease with it that another bucket granted.",
+        path="cassieq_spark/queue/gather.py",
+        old="        except StoreError as error:\n            # One that is ambiguous",
+        new="        except ZeroDivisionError as error:\n            # One that is ambiguous",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t22_leases_that_other_buckets_granted_are_handed_out_beside_an_ambiguous_claim",
+            "tests/node/test_slow_replica.py::test_t22_a_seal_that_is_not_answered_takes_no_lease_with_it",
+        ),
+    ),
+    Ablation(
+        mark="T22",
+        rule="A claim that is answered when its caller has gone is given back, uncounted.",
+        path="cassieq_spark/queue/gather.py",
+        old="        flight.add_done_callback(partial(_give_back, lane, bucket))\n",
+        new="",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t22_a_claim_that_is_answered_when_nobody_waits_any_more_is_given_back_uncounted",
+        ),
+    ),
+    Ablation(
+        mark="T22",
+        rule="What cannot be confirmed is given back, uncounted.",
+        path="cassieq_spark/queue/claim.py",
+        old="            gather.give_back(self.lane, claimed)  # nobody gets to see them [T22]\n",
+        new="            pass\n",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t22_what_is_claimed_is_given_back_uncounted_where_it_cannot_be_confirmed",
+        ),
+    ),
+    Ablation(
+        mark="T22",
+        rule="A planner hands out what it has claimed where it cannot have more.",
+        path="cassieq_spark/spark/planner.py",
+        old=("            if not claimed:\n                raise\n"),
+        new="            raise\n",
+        tests=(
+            "tests/spark/test_planner.py::test_t22_what_was_claimed_is_handed_out_though_more_cannot_be_had",
+        ),
+    ),
+    Ablation(
+        mark="T22",
+        rule="What a planner has claimed beside an ack that failed is given back.",
+        path="cassieq_spark/spark/planner.py",
+        old="                give_back(self.lane, claimed)\n",
+        new="                pass\n",
+        tests=(
+            "tests/spark/test_planner.py::test_t22_what_was_claimed_beside_an_ack_that_failed_is_given_back_uncounted",
+        ),
+    ),
+    Ablation(
+        mark="T23",
+        rule="A CAS that was sent again is ambiguous until its row was read.",
+        path="cassieq_spark/store/cas.py",
+        old=(
+            "            except StoreError as error:\n"
+            "                if is_first:\n"
+            "                    raise\n"
+        ),
+        new=(
+            "            except StoreError as error:\n"
+            "                if error:\n"
+            "                    raise\n"
+        ),
+        tests=(
+            "tests/node/test_slow_replica.py::test_t23_a_cas_whose_row_cannot_be_read_after_a_refused_resend_is_ambiguous",
+        ),
+    ),
+    Ablation(
+        mark="T23",
+        rule="A refusal of a statement that was sent again says nothing about its first sending.",
+        path="cassieq_spark/store/cas.py",
+        old=(
+            "                    if is_first:\n                        raise refused from error\n"
+        ),
+        new=("                    if error:\n                        raise refused from error\n"),
+        tests=(
+            "tests/node/test_slow_replica.py::test_t23_a_resend_that_the_server_will_not_run_is_ambiguous",
+        ),
+    ),
+    Ablation(
+        mark="T24",
+        rule="A consumer that closes waits for its threads after its acks are stored, and not for long.",
+        path="cassieq_spark/queue/consumer.py",
+        old=(
+            "                self._acks.flush()\n"
+            "            finally:\n"
+            "                for thread in self._threads if self._is_started else ():\n"
+            "                    thread.join(max(0.0, until - self._clock.monotonic()))\n"
+        ),
+        new=(
+            "                for thread in self._threads if self._is_started else ():\n"
+            "                    thread.join()\n"
+            "            finally:\n"
+            "                self._acks.flush()\n"
+        ),
+        tests=(
+            "tests/node/test_slow_replica.py::test_t24_close_stores_acks_first_and_waits_for_no_get_for_long",
         ),
     ),
     Ablation(

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import Bucket, Lease
 from cassieq_spark.model.lease import Terms, claim
 from cassieq_spark.model.pointer import minute_of
-from cassieq_spark.queue import settle
+from cassieq_spark.queue import gather, seal
 from cassieq_spark.queue.fetch import Planned
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.queue.room import Room
     from cassieq_spark.store.cas import Stored
 
 CAS_TIMES_SPARE = 4
@@ -100,6 +102,35 @@ class Claimer:
         # clients even the tags cannot tell [R8].
         return held(bucket, outcome.now, leases), outcome.now
 
+    def close(
+        self, bucket: BucketNo, *, room: Room | None, below: int | None
+    ) -> tuple[list[Claimed], Stored[Bucket] | None]:
+        """Seal an open bucket, and claim what there is room for, by the same CAS if that can be.
+
+        Args:
+            room: None: it is only to be closed.
+
+        Returns:
+            As `claim`; no row if the bucket was dropped long ago.
+        """
+        lane = self.lane
+        # What it weighs is known once it is sealed: a limit of bytes has its claim after that.
+        at_once = room is not None and room.size_bytes is None
+        terms = self.terms(room.messages, below=below) if room is not None and at_once else None
+        closed = seal.close(lane, bucket, terms)
+        if closed is None:
+            return [], None
+        manifest = closed.row.value.manifest
+        event(_logger, "bucket_sealed", queue=lane.queue, bucket=bucket, messages=manifest.count)
+        got = held(bucket, closed.row, closed.leases)
+        if got or room is None:
+            return got, closed.row
+        at_most = room.for_messages_of(closed.row.value, room.messages)
+        terms = self.terms(at_most, below=below)
+        self.hint([bucket], terms.until_us)
+        got, now = self.claim(bucket, closed.row, terms)
+        return got, now or closed.row
+
     def confirm(self, claimed: list[Claimed]) -> list[Claimed]:
         """After the claims of one call: keep those that are real and came in time.
 
@@ -112,14 +143,22 @@ class Claimer:
         """
         if not claimed:
             return []
+        try:
+            return self._confirmed(claimed)
+        except CassieqError:
+            gather.give_back(self.lane, claimed)  # nobody gets to see them [T22]
+            raise
+
+    def _confirmed(self, claimed: list[Claimed]) -> list[Claimed]:
         lane = self.lane
         pointers = lane.pointers()
         claimed = [one for one in claimed if one.bucket >= pointers.repair]
         now_us = lane.clock.now_us()
         in_time = [one for one in claimed if one.lease.until_us > now_us]
-        for late in claimed:
-            if late.lease.until_us <= now_us:
-                settle.release(lane, late.bucket, [late.lease.lease_id], is_counted=False)
+        too_late = [one for one in claimed if one.lease.until_us <= now_us]
+        if too_late:
+            gather.give_back(lane, too_late)
+            for late in too_late:
                 event(
                     _logger,
                     "claim_answered_late",

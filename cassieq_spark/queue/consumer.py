@@ -1,7 +1,7 @@
 """`Consumer`: messages one at a time for the price of hundreds: prefetch, grouped acks (design 5).
 
-Two threads beside the program: one claims ahead and keeps leased what waits here, one acks what is
-done.
+Three threads beside the program: one claims ahead, one keeps leased what waits here, one acks what
+is done; the last two wait for no bucket.
 Holds I2: it hands out nothing whose lease has run out. Holds I4: what is acked was handed out.
 """
 
@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from cassieq_spark.errors import CassieqError, QueueDeleted, UsageError
 from cassieq_spark.log import event, get_logger
@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.queue.lane import Lane
+
+CLOSE_S: Final = 20.0
+"""`Consumer.close` returns within so long, and one request's time-out, whatever the store does."""
+
+ROUNDS_PER_TIMEOUT: Final = 4
+"""A renewal that is not answered after this part of a visibility timeout is given up, and begun
+anew: there is time for another one before the lease has run out."""
 
 _logger = get_logger("queue")
 
@@ -68,8 +75,9 @@ class Consumer:
 
     def __init__(self, ways: Ways, *, idle_timeout_s: float | None) -> None:
         self._ways = ways
-        lane = ways.lane()
-        self._name = lane.queue
+        # What is held is settled in the lane it is of, whatever becomes of the queue's row: to look
+        # at that again is for those who want more.
+        self._lane = lane = ways.lane()
         self._clock = lane.clock
         self._prefetch = ways.wanted.at_most
         self._visibility_us = ways.wanted.visibility_us
@@ -78,26 +86,30 @@ class Consumer:
         # Conditions of one lock: no thread is woken by every message and every ack.
         self._arrived = threading.Condition(self._lock)
         self._is_due = threading.Condition(self._lock)
+        self._is_wanted = threading.Condition(self._lock)
         self._waiting: deque[_Held] = deque()
         self._looks_begun = self._looks_ended = self._empty_looks = 0
         self._failure: Exception | None = None  # told once
         self._end: Exception | None = None  # told to everybody: the thread is gone
         self._is_closing = False
-        # An ack that is not answered must not hold up a renewal.
-        self._threads = [
-            threading.Thread(target=self._run, args=(work,), name="cassieq-consumer", daemon=True)
-            for work in (self._get_ahead, self._ack_behind)
-        ]
-        # When the threads are to do what, by the monotonic clock.
-        self._renew_at = inf
-        self._look_at = -inf
-        self._look_wanted = 0
         self._acks = AcksBehind(
-            ways.lane,
+            lane,
             ways.acks,
             at_most=self._prefetch,
             within_s=ways.wanted.visibility_us / 4e6,
+            on_failure=self._tell,
         )
+        # A get that is not answered must not hold up a renewal, nor an ack.
+        self._threads = [
+            threading.Thread(target=self._run, args=(work,), name="cassieq-consumer", daemon=True)
+            for work in (self._get_ahead, self._keep_leased, self._acks.run)
+        ]
+        # When the threads are to do what, by the monotonic clock.
+        self._renew_at = inf
+        self._renewing: set[BucketNo] = set()
+        self._renew_again_at: dict[BucketNo, float] = {}
+        self._look_at = -inf
+        self._look_wanted = 0
 
     @property
     def stale(self) -> int:
@@ -134,10 +146,7 @@ class Consumer:
             ReceiptInvalid: One is no receipt of this queue; nothing was acked.
             UsageError: The consumer is closed.
         """
-        receipts = self._ways.receipts(messages)
-        if self._is_closing:
-            raise UsageError("this consumer is closed: ack by the queue itself")
-        self._acks.add(receipts)
+        self._acks.add(self._ways.receipts(messages))
 
     def flush(self) -> None:
         """Return when every ack so far is stored.
@@ -149,27 +158,28 @@ class Consumer:
         self._acks.flush()
 
     def close(self) -> None:
-        """Store the acks, give back what was not handed out. Idempotent.
+        """Store the acks, give back what was not handed out. Idempotent; takes `CLOSE_S` at most.
+
+        A get that is still under way then ends by itself, and gives back what it found.
 
         Raises:
             StoreError: That failed: the messages come back when their leases run out.
         """
         with self._lock:
             self._is_closing = True
-            self._arrived.notify_all()
-            self._is_due.notify()
+            for condition in (self._arrived, self._is_due, self._is_wanted):
+                condition.notify_all()
+        # What was acked before this is stored by the flush, and nothing is taken after it [T16].
         self._acks.close()
-        for thread in self._threads if self._is_started else ():
-            thread.join()
-        with self._lock:
-            left = [held.receipt for held in self._waiting]
-            self._waiting.clear()
-        try:
-            self._acks.flush()
-        finally:
-            if left:
-                # Nobody has seen them: their delivery does not count.
-                hold.release(self._ways.lane(), left, is_counted=False)
+        until = self._clock.monotonic() + CLOSE_S
+        with self._lane.store.session.within(CLOSE_S):
+            try:
+                # First of all: the fetching thread may wait for the store for long [T24].
+                self._acks.flush()
+            finally:
+                for thread in self._threads if self._is_started else ():
+                    thread.join(max(0.0, until - self._clock.monotonic()))
+                self._give_back()
 
     def __enter__(self) -> Self:
         """Begin to get.
@@ -204,7 +214,7 @@ class Consumer:
                     if last_look is None:
                         last_look = self._look_wanted = self._looks_begun + 1
                         self._look_at = -inf
-                        self._is_due.notify()
+                        self._is_wanted.notify()
                     left_s = inf
                 is_over = last_look is not None and self._looks_ended >= last_look
                 if self._is_closing or is_over:
@@ -218,7 +228,7 @@ class Consumer:
         while self._waiting:
             held = self._waiting.popleft()
             if len(self._waiting) == self._prefetch // 2:
-                self._is_due.notify()
+                self._is_wanted.notify()
             if held.until_us > now_us:
                 return held.message
         return None
@@ -241,16 +251,13 @@ class Consumer:
     # --- the threads --------------------------------------------------------------------------
 
     def _get_ahead(self) -> None:
-        while self._await_look_or_renewal():
-            now = self._clock.monotonic()
-            if now >= self._renew_at and not self._attempt(self._renew):
-                self._renew_at = self._clock.monotonic() + RETRY_S
-            if now >= self._look_at and self._has_room and not self._attempt(self._fill):
+        while self._await(self._is_wanted, lambda: self._look_at if self._has_room else inf):
+            if not self._attempt(self._fill):
                 self._look_at = self._clock.monotonic() + RETRY_S
 
-    def _ack_behind(self) -> None:
-        while self._acks.wait():
-            self._attempt(self._acks.flush)
+    def _keep_leased(self) -> None:
+        while self._await(self._is_due, lambda: self._renew_at):
+            self._renew()
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
@@ -260,15 +267,14 @@ class Consumer:
                 self._failure = self._end = error
                 self._arrived.notify_all()
 
-    def _await_look_or_renewal(self) -> bool:
-        """Until one of them is due; False: this is the end."""
+    def _await(self, condition: threading.Condition, due: Callable[[], float]) -> bool:
+        """Until it is due; False: this is the end."""
         with self._lock:
             while not self._is_closing:
-                due = min(self._renew_at, self._look_at if self._has_room else inf)
-                left_s = due - self._clock.monotonic()
+                left_s = due() - self._clock.monotonic()
                 if left_s <= 0:
                     return True
-                self._is_due.wait(min(left_s, threading.TIMEOUT_MAX))
+                condition.wait(min(left_s, threading.TIMEOUT_MAX))
             return False
 
     def _attempt(self, step: Callable[[], None]) -> bool:
@@ -278,57 +284,76 @@ class Consumer:
         except QueueDeleted:
             raise
         except CassieqError as error:
-            event(_logger, "consumer_failed", queue=self._name, error=str(error))
-            with self._lock:
-                self._failure = error
-                self._arrived.notify_all()
+            self._tell(error)
             return False
         return True
+
+    def _tell(self, error: Exception) -> None:
+        """The program is told when it next waits; what ends all is told for ever."""
+        event(_logger, "consumer_failed", queue=self._lane.queue, error=str(error))
+        with self._lock:
+            self._failure = error
+            if isinstance(error, QueueDeleted) or not isinstance(error, CassieqError):
+                self._end = error
+            self._arrived.notify_all()
 
     def _renew(self) -> None:
         """Let nothing run out that waits here: the program may take long over what it has.
 
-        A bucket that cannot be reached does not hold up the others (I10).
+        Each bucket for itself: one that cannot be reached is not waited for (I10) [T5].
         """
+        now = self._clock.monotonic()
         with self._lock:
             soon_us = self._clock.now_us() + self._visibility_us // 2
-            held = {one.receipt: one for one in self._waiting if one.until_us <= soon_us}
-        until_us = self._clock.now_us() + self._visibility_us
-        by_bucket: dict[BucketNo, list[Receipt]] = {}
-        for receipt in held:
-            by_bucket.setdefault(receipt.bucket, []).append(receipt)
-        lane = self._ways.lane()
-        errors: list[CassieqError] = []
-
-        def one(bucket: BucketNo) -> None:
-            asked = by_bucket[bucket]
-            try:
-                # A program may have got one of them just now, and have extended it for longer.
-                refused = set(hold.extend(lane, asked, until_us=until_us, never_sooner=True))
-            except CassieqError as error:
-                errors.append(error)
-                return
-            with self._lock:
-                for receipt in asked:
-                    waiting = held[receipt]
-                    waiting.until_us = 0 if receipt in refused else until_us
-                    waiting.message = replace(waiting.message, visible_until=time_of(until_us))
-
-        lane.store.session.map(one, by_bucket)
-        with self._lock:
-            self._waiting = deque(one for one in self._waiting if one.until_us)
+            by_bucket: dict[BucketNo, dict[Receipt, _Held]] = {}
+            for one in self._waiting:
+                bucket = one.receipt.bucket
+                is_due = one.until_us <= soon_us and self._renew_again_at.get(bucket, now) <= now
+                if is_due and bucket not in self._renewing:
+                    by_bucket.setdefault(bucket, {})[one.receipt] = one
+            self._renewing |= by_bucket.keys()
             self._plan_renewal()
-        if errors:
-            raise errors[0]
+
+        def one_bucket(bucket: BucketNo) -> None:
+            failure: Exception | None = None
+            try:
+                self._extend(by_bucket[bucket])
+            except Exception as error:  # noqa: BLE001 - it is raised where the program waits
+                failure = error
+                self._tell(error)
+            with self._lock:
+                self._renewing.discard(bucket)
+                self._renew_again_at.pop(bucket, None)
+                if failure is not None:
+                    self._renew_again_at[bucket] = self._clock.monotonic() + RETRY_S
+                self._plan_renewal()
+                self._is_due.notify()
+
+        session = self._lane.store.session
+        with session.within(self._visibility_us / 1e6 / ROUNDS_PER_TIMEOUT):
+            for bucket in by_bucket:
+                session.begin(one_bucket, bucket)
+
+    def _extend(self, held: dict[Receipt, _Held]) -> None:
+        until_us = self._clock.now_us() + self._visibility_us
+        # A program may have got one of them just now, and have extended it for longer.
+        refused = set(hold.extend(self._lane, held, until_us=until_us, never_sooner=True))
+        with self._lock:
+            for receipt, waiting in held.items():
+                waiting.until_us = 0 if receipt in refused else until_us
+                waiting.message = replace(waiting.message, visible_until=time_of(until_us))
+            self._waiting = deque(one for one in self._waiting if one.until_us)
 
     def _plan_renewal(self) -> None:
-        """Caller holds the lock."""
-        first_us = min((held.until_us for held in self._waiting), default=None)
-        if first_us is None:
-            self._renew_at = inf
-        else:
-            left_us = first_us - self._visibility_us // 2 - self._clock.now_us()
-            self._renew_at = self._clock.monotonic() + left_us / 1e6
+        """Caller holds the lock. What is under way plans again when it ends."""
+        now, now_us = self._clock.monotonic(), self._clock.now_us()
+        self._renew_at = inf
+        for held in self._waiting:
+            bucket = held.receipt.bucket
+            if bucket not in self._renewing:
+                left_us = held.until_us - self._visibility_us // 2 - now_us
+                at = max(now + left_us / 1e6, self._renew_again_at.get(bucket, -inf))
+                self._renew_at = min(self._renew_at, at)
 
     def _fill(self) -> None:
         with self._lock:
@@ -342,12 +367,25 @@ class Consumer:
                 self._empty_looks = 0
                 self._waiting += held
                 self._plan_renewal()
+                self._is_due.notify()
             else:
                 self._empty_looks += 1
                 if self._look_wanted <= self._looks_begun:
                     self._look_at = self._clock.monotonic() + pause_after(self._empty_looks)
             self._failure = self._end  # what was wrong is over
             self._arrived.notify_all()
+            is_late = self._is_closing
+        if is_late:
+            # `close` may have given up waiting for this, and gone [T24].
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """What waits here: nobody has seen it, so its delivery does not count."""
+        with self._lock:
+            left = [held.receipt for held in self._waiting]
+            self._waiting.clear()
+        if left:
+            hold.release(self._lane, left, is_counted=False)
 
 
 def _until_us(message: Message) -> int:

@@ -57,8 +57,10 @@ class Heartbeat:
 
     def _beat(self) -> None:
         try:
-            self._lane.store.heartbeats.beat(
-                self._sink_id, ttl_s=self._lane.settings.repair_timeout_s
-            )
+            # Not until the store answers: the work must begin, and the next beat be due [T5].
+            with self._lane.store.session.within(self._period_s):
+                self._lane.store.heartbeats.beat(
+                    self._sink_id, ttl_s=self._lane.settings.repair_timeout_s
+                )
         except StoreError as error:
             event(_logger, "heartbeat_failed", sink=self._sink_id, error=str(error))

@@ -12,6 +12,8 @@ from cassieq_spark.entropy import new_revision, new_uuid
 from cassieq_spark.errors import ReceiptExpired, UsageError
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import union
+from cassieq_spark.model.ids import Runs
+from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.returns import Returns, return_times_us
 from cassieq_spark.queue.verdict import by_lease, held_runs, is_held, runs_of
 
@@ -134,6 +136,8 @@ def update(
 
 def expired(lane: Lane, refused: Sequence[Receipt]) -> ReceiptExpired:
     """The error that names receipts whose delivery has ended."""
+    # No word about what comes next: that a message is in nobody's hands is also what the row of one
+    # that was acked says, and no row at all what is left of a bucket that was dropped (G5).
     return ReceiptExpired(
         f"{len(refused)} receipts of queue {lane.queue!r} have expired: nobody holds the messages "
         "by them any more. A visibility timeout was over, or a message was released, updated, "
@@ -167,7 +171,7 @@ def _each_bucket(lane: Lane, receipts: Iterable[Receipt], move: Move) -> list[Re
         returns.confirm()
         return refused if now is not None else asked
 
-    return [receipt for some in lane.store.session.map(one, by_bucket) for receipt in some]
+    return [receipt for some in each_bucket(lane, one, by_bucket).values() for receipt in some]
 
 
 def _check_held(lane: Lane, row: Bucket | None, receipt: Receipt) -> None:

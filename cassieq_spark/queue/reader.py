@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import LEASES_PREFERRED
 from cassieq_spark.model.lease import claimable, is_dying, is_expired
-from cassieq_spark.queue import seal
-from cassieq_spark.queue.claim import Claimed, Claimer, held
+from cassieq_spark.queue.claim import Claimed, Claimer
+from cassieq_spark.queue.gather import Gathered, Waiting, gather, have_any, try_one
 from cassieq_spark.queue.lane import MAX_LOST_RACES
 from cassieq_spark.queue.room import Room
-from cassieq_spark.queue.survey import BUCKETS_PER_CALL, Rows, Survey, Surveyor, offset_below
+from cassieq_spark.queue.survey import (
+    BUCKETS_PER_CALL,
+    Rows,
+    Survey,
+    Surveyor,
+    offset_below,
+)
 from cassieq_spark.store.tables.buckets import ROW_LIMIT_BYTES, ROW_PREFERRED_BYTES, size_of
 
 if TYPE_CHECKING:
@@ -43,8 +49,6 @@ AHEAD_FOR_S = 5.0
 
 ROUNDS = 4
 """How often a call goes for the rest after it lost races."""
-
-_logger = get_logger("queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,16 +154,17 @@ class Reader:
                 return confirmed
         is_sure = False
         in_vain = 0
+        waiting = Waiting(self._lane, self._surveyor)
         while in_vain < MAX_LOST_RACES:
             room = Room(messages=at_most, size_bytes=at_most_bytes)
             claimed, changed, sealed = self._go_round(room, below_id)
             if confirmed := self._claimer.confirm(claimed):
                 return confirmed
+            if waiting.goes_on():
+                continue
             # "None" is only said after a round in which nothing changed: no race lost, no gap
             # closed, no dead set made, no claim in vain; and nothing was passed over from memory.
             if not changed:
-                if self._surveyor.unanswered is not None:
-                    raise self._surveyor.unanswered  # "none" would be a guess [T21]
                 if is_sure or not self._surveyor.forget_jumps():
                     return []
             elif not sealed:
@@ -205,7 +210,8 @@ class Reader:
             got: list[Claimed] = []
             for at in range(0, len(shares), CLAIMS_PER_HINT):
                 some = shares[at : at + CLAIMS_PER_HINT]
-                got += self._claim_shares(some, rows, below_id, updated)
+                has_found = bool(claimed or got)
+                got += self._claim_shares(some, rows, below_id, updated, has_found=has_found)
             claimed += got
             _take(room, got)
             if room.is_full:
@@ -221,28 +227,39 @@ class Reader:
         rows: Rows,
         below_id: int | None,
         updated: Rows,
+        *,
+        has_found: bool,
     ) -> list[Claimed]:
-        """All their hints at once, then a CAS for each, up to 16 at a time."""
+        """All their hints at once, then a CAS for each, up to 16 at a time.
+
+        What one bucket has granted is not lost with another's answer [T22].
+        """
         terms = self._claimer.terms(1)
         self._claimer.hint((bucket for bucket, _ in shares), terms.until_us)
+        counts = dict(shares)
 
-        def one(share: tuple[BucketNo, int]) -> list[Claimed]:
-            bucket, count = share
+        def one(bucket: BucketNo) -> tuple[list[Claimed], Stored[Bucket] | None]:
             below = offset_below(below_id, bucket, self._lane.bucket_size)
-            got, now = self._claimer.claim(
-                bucket, rows[bucket], replace(terms, at_most=count, below=below)
-            )
-            if now is not None:
-                updated[bucket] = now
-            return got
+            of_bucket = replace(terms, at_most=counts[bucket], below=below)
+            return self._claimer.claim(bucket, rows[bucket], of_bucket)
 
-        return [part for got in self._lane.store.session.map(one, shares) for part in got]
+        gathered = gather(self._lane, one, list(counts), has_found=has_found)
+        self._settle_up(gathered, updated)
+        return gathered.claimed
+
+    def _settle_up(self, gathered: Gathered, updated: Rows) -> None:
+        updated.update(gathered.updated)
+        for bucket, error in gathered.failed.items():
+            self._surveyor.pass_over(bucket, error)
 
     def _share(self, rows: Rows, room: Room, below_id: int | None) -> list[tuple[BucketNo, int]]:
         """(bucket, messages to take) until the room is full."""
         shares: list[tuple[BucketNo, int]] = []
         now_us = self._lane.clock.now_us()
+        away = self._surveyor.away
         for bucket, row in rows.items():
+            if bucket in away:
+                continue
             if room.is_full or len(shares) >= BUCKETS_PER_CALL:
                 break
             below = offset_below(below_id, bucket, self._lane.bucket_size)
@@ -292,29 +309,13 @@ class Reader:
             if wants_more and room.is_full:
                 break
             below = offset_below(below_id, bucket, self._lane.bucket_size)
-            # What it weighs is known once it is sealed: a limit of bytes has its claim after that.
-            at_once = wants_more and room.size_bytes is None
-            terms = self._claimer.terms(room.messages, below=below) if at_once else None
-            closed = seal.close(self._lane, bucket, terms)
-            self._first_seen.pop(bucket, None)
-            if closed is None:
-                continue
-            updated[bucket] = closed.row
-            event(
-                _logger,
-                "bucket_sealed",
-                queue=self._lane.queue,
-                bucket=bucket,
-                messages=closed.row.value.manifest.count,
+            close = partial(
+                self._claimer.close, bucket, room=room if wants_more else None, below=below
             )
-            got = held(bucket, closed.row, closed.leases)
-            if not got and wants_more:
-                at_most = room.for_messages_of(closed.row.value, room.messages)
-                terms = self._claimer.terms(at_most, below=below)
-                self._claimer.hint([bucket], terms.until_us)
-                got, now = self._claimer.claim(bucket, closed.row, terms)
-                if now is not None:
-                    updated[bucket] = now
+            gathered = try_one(self._lane, bucket, close, has_found=has_found or bool(claimed))
+            self._settle_up(gathered, updated)
+            self._first_seen.pop(bucket, None)
+            got = gathered.claimed
             claimed += got
             _take(room, got)
         return claimed
@@ -343,15 +344,7 @@ class Reader:
             for bucket in survey.open
             if bucket not in self._looked_at and (is_old[bucket] or not only_gaps)
         ][: SEALS_PER_CALL if only_gaps else None]
-        has_messages = dict(
-            zip(
-                to_look,
-                lane.store.session.map(
-                    lambda bucket: lane.store.messages.has_any(lane.lane_id, bucket), to_look
-                ),
-                strict=True,
-            )
-        )
+        has_messages = have_any(self._lane, self._surveyor, to_look)
         seen_at = lane.clock.monotonic()
         ripe = []
         filled = [
@@ -359,7 +352,7 @@ class Reader:
             for bucket in survey.open
             if bucket in self._looked_at and bucket in self._first_seen and not only_gaps
         ]
-        for bucket in to_look:
+        for bucket in has_messages:
             self._looked_at[bucket] = seen_at
             if has_messages[bucket]:
                 self._first_seen.setdefault(bucket, seen_at)

@@ -12,6 +12,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.sink_txn import BucketList, Fate, fate
+from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.returns import Returns, return_times_us
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-AWAY = 3
-"""So many that were not answered, of one call, are taken for a cluster that is away."""
-
 VISIBLE = frozenset({Status.SEALED, Status.DRAINED})
 
 _logger = get_logger("queue")
@@ -40,12 +38,14 @@ def roll_forward(lane: Lane, sink_id: str, listed: BucketList) -> None:
     One that fails stops no other.
 
     Raises:
+        StoreError: A bucket could not be reached; the others are visible [T5].
         RowCorrupt: A listed bucket is void and was not dropped, or holds another number of messages
             than was committed: the protocol does not do that, so nothing more is done to it.
     """
     failures = _each(lane, lambda entry: _publish(lane, sink_id, *entry), listed)
     if failures:
-        raise failures[0][1]
+        (bucket, _), error = failures[0]
+        raise named(error, lane, bucket)
 
 
 def settle_decided(lane: Lane, rows: Rows, failed: dict[str, CassieqError] | None = None) -> Rows:
@@ -156,30 +156,17 @@ def _publish(lane: Lane, sink_id: str, bucket: BucketNo, count: int) -> Stored[B
 def _each(
     lane: Lane, work: Callable[[T], object], items: Iterable[T]
 ) -> list[tuple[T, CassieqError]]:
-    """Do this for every item, up to 16 at once, whichever of them fails: those, and why.
-
-    When some were not answered, nothing more is begun: it is not one replica that is away.
+    """Do this for every item, side by side, whichever of them fails: those, and why [T5] [T21].
 
     Raises:
         QueueDeleted: The lane is dead: nothing of it matters any more.
     """
-    failures: list[tuple[T, CassieqError]] = []
-    unanswered: list[CassieqError] = []
-
-    def one(item: T) -> None:
-        if len(unanswered) >= AWAY:
-            failures.append((item, unanswered[0]))
-            return
-        try:
-            work(item)
-        except QueueDeleted:
-            raise
-        except CassieqError as error:
-            failures.append((item, error))
-            if not isinstance(error, RowCorrupt):
-                unanswered.append(error)
-
-    lane.store.session.map(one, items)
+    todo = list(items)
+    ended = zip(todo, lane.store.session.each(work, todo), strict=True)
+    failures = [(item, end) for item, end in ended if isinstance(end, CassieqError)]
+    for _, error in failures:
+        if isinstance(error, QueueDeleted):
+            raise error
     return failures
 
 

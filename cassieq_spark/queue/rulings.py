@@ -16,6 +16,7 @@ from cassieq_spark.model.bucket import union
 from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.ruling import Judged, Ruling
+from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.receipts import foreign
 from cassieq_spark.queue.returns import Returns, return_times_us
 from cassieq_spark.queue.verdict import by_lease
@@ -128,7 +129,7 @@ def reject(lane: Lane, receipts: Iterable[Receipt], *, reason: str) -> list[Rece
         rulings = {lease_id: {Ruling.DEAD: runs} for lease_id, runs in asked.items()}
         return _carry_out(lane, bucket, rulings, reason=reason)
 
-    judged = dict(zip(by_bucket, lane.store.session.map(one, by_bucket), strict=True))
+    judged = each_bucket(lane, one, by_bucket)
     if any(of_bucket.unknown for of_bucket in judged.values()):
         raise foreign(lane, "names messages that were never there")
     return [

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from cassieq_spark import metrics
 from cassieq_spark.model import lease as rules
-from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.bucket import Bucket, Status, union
+from cassieq_spark.model.ids import EMPTY
+from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.returns import Returns
 
 if TYPE_CHECKING:
@@ -24,30 +26,63 @@ def ack(
     acked: Mapping[BucketNo, Mapping[UUID, Runs | None]],
     *,
     known: Mapping[BucketNo, Stored[Bucket]] | None = None,
-) -> None:
+) -> int:
     """Acknowledge messages by lease id, whoever's run the lease carries [R17].
 
     A lease that is not there was acked before, or ran out and is somebody else's delivery now: it
     is passed over. So is a bucket that was dropped.
 
+    Returns:
+        How many messages are done by this call: those that were held still.
+
     Args:
         acked: Per bucket and lease the runs that are done; None = all of the lease.
         known: Rows as last seen, to save reads.
+
+    Raises:
+        StoreError: A bucket could not be reached; the others' messages are acked [T5].
     """
 
-    def one(bucket: BucketNo) -> None:
+    def one(bucket: BucketNo) -> int:
         leases = acked[bucket]
+        found = 0
 
         def change(row: Bucket) -> Bucket | None:
-            held = [row.lease(lease_id) for lease_id in leases]
-            if not any(held):
-                return None
-            return rules.ack(row, leases, now_us=lane.clock.now_us())
+            nonlocal found
+            found = _held_of(row, leases)
+            return rules.ack(row, leases, now_us=lane.clock.now_us()) if found else None
 
         lane.change_bucket(bucket, change, known=(known or {}).get(bucket))
+        # What was found to be settled, and not what was asked for: a replay asks again.
         metrics.ACKS.inc()
+        metrics.MESSAGES_ACKED.inc(found)
+        return found
 
-    lane.store.session.map(one, acked)
+    return sum(each_bucket(lane, one, acked).values())
+
+
+def _held_of(row: Bucket, leases: Mapping[UUID, Runs | None]) -> int:
+    """How many messages an ack of these finds under their leases."""
+    count = 0
+    for lease in row.leases:
+        if lease.lease_id in leases:
+            runs = leases[lease.lease_id]
+            count += (lease.runs if runs is None else lease.runs & runs).count
+    return count
+
+
+def count_settled(lane: Lane, delivered: Mapping[BucketNo, Mapping[UUID, Runs | None]]) -> int:
+    """How many of these messages are done, whoever has acked them; of buckets that answer.
+
+    One read a bucket. What has no row any more was dropped, and all done before (G5).
+    """
+    rows, _ = lane.store.buckets.read_some(lane.lane_id, delivered)
+    count = 0
+    for bucket, row in rows.items():
+        asked = union(runs for runs in delivered[bucket].values() if runs is not None)
+        left = EMPTY if row is None else asked & (row.value.unacked | row.value.purged)
+        count += asked.count - left.count
+    return count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from cassieq_spark.model.pointer import (
     minute_of,
 )
 from cassieq_spark.queue import roll
+from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.room import mean_bytes
 
 if TYPE_CHECKING:
@@ -36,6 +37,12 @@ if TYPE_CHECKING:
 
 UNDECIDED_REMEMBERED_S = 1.0
 """So long a block that is being written is jumped without a look [P22]."""
+
+AWAY_REMEMBERED_S = 5.0
+"""So long a bucket that did not answer is passed over without a look (ADR 21)."""
+
+EACH_S = 2.0
+"""So long a look waits for one key among many: for those that are decided by others' rows."""
 
 BUCKETS_PER_CALL = 2_048
 """A larger claim comes in several calls: the offset that names its leases stays small."""
@@ -80,19 +87,30 @@ class Survey:
 
 
 class Surveyor:
-    """Looks for one consumer. Not thread-safe.
-
-    Attributes:
-        unanswered: Why the last look does not know of all that is decided whether it is visible.
-    """
+    """Looks for one consumer. Not thread-safe."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self.unanswered: CassieqError | None = None
         self._corrupt: set[BucketNo] = set()
         self._finished: set[BucketNo] = set()
         self._jumps: dict[BucketNo, tuple[BucketNo, float]] = {}
         self._carried: set[tuple[int, BucketNo]] = set()
+        self._away: dict[BucketNo, tuple[CassieqError, float]] = {}
+
+    def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
+        """Look at others only for a while: this one did not answer [T5] [T22]."""
+        self._away[bucket] = (error, self._lane.clock.monotonic() + AWAY_REMEMBERED_S)
+
+    @property
+    def away(self) -> dict[BucketNo, CassieqError]:
+        """What is passed over, and why: with any of it, nobody knows that nothing is visible."""
+        now = self._lane.clock.monotonic()
+        self._away = {bucket: one for bucket, one in self._away.items() if one[1] > now}
+        return {bucket: error for bucket, (error, _) in self._away.items()}
+
+    def forget_away(self) -> None:
+        """Look at these again."""
+        self._away.clear()
 
     def look(
         self, want: int, *, below_id: int | None = None, want_bytes: float | None = None
@@ -113,7 +131,6 @@ class Surveyor:
         if monoton is None:
             raise lane.deleted()
         survey = Survey(pointers=pointers, monoton=monoton.value)
-        self.unanswered = None
         self._look_at_hints(survey, below_id)
         self._look_ahead(survey, want, math.inf if want_bytes is None else want_bytes, below_id)
         return survey
@@ -135,7 +152,9 @@ class Surveyor:
 
     def is_quiet_after(self, survey: Survey) -> bool:
         """Whether `has_news` will notice all that may become visible after this look."""
-        return survey.is_settled and not (survey.open or survey.half_sealed or self._jumps)
+        return survey.is_settled and not (
+            survey.open or survey.half_sealed or self._jumps or self._away
+        )
 
     def has_news(self, survey: Survey) -> bool:
         """After a look that left nothing open: may there be something since? Two reads.
@@ -174,7 +193,7 @@ class Surveyor:
             bucket for bucket in self._finished if bucket >= reader or bucket in hinted
         }
         rows: dict[BucketNo, Stored[Bucket] | None] = {}
-        to_read = sorted(hinted - self._finished)
+        to_read = sorted(hinted - self._finished - self.away.keys())
         for at in range(0, len(to_read), _LARGEST_WINDOW):
             rows |= self._read(to_read[at : at + _LARGEST_WINDOW])
         for bucket, row in rows.items():
@@ -217,8 +236,14 @@ class Surveyor:
     ) -> None:
         """Move the time pointer over minutes in which nothing hinted matters any more."""
         passed = first
+        # What could not be read may be due there: its hint is all that finds it (R12).
+        away = self.away
         blocked = min(
-            (minute for minute, bucket in hints if _still_due(rows.get(bucket), minute)),
+            (
+                minute
+                for minute, bucket in hints
+                if bucket in away or _still_due(rows.get(bucket), minute)
+            ),
             default=minute_of(now_us),
         )
         while passed < blocked and is_passable(passed, now_us=now_us):
@@ -254,6 +279,8 @@ class Surveyor:
             )
             now_us = lane.clock.now_us()
             for bucket in buckets:
+                if bucket not in rows:
+                    continue  # it did not answer
                 row = rows[bucket]
                 if row is not None and row.value.status is not Status.CORRUPT:
                     times[bucket] = row.value.changed_us
@@ -293,7 +320,8 @@ class Surveyor:
         if not bulk:
             return set()
         failed: dict[str, CassieqError] = {}
-        changed = roll.settle_decided(self._lane, bulk, failed)
+        with self._lane.store.session.within(each_s=EACH_S):
+            changed = roll.settle_decided(self._lane, bulk, failed)
         rows.update(changed)
         for sink_id, error in failed.items():
             event(
@@ -303,8 +331,6 @@ class Surveyor:
                 sink=sink_id,
                 error=str(error),
             )
-            if not isinstance(error, RowCorrupt):
-                self.unanswered = error
         undecided = {
             bucket
             for bucket in bulk
@@ -316,6 +342,9 @@ class Surveyor:
             sink = bulk[bucket].value.sink
             if sink is not None:
                 self._jumps[bucket] = (sink.block_end, until)
+                why = failed.get(sink.sink_id)
+                if why is not None and not isinstance(why, RowCorrupt):
+                    self.pass_over(bucket, why)  # decided or not: "none" would be a guess [T21]
         return undecided
 
     def _window(self, at: int, end: int, size: int) -> tuple[list[BucketNo], int]:
@@ -323,13 +352,14 @@ class Surveyor:
         now = self._lane.clock.monotonic()
         self._jumps = {bucket: jump for bucket, jump in self._jumps.items() if jump[1] > now}
         buckets: list[BucketNo] = []
+        away = self.away
         while at < end and len(buckets) < size:
             bucket = BucketNo(at)
             jump = self._jumps.get(bucket)
             if jump is not None:
                 at = max(at + 1, jump[0])
                 continue
-            if bucket not in self._finished:
+            if bucket not in self._finished and bucket not in away:
                 buckets.append(bucket)
             at += 1
         return buckets, at
@@ -370,7 +400,13 @@ class Surveyor:
         survey.is_settled &= row.value.is_behind_reader and not (available or dies)
 
     def _read(self, buckets: Iterable[BucketNo]) -> dict[BucketNo, Stored[Bucket] | None]:
-        return self._lane.store.buckets.read_many(self._lane.lane_id, buckets)
+        """Those that answer; the others are passed over, and no look waits for them twice."""
+        lane = self._lane
+        found, unread = lane.store.buckets.read_some(lane.lane_id, buckets)
+        for bucket, error in unread.items():
+            self.pass_over(bucket, named(error, lane, bucket))
+            event(_logger, "bucket_unreachable", queue=lane.queue, error=str(error))
+        return found
 
 
 def offset_below(below_id: int | None, bucket: BucketNo, bucket_size: int) -> int | None:

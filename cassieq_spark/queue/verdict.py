@@ -15,6 +15,7 @@ from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import EMPTY, Runs
+from cassieq_spark.queue.apart import first_of, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,85 +45,114 @@ class Verdict(StrEnum):
 
 @dataclass(slots=True)
 class _Asked:
-    """One caller's receipts, and what it is told: a verdict for each, in their order."""
+    """One caller's receipts of a bucket, and what it is told: a verdict for each, in order."""
 
     receipts: Sequence[Receipt]
     verdicts: list[Verdict] = field(default_factory=list)
     failure: CassieqError | None = None
     is_done: bool = False
 
+    def unknown(self, failure: CassieqError) -> None:
+        """Nobody can say."""
+        self.verdicts = [Verdict.UNKNOWN] * len(self.receipts)
+        self.failure = failure
+        self.is_done = True
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """What waits for one bucket's next CAS; ``callers`` are in it or wait for it."""
+
+    working: threading.Lock = field(default_factory=threading.Lock)
+    asked: list[_Asked] = field(default_factory=list)
+    callers: int = 0
+
 
 class AckGroup:
     """One client's acks of a lane. Thread-safe.
 
-    While one thread's CAS is under way, other threads' receipts gather, and the next CAS takes them
-    all: one LWT a bucket for any number of receipts, and no waiting where there is one thread.
+    While one thread's CAS of a bucket is under way, other threads' receipts of that bucket gather,
+    and the next CAS takes them all: one LWT for any number of receipts, and no waiting where there
+    is one thread. Nobody waits for a bucket that it did not ask about [T5].
     """
 
     def __init__(self) -> None:
-        self._gathering = threading.Lock()
-        self._working = threading.Lock()
-        self._asked: list[_Asked] = []
+        self._lock = threading.Lock()
+        self._gathered: dict[BucketNo, _Gathering] = {}
 
     def ack(
         self, lane: Lane, receipts: Sequence[Receipt]
     ) -> tuple[list[Verdict], CassieqError | None]:
         """A verdict for each receipt, and what made some of them unknown.
 
+        Those of a bucket that cannot be reached are unknown; the others are acked, and told so.
+
         Raises:
             QueueDeleted: The lane is dead.
         """
+        places: dict[BucketNo, list[int]] = {}
+        for at, receipt in enumerate(receipts):
+            places.setdefault(receipt.bucket, []).append(at)
+
+        def one(bucket: BucketNo) -> _Asked:
+            return self._ack_bucket(lane, bucket, [receipts[at] for at in places[bucket]])
+
+        verdicts = [Verdict.UNKNOWN] * len(receipts)
+        failed: dict[BucketNo, CassieqError] = {}
+        for bucket, asked in zip(places, lane.store.session.map(one, places), strict=True):
+            for at, verdict in zip(places[bucket], asked.verdicts, strict=True):
+                verdicts[at] = verdict
+            if asked.failure is not None:
+                failed[bucket] = named(asked.failure, lane, bucket)
+        failure = first_of(failed) if failed else None
+        if failure is not None and not isinstance(failure, StoreError):
+            raise failure
+        return verdicts, failure
+
+    def _ack_bucket(self, lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) -> _Asked:
         mine = _Asked(receipts)
-        with self._gathering:
-            self._asked.append(mine)
-        with self._working:
-            if not mine.is_done:
-                with self._gathering:
-                    together, self._asked = self._asked, []
-                try:
-                    _settle(lane, together)
-                except BaseException as error:
-                    # Of this thread, perhaps a Ctrl-C: others must not take it for an answer.
-                    _give_up(together, error)
-                    raise
-        if mine.failure is not None and not isinstance(mine.failure, StoreError):
-            raise mine.failure
-        return mine.verdicts, mine.failure
-
-
-def _give_up(together: Sequence[_Asked], error: BaseException) -> None:
-    for asked in together:
-        asked.verdicts = [Verdict.UNKNOWN] * len(asked.receipts)
-        asked.failure = CasAmbiguous(
-            f"another thread that was acking for this one, too, was ended by "
-            f"{type(error).__name__}. Ack again"
-        )
-        asked.is_done = True
-
-
-def _settle(lane: Lane, together: Sequence[_Asked]) -> None:
-    """All that was gathered: one CAS a bucket."""
-    places: dict[BucketNo, list[tuple[_Asked, int]]] = {}
-    for asked in together:
-        asked.verdicts = [Verdict.UNKNOWN] * len(asked.receipts)
-        for at, receipt in enumerate(asked.receipts):
-            places.setdefault(receipt.bucket, []).append((asked, at))
-
-    def one(bucket: BucketNo) -> None:
+        with self._lock:
+            gathering = self._gathered.setdefault(bucket, _Gathering())
+            gathering.callers += 1
+            gathering.asked.append(mine)
         try:
-            verdicts = ack_bucket(
-                lane, bucket, [asked.receipts[at] for asked, at in places[bucket]]
-            )
-        except CassieqError as error:
-            for asked, _ in places[bucket]:
-                asked.failure = error
-        else:
-            for (asked, at), verdict in zip(places[bucket], verdicts, strict=True):
-                asked.verdicts[at] = verdict
+            with gathering.working:
+                if not mine.is_done:
+                    with self._lock:
+                        together, gathering.asked = gathering.asked, []
+                    _settle(lane, bucket, together)
+        finally:
+            with self._lock:
+                gathering.callers -= 1
+                if not gathering.callers:
+                    del self._gathered[bucket]
+        return mine
 
-    lane.store.session.map(one, places)
-    for asked in together:
-        asked.is_done = True
+
+def _settle(lane: Lane, bucket: BucketNo, together: Sequence[_Asked]) -> None:
+    """All that was gathered for a bucket, by one CAS."""
+    try:
+        verdicts = ack_bucket(
+            lane, bucket, [receipt for asked in together for receipt in asked.receipts]
+        )
+    except CassieqError as error:
+        for asked in together:
+            asked.unknown(error)
+    except BaseException as error:
+        # Of this thread, perhaps a Ctrl-C: others must not take it for an answer.
+        for asked in together:
+            asked.unknown(
+                CasAmbiguous(
+                    f"another thread that was acking for this one, too, was ended by "
+                    f"{type(error).__name__}. Ack again"
+                )
+            )
+        raise
+    else:
+        left = iter(verdicts)
+        for asked in together:
+            asked.verdicts = [next(left) for _ in asked.receipts]
+            asked.is_done = True
 
 
 def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) -> list[Verdict]:

@@ -8,6 +8,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import FINISHED
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
+from cassieq_spark.queue.apart import apart, each_bucket, first_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,9 +33,10 @@ def drop(lane: Lane) -> int:
     end: int = pointers.repair
     while end < pointers.reader:
         window = [BucketNo(at) for at in range(end, min(end + WINDOW, pointers.reader))]
-        rows = lane.store.buckets.read_many(lane.lane_id, window)
+        # One that does not answer ends the run, and does not keep what lies below it [T5].
+        rows, _ = lane.store.buckets.read_some(lane.lane_id, window)
         for bucket in window:
-            row = rows[bucket]
+            row = rows.get(bucket)
             if row is None or not _is_done(row.value, before_us):
                 break
             end = bucket + 1
@@ -43,9 +45,16 @@ def drop(lane: Lane) -> int:
     if end == pointers.repair:
         return 0
     done = [BucketNo(at) for at in range(pointers.repair, end)]
-    lane.store.session.map(lambda bucket: _drop_messages(lane, bucket), done)
+    _, failed = apart(lane, lambda bucket: _drop_messages(lane, bucket), done)
+    if failed:
+        # Only what is gone below the first of them: nobody looks below the pointer again.
+        end = min(failed)
+        done = [bucket for bucket in done if bucket < end]
+        event(_logger, "repair_failed", queue=lane.queue, error=str(first_of(failed)))
+    if not done:
+        return 0
     lane.store.pointers.advance(lane.lane_id, Pointer.REPAIR, end)
-    lane.store.session.map(lambda bucket: lane.store.buckets.delete(lane.lane_id, bucket), done)
+    each_bucket(lane, lambda bucket: lane.store.buckets.delete(lane.lane_id, bucket), done)
     event(_logger, "buckets_dropped", queue=lane.queue, buckets=len(done))
     return len(done)
 
@@ -62,7 +71,7 @@ def free(lane: Lane, finished: Iterable[BucketNo]) -> int:
     nothing to write: each pass would leave another tombstone (I9).
     """
     freed = [bucket for bucket in finished if lane.store.messages.has_any(lane.lane_id, bucket)]
-    lane.store.session.map(lambda bucket: _drop_messages(lane, bucket), freed)
+    each_bucket(lane, lambda bucket: _drop_messages(lane, bucket), freed)
     return len(freed)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError, QueueNotFound, SinkFenced
@@ -14,6 +14,7 @@ from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import FINISHED, Bucket, DeadSet, Status
 from cassieq_spark.model.lease import Terms, is_dying
 from cassieq_spark.queue import roll, seal
+from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.lane import Lane, open_lane
 from cassieq_spark.repair import dead
 from cassieq_spark.repair.report import QueueRepair
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
 
     Row = Stored[Bucket]
+
+EACH_S: Final = 5.0
+"""So long a pass waits for each statement about one bucket, before it goes on with the others."""
 
 BULK = frozenset({Status.WRITING, Status.PREPARED})
 
@@ -68,8 +72,9 @@ def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
     """
     healed = Healed(done=QueueRepair(queue=lane.queue), has_missed=True)
     done = healed.done
-    with noting(done):
-        found = lane.store.buckets.read_many(lane.lane_id, buckets)
+    # None is waited for: the next pass comes, and these buckets' others are to be healed now [T5].
+    with noting(done), lane.store.session.within(each_s=EACH_S):
+        found, unread = lane.store.buckets.read_some(lane.lane_id, buckets)
         rows = {bucket: row for bucket, row in found.items() if row is not None}
         _finish_halves(lane, rows, done)
         has_missed = False
@@ -80,10 +85,13 @@ def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
                     lane.store.buckets.read(lane.lane_id, bucket)  # which says why not [T21]
                 continue
             now = row
-            with noting(done):
+            with noting(done, lane, bucket):
                 now = _heal_bucket(lane, bucket, row, done)
             _note(healed, bucket, now)
-        healed.has_missed = has_missed
+        for bucket, error in unread.items():
+            with noting(done, lane, bucket):
+                raise error
+        healed.has_missed = has_missed or bool(unread)
     return healed
 
 
@@ -110,7 +118,7 @@ def _finish_halves(lane: Lane, rows: dict[BucketNo, Row], done: QueueRepair) -> 
                 raise error
     for bucket, row in list(rows.items()):
         if row.value.status is Status.SEALING:
-            with noting(done):
+            with noting(done, lane, bucket):
                 closed = seal.finish(lane, bucket, row)
                 if closed is not None:
                     rows[bucket] = closed.row
@@ -208,10 +216,14 @@ def with_dead(lane: Lane, row: Bucket, now_us: int) -> Bucket:
 
 
 @contextmanager
-def noting(done: QueueRepair) -> Iterator[None]:
-    """A step that fails is reported and left to the next pass; the others go on."""
+def noting(
+    done: QueueRepair, lane: Lane | None = None, bucket: BucketNo | None = None
+) -> Iterator[None]:
+    """A step that fails is reported, with its bucket, and left to the next pass; others go on."""
     try:
         yield
     except CassieqError as error:
+        if lane is not None and bucket is not None:
+            named(error, lane, bucket)
         done.problems.append(str(error))
         event(_logger, "repair_failed", queue=done.queue, error=str(error))

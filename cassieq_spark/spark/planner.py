@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost
+from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import EMPTY, BucketNo
 from cassieq_spark.model.offset import LeasedRuns, SourceOffset
 from cassieq_spark.queue import settle
+from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.gather import PATIENT_GRACE_S, give_back
 from cassieq_spark.queue.reader import Reader
 from cassieq_spark.spark.admission import Limits, Patience
 from cassieq_spark.spark.lag import Lag
@@ -111,10 +114,6 @@ class Planner:
         self._pending = (key, end)
         self._remember(_key(end.to_json()), [one.planned for one in claimed])
         self._rows = {one.bucket: one.row for one in claimed}
-        self._renewal.hold(
-            {one.bucket: _ids_in(claimed, one.bucket) for one in claimed},
-            until_us=min(one.lease.until_us for one in claimed),
-        )
         if _messages(claimed) >= limits.at_most or limits.at_most_bytes:
             # There is more, it seems: look for it while Spark works on this batch.
             self._looking = self._aside.submit(self._look_ahead, limits)
@@ -169,13 +168,18 @@ class Planner:
         that is committed and not acked, and no restart would ack it (I4).
         """
         aside = self._aside.submit(self._ack, offset) if self._is_all_claimed(offset) else None
+        claimed: list[Claimed] = []
         try:
             if aside is None:
                 self._ack(offset)
-            return self._claim(limits)
+            claimed = self._claim(limits)
         finally:
-            if aside is not None:
-                aside.result()
+            if aside is not None and (failure := aside.exception()) is not None:
+                # No offset will name what was claimed meanwhile [T22].
+                self._renewal.drop(_ids_by_bucket(claimed))
+                give_back(self.lane, claimed)
+                raise failure
+        return claimed
 
     def _look_ahead(self, limits: Limits) -> None:
         try:
@@ -195,16 +199,31 @@ class Planner:
         if self._target_id is None and self._patience.should_wait(self._reader, limits):
             return []
         claimed: list[Claimed] = []
-        while more := self._reader.get(
-            limits.at_most - _messages(claimed),
-            below_id=self._target_id,
-            at_most_bytes=limits.at_most_bytes,
-        ):
+        while more := self._get(limits, claimed):
+            # Held from now on: what comes after it may wait for the store for long (I2) [T5].
+            self._renewal.hold(
+                _ids_by_bucket(more), until_us=min(one.lease.until_us for one in more)
+            )
             # A get that has found something leaves the youngest messages; they were counted, too.
             claimed += more
             if _messages(claimed) >= min(limits.at_least, limits.at_most) or limits.at_most_bytes:
                 break
         return claimed
+
+    def _get(self, limits: Limits, claimed: list[Claimed]) -> list[Claimed]:
+        """More than what was claimed; what there is goes out though more cannot be had [T22]."""
+        try:
+            with self.lane.store.session.within(each_s=PATIENT_GRACE_S if claimed else inf):
+                return self._reader.get(
+                    limits.at_most - _messages(claimed),
+                    below_id=self._target_id,
+                    at_most_bytes=limits.at_most_bytes,
+                )
+        except StoreError as error:
+            if not claimed:
+                raise
+            event(_logger, "bucket_unreachable", queue=self.lane.queue, error=str(error))
+            return []
 
     def _is_all_claimed(self, offset: SourceOffset) -> bool:
         """Whether the buckets of a batch held nothing more to claim when it was claimed."""
@@ -218,7 +237,8 @@ class Planner:
         self._renewal.drop(by_bucket)
         if self._acks:
             settle.ack(self.lane, by_bucket, known=self._rows)
-            metrics.MESSAGES_ACKED.inc(sum(leased.runs.count for leased in offset.leases))
+        elif _key(offset.to_json()) in self._plans:
+            metrics.MESSAGES_ACKED.inc(settle.count_settled(self.lane, by_bucket))
         self._acked = (offset.stream, offset.seq)
         self._rows = {}
 
@@ -230,15 +250,20 @@ class Planner:
             by_bucket.setdefault(leased.bucket, []).append(leased)
         until_us = self.lane.clock.now_us() + self._visibility_us
 
-        def one(bucket: BucketNo) -> tuple[BucketNo, Stored[Bucket] | None]:
-            ids = [leased.lease_id for leased in by_bucket[bucket]]
+        def one(bucket: BucketNo) -> Stored[Bucket] | None:
+            ids = frozenset(leased.lease_id for leased in by_bucket[bucket])
             row = settle.take_over(self.lane, bucket, ids, run=self.run, until_us=until_us)
-            return bucket, row
+            ours = {lease.lease_id for lease in row.value.leases} & ids if row else frozenset()
+            if ours:
+                # Before the others are there: one may wait for the store for long (I2) [T5].
+                self._renewal.hold({bucket: frozenset(ours)}, until_us=until_us)
+            return row
 
-        rows = dict(self.lane.store.session.map(one, by_bucket))
+        rows = each_bucket(self.lane, one, by_bucket)
         low = self.lane.pointers().repair
         # A row below the repair pointer is a ghost of a bucket that was dropped (G5, ADR 11).
         rows = {bucket: row if bucket >= low else None for bucket, row in rows.items()}
+        self._renewal.drop({at: ids for at, ids in end.by_bucket().items() if at < low})
         plan: list[Planned] = []
         held: dict[BucketNo, frozenset[UUID]] = {}
         for leased in end.leases:
@@ -335,8 +360,11 @@ def _key(offset: dict[str, Any]) -> str:
     return json.dumps(offset, sort_keys=True)
 
 
-def _ids_in(claimed: list[Claimed], bucket: BucketNo) -> frozenset[UUID]:
-    return frozenset(one.lease.lease_id for one in claimed if one.bucket == bucket)
+def _ids_by_bucket(claimed: list[Claimed]) -> dict[BucketNo, frozenset[UUID]]:
+    found: dict[BucketNo, frozenset[UUID]] = {}
+    for one in claimed:
+        found[one.bucket] = found.get(one.bucket, frozenset()) | {one.lease.lease_id}
+    return found
 
 
 def _messages(claimed: list[Claimed]) -> int:

@@ -1,4 +1,8 @@
-"""Renew the leases of a running micro-batch in the background (design 7). Holds I2."""
+"""Renew the leases of a running micro-batch in the background (design 7). Holds I2, I10.
+
+Each bucket has rounds of its own: one that cannot be reached is given up before its next round is
+due, and no other waits for it (ADR 21) [T5].
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from cassieq_spark import metrics
-from cassieq_spark.errors import StreamFenced
+from cassieq_spark.errors import CassieqError, StreamFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue import settle
 from cassieq_spark.queue.settle import Extended
@@ -20,6 +24,10 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
 RENEWALS_PER_TIMEOUT = 3
+
+ROUND_PART = 0.9
+"""A round that is not answered after this part of its period is given up: the next one is due, with
+an end that is reckoned anew."""
 
 _logger = get_logger("spark")
 
@@ -47,7 +55,12 @@ class Renewal:
         self._is_settled_by_others = is_settled_by_others
         self._parent = os.getppid()
         self._lock = threading.Lock()
+        self._is_due = threading.Condition(self._lock)
+        self._period_s = visibility_us / 1e6 / RENEWALS_PER_TIMEOUT
         self._held: dict[BucketNo, frozenset[UUID]] = {}
+        self._due: dict[BucketNo, float] = {}
+        self._under_way: set[BucketNo] = set()
+        self._failed: set[BucketNo] = set()
         self._fenced: StreamFenced | None = None
         self._called = lane.clock.monotonic()
         self._ended = threading.Event()
@@ -67,8 +80,11 @@ class Renewal:
     def hold(self, leases: Mapping[BucketNo, frozenset[UUID]], *, until_us: int) -> None:
         """Renew these from now on; ``until_us`` is when the first of them runs out."""
         with self._lock:
+            due = self._lane.clock.monotonic() + self._period_s
             for bucket, ids in leases.items():
                 self._held[bucket] = self._held.get(bucket, frozenset()) | ids
+                self._due.setdefault(bucket, due)
+            self._is_due.notify()
             if self._held and self._thread is None:
                 self._thread = threading.Thread(
                     target=self._work, name="cassieq-renewal", daemon=True
@@ -81,75 +97,114 @@ class Renewal:
         """Renew these no more: they are about to be acked."""
         with self._lock:
             for bucket, ids in leases.items():
-                left = self._held.pop(bucket, frozenset()) - frozenset(ids)
-                if left:
-                    self._held[bucket] = left
+                self._keep(bucket, self._held.get(bucket, frozenset()) - frozenset(ids))
 
     def close(self) -> None:
-        """End the thread. Idempotent."""
-        self._ended.set()
+        """End the thread; a round that is under way ends by itself, before the next. Idempotent."""
+        with self._lock:
+            self._ended.set()
+            self._is_due.notify()
         if self._thread is not None:
             self._thread.join()
 
     def _work(self) -> None:
-        period_s = pause_s = self._visibility_us / 1e6 / RENEWALS_PER_TIMEOUT
-        while not self._ended.wait(pause_s):
-            if os.getppid() != self._parent:
-                return
+        session = self._lane.store.session
+        while (due := self._await_due()) is not None:
+            with session.within(self._period_s * ROUND_PART):
+                for bucket in due:
+                    try:
+                        session.begin(self._round, bucket)
+                    except CassieqError as error:  # the client is closed
+                        self._end_round(bucket, error)
+
+    def _await_due(self) -> list[BucketNo] | None:
+        """Those whose round is due; None: this is the end."""
+        with self._lock:
+            while not self._ended.is_set() and os.getppid() == self._parent:
+                due, pause_s = self._next()
+                if due:
+                    return due
+                self._is_due.wait(pause_s)
+            return None
+
+    def _next(self) -> tuple[list[BucketNo], float]:
+        """Caller holds the lock. Whose round begins now, and else in how many seconds the next."""
+        now = self._lane.clock.monotonic()
+        if now - self._called > self._give_up_after_s:
+            return [], self._period_s
+        waiting = self._held.keys() - self._under_way
+        due = [bucket for bucket in waiting if self._due[bucket] <= now]
+        # What did not answer comes last: it may still be away, and others are sure to get on.
+        due.sort(key=lambda bucket: (bucket in self._failed, self._due[bucket]))
+        self._under_way.update(due)
+        self._due.update(dict.fromkeys(due, now + self._period_s))
+        return due, min([self._period_s, *(self._due[bucket] - now for bucket in waiting)])
+
+    def _round(self, bucket: BucketNo) -> None:
+        """Renew one bucket's, whatever becomes of the others'."""
+        failure: Exception | None = None
+        try:
             with self._lock:
-                began = self._lane.clock.monotonic()
-                idle_s = began - self._called
-                held = dict(self._held)
-            pause_s = period_s
-            if idle_s > self._give_up_after_s:
-                continue
-            try:
-                self._renew(held)
-            except Exception as error:  # noqa: BLE001 - without this thread all later leases run out
-                # The next period tries again; until the leases run out nothing is lost.
-                event(_logger, "renewal_failed", queue=self._lane.queue, error=str(error))
-            # One that an outage has held up has written an end that is near, or over (I2).
-            pause_s = max(0.0, period_s - (self._lane.clock.monotonic() - began))
+                held = self._held.get(bucket, frozenset())
+            if held:
+                self._renew(bucket, held)
+        except Exception as error:  # noqa: BLE001 - without a next round its leases run out
+            failure = error
+        self._end_round(bucket, failure)
 
-    def _renew(self, held: Mapping[BucketNo, frozenset[UUID]]) -> None:
+    def _end_round(self, bucket: BucketNo, failure: Exception | None) -> None:
+        if failure is not None:
+            # The next round tries again; until the leases run out nothing is lost.
+            text = str(failure)
+            event(_logger, "renewal_failed", queue=self._lane.queue, bucket=bucket, error=text)
+        with self._lock:
+            self._under_way.discard(bucket)
+            (self._failed.discard if failure is None else self._failed.add)(bucket)
+            # One that was held up has written an end that is near, or over (I2): its next is due.
+            self._is_due.notify()
+
+    def _renew(self, bucket: BucketNo, held: frozenset[UUID]) -> None:
         until_us = self._lane.clock.now_us() + self._visibility_us
-
-        def one(bucket: BucketNo) -> Extended:
-            return settle.extend(self._lane, bucket, held[bucket], until_us=until_us, run=self._run)
-
-        results = dict(zip(held, self._lane.store.session.map(one, held), strict=True))
-        metrics.LEASE_RENEWALS.inc(len(held))
-        self._note_ended(results)
-        taken_over = [result.taken_over for result in results.values() if result.taken_over]
-        if taken_over:
+        result = settle.extend(self._lane, bucket, held, until_us=until_us, run=self._run)
+        metrics.LEASE_RENEWALS.inc()
+        self._note_ended(bucket, result)
+        if result.taken_over:
             with self._lock:
                 self._fenced = StreamFenced(
                     f"another run of this checkpoint, or a copy of it, has taken over "
-                    f"{sum(len(ids) for ids in taken_over)} leases of queue {self._lane.queue!r}. "
-                    "Two queries must not share a checkpoint: stop one of them"
+                    f"{len(result.taken_over)} leases of bucket {bucket} of queue "
+                    f"{self._lane.queue!r}. Two queries must not share a checkpoint: stop one of "
+                    "them"
                 )
                 self._held.clear()
 
-    def _note_ended(self, results: Mapping[BucketNo, Extended]) -> None:
+    def _keep(self, bucket: BucketNo, left: frozenset[UUID]) -> None:
+        """Caller holds the lock."""
+        if left:
+            self._held[bucket] = left
+        else:
+            self._held.pop(bucket, None)
+            self._due.pop(bucket, None)
+            self._failed.discard(bucket)
+
+    def _note_ended(self, bucket: BucketNo, result: Extended) -> None:
         """A held lease that ended ran out and was re-claimed: its messages go to two consumers.
 
         Unless it was acked just now: then it is held no more [P25]. Where the query's own program
         settles messages, that is how a lease ends, and whose was lost the program is told.
         """
         with self._lock:
-            for bucket, result in results.items():
-                lost = self._held.get(bucket, frozenset()) & result.ended
-                if lost:
-                    left = self._held.pop(bucket) - lost
-                    if left:
-                        self._held[bucket] = left
-                    if self._is_settled_by_others:
-                        continue
-                    metrics.LEASES_LOST.inc(len(lost))
-                    event(
-                        _logger,
-                        "lease_lost_in_batch",
-                        queue=self._lane.queue,
-                        bucket=bucket,
-                        leases=len(lost),
-                    )
+            held = self._held.get(bucket, frozenset())
+            lost = held & result.ended
+            if not lost:
+                return
+            self._keep(bucket, held - lost)
+        if not self._is_settled_by_others:
+            metrics.LEASES_LOST.inc(len(lost))
+            event(
+                _logger,
+                "lease_lost_in_batch",
+                queue=self._lane.queue,
+                bucket=bucket,
+                leases=len(lost),
+            )

@@ -19,6 +19,7 @@ from pyspark.sql.types import NullType, StringType
 from cassieq_spark.errors import OptionInvalid, ReceiptExpired, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.options import arguments, parse_connection, queue_name
+from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.lane import LaneSpec, open_lane
 from cassieq_spark.queue.rulings import Settled, check_dead_letter_queue, settle_bucket, total
 from cassieq_spark.spark import boundary, verdicts
@@ -175,11 +176,12 @@ def _in_task(order: _Order, work: Iterator[Work]) -> Iterator[Settled]:
     lane = order.lane.on(task_store(order.connection))
     due_us = lane.clock.now_us() + order.delay_us if order.delay_us else None
 
-    def one(of_bucket: Work) -> Settled:
-        bucket, rulings = of_bucket
-        return settle_bucket(lane, bucket, rulings, reason=order.reason, due_us=due_us)
+    by_bucket = dict(work)
 
-    yield total(lane.store.session.map(one, work))
+    def one(bucket: BucketNo) -> Settled:
+        return settle_bucket(lane, bucket, by_bucket[bucket], reason=order.reason, due_us=due_us)
+
+    yield total(list(each_bucket(lane, one, by_bucket).values()))
 
 
 def _tell_stale(lane: Lane, settled: Settled, *, fails: bool) -> None:

@@ -22,12 +22,13 @@ from cassandra import Unavailable
 
 from cassieq_spark import metrics
 from cassieq_spark.entropy import jitter, new_uuid
-from cassieq_spark.errors import CasAmbiguous, RowCorrupt
+from cassieq_spark.errors import CasAmbiguous, RowCorrupt, StoreError, StoreTimeout
 from cassieq_spark.store.session import DEADLINE_S
 from cassieq_spark.store.translate import DRIVER_ERRORS, is_refusal, translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
@@ -194,13 +195,23 @@ class _RowLocks:
         self._users: dict[tuple[Any, ...], tuple[threading.Lock, int]] = {}
 
     @contextmanager
-    def holding(self, key: tuple[Any, ...]) -> Iterator[None]:
+    def holding(self, key: tuple[Any, ...], at_most_s: float) -> Iterator[None]:
+        """Raises StoreTimeout if another CAS of this client holds the row for so long."""
         with self._guard:
             lock, users = self._users.get(key, (threading.Lock(), 0))
             self._users[key] = (lock, users + 1)
         try:
-            with lock:
+            if not lock.acquire(timeout=at_most_s):
+                # Who has it waits for an answer: what comes after it on the same row would wait
+                # for each before it, one after the other.
+                raise StoreTimeout(
+                    f"another CAS of this client on row {key} is unanswered for {at_most_s:g} s; "
+                    "nothing was sent. Try again"
+                )
+            try:
                 yield
+            finally:
+                lock.release()
         finally:
             with self._guard:
                 lock, users = self._users.pop(key)
@@ -243,7 +254,7 @@ class CasSender:
             CasAmbiguous: It stayed unanswered until the deadline: it may have happened, or may yet.
             SchemaMissing: The table is not there.
         """
-        with self._locks.holding((statement.name.partition("_")[2], *key)):
+        with self._holding(statement, key):
             version = self._next_version(before)
             params = bind(version)
             base = 0 if before is None else before.row_version
@@ -254,7 +265,15 @@ class CasSender:
                     now=Stored(value=value, version=version), was_sent_once=answer.was_sent_once
                 )
             # A refusal has completed every earlier CAS first, so a quorum read shows its row.
-            now = read()
+            try:
+                now = read()
+            except StoreError as error:
+                if answer.was_sent_once:
+                    raise
+                # What the tags would have told: whether an unanswered sending was applied [T23].
+                raise _ambiguous(
+                    statement, f"sent again it was not applied, and its row not read: {error}"
+                ) from error
             if now is not None and now.version.tags.has(version.writer):
                 metrics.CAS_APPLIED.inc()
                 return Applied(now=now)
@@ -283,8 +302,12 @@ class CasSender:
         Raises:
             CasAmbiguous: See `send`.
         """
-        with self._locks.holding((statement.name.partition("_")[2], *key)):
+        with self._holding(statement, key):
             return self._until_answered(statement, params).is_applied
+
+    def _holding(self, statement: Statement, key: tuple[Any, ...]) -> AbstractContextManager[None]:
+        row = (statement.name.partition("_")[2], *key)
+        return self._locks.holding(row, self._session.left_s(DEADLINE_S))
 
     def _next_version(self, before: Version | None) -> Version:
         writer = new_uuid()
@@ -301,18 +324,24 @@ class CasSender:
     def _until_answered(self, statement: Statement, params: tuple[Any, ...]) -> _Answer:
         """Whether the server applied it, as its last answer says."""
         clock = self._session.clock
-        at_most_s = DEADLINE_S + self._session.patience_s
+        at_most_s = self._session.left_s(DEADLINE_S)
+        is_first = True
         deadline = clock.monotonic() + at_most_s
-        for at, pause in enumerate(_pauses()):
+        for pause in _pauses():
             try:
                 sent = clock.monotonic()
                 rows = self._session.run_once(statement, params)
                 self._durations_s.append(clock.monotonic() - sent)
-                return _Answer(is_applied=bool(rows[0][0]), was_sent_once=at == 0)
+                return _Answer(is_applied=bool(rows[0][0]), was_sent_once=is_first)
             except DRIVER_ERRORS as error:
                 if is_refusal(error):
-                    raise translate(error, statement.name, self._session.keyspace) from error
+                    refused = translate(error, statement.name, self._session.keyspace)
+                    if is_first:
+                        raise refused from error
+                    # This sending did nothing; one that was not answered may have [T23].
+                    raise _ambiguous(statement, f"sent again it was refused: {refused}") from error
                 metrics.CAS_UNKNOWN.inc()
+                is_first = False
                 if clock.monotonic() >= deadline:
                     raise CasAmbiguous(
                         f"statement {statement.name!r} stayed unanswered for {at_most_s:g} s "
@@ -324,9 +353,16 @@ class CasSender:
                             else "Look at the cluster's health; the next caller settles the row"
                         )
                     ) from error
-                clock.wait(pause)
+                clock.wait(min(pause, at_most_s / 4))
                 metrics.RETRIES.inc()
         raise AssertionError("the pauses never end")
+
+
+def _ambiguous(statement: Statement, why: str) -> CasAmbiguous:
+    return CasAmbiguous(
+        f"statement {statement.name!r} was not answered when it was first sent, and may have been "
+        f"applied then ({why}). The next caller settles the row"
+    )
 
 
 def _pauses() -> Iterator[float]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 import stamina
@@ -18,29 +19,30 @@ from cassieq_spark import metrics
 from cassieq_spark.clock import ClusterClock, SystemClock
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
+    StoreError,
     StoreTimeout,
     StoreUnavailable,
     UsageError,
 )
-from cassieq_spark.store import driver, tls, unconnected
+from cassieq_spark.store import driver, patience, tls, unconnected
 from cassieq_spark.store.node_clocks import NodeClocks, warn_of
+from cassieq_spark.store.side_by_side import SideBySide
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.store.translate import DRIVER_ERRORS, translate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
     from uuid import UUID
 
     from cassandra.cluster import Session
     from cassandra.query import PreparedStatement
 
+    from cassieq_spark.errors import CassieqError
     from cassieq_spark.options import ConnectionOptions
 
 DEADLINE_S: Final = 20.0
 """Of one call with all its retries, so that a caller hears within 30 s that Cassandra is away."""
-
-_WIDTH: Final = 16
-"""Statements under way at once in `CqlSession.map`."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -74,7 +76,8 @@ class CqlSession:
         node_clocks: Asks the nodes for their time.
         clock: The cluster's time, measured by them (G6).
         counts: Statements sent, by name.
-        patience_s: So much longer than `DEADLINE_S` a statement is sent again (`store.shared`).
+        patience_s: So much longer than `DEADLINE_S` a statement is sent again (`store.shared`),
+            but where `within` says otherwise.
     """
 
     def __init__(self, options: ConnectionOptions) -> None:
@@ -115,7 +118,7 @@ class CqlSession:
         # carry their value as timestamp by hand (G4).
         self._session.use_client_timestamp = False
         self.datacenter = self._check_datacenter()
-        self._pool = ThreadPoolExecutor(_WIDTH, thread_name_prefix="cassieq-store")
+        self._side_by_side = SideBySide()
         self.node_clocks = NodeClocks(self._session, self.datacenter, self._check_open)
         self.clock = ClusterClock(SystemClock(), self.node_clocks, tell=warn_of)
 
@@ -132,8 +135,8 @@ class CqlSession:
         for attempt in stamina.retry_context(
             on=(StoreTimeout, StoreUnavailable),
             attempts=None,
-            timeout=DEADLINE_S + self.patience_s,
-            wait_max=2.0,
+            timeout=(left_s := self.left_s()),
+            wait_max=min(2.0, left_s / 4),
         ):
             with attempt:
                 metrics.RETRIES.inc(attempt.num > 1)
@@ -178,42 +181,73 @@ class CqlSession:
         try:
             prepared = self.prepare(statement)
             self._count(statement)
-            return self._session.execute_async(prepared, bound)
+            return self._session.execute_async(prepared, bound, timeout=self._request_s())
         except DRIVER_ERRORS as error:
             return Done(_raising(error))
 
     def finish(self, future: Any, statement: Statement, params: Sequence[Any]) -> list[Any]:
         """Wait for what `start` sent; if it was not answered, run it again as `run` does."""
+        rows = self.answer(future, statement)
+        if isinstance(rows, StoreError):
+            metrics.RETRIES.inc()
+            return self.run(statement, params)
+        return rows
+
+    def answer(self, future: Any, statement: Statement) -> list[Any] | StoreError:
+        """Wait for what `start` sent; the error if it was not answered.
+
+        Raises:
+            SchemaMissing: The keyspace or its tables are not there.
+        """
         try:
             return list(future.result())
         except DRIVER_ERRORS as error:
             problem = translate(error, statement.name, self.keyspace)
             if isinstance(problem, StoreTimeout | StoreUnavailable):
-                metrics.RETRIES.inc()
-                return self.run(statement, params)
+                return problem
             raise problem from error
 
     def map(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """``work`` for every item, up to 16 at once, results in order.
 
-        After the first error nothing more is begun; it is raised when what was under way has ended,
-        so that none goes on unseen and no caller waits for more than one deadline.
+        One that waits for longer than half a second is not counted among the 16 any more. After the
+        first error nothing more is begun; it is raised when what was under way has ended, so that
+        none goes on unseen and no caller waits for more than one deadline.
         """
         self._check_open()
-        todo = list(items)
-        if len(todo) <= 1:
-            return [work(item) for item in todo]
-        futures = [self._pool.submit(work, item) for item in todo]
-        if wait(futures, return_when=FIRST_EXCEPTION).not_done:
-            wait([future for future in futures if not future.cancel()])
-        errors = [
-            error
-            for future in futures
-            if not future.cancelled() and (error := future.exception()) is not None
-        ]
-        if errors:
-            raise errors[0]
-        return [future.result() for future in futures]
+        return self._side_by_side.map(work, items)
+
+    def each(self, work: Callable[[T], R], items: Iterable[T]) -> list[R | CassieqError]:
+        """As `map`, but an error is the result of its own item: all others are carried out [T5]."""
+        self._check_open()
+        return self._side_by_side.each(work, items)
+
+    def begin(self, work: Callable[[T], R], item: T) -> Future[R]:
+        """Begin one item in a thread of the session; nobody needs to wait for it [T5]."""
+        self._check_open()
+        return self._side_by_side.begin(work, item)
+
+    @contextmanager
+    def within(self, seconds: float = inf, *, each_s: float = inf) -> Iterator[None]:
+        """Send nothing again after so many seconds, in this block and in what it begins (ADR 21).
+
+        A statement that is not answered by then raises what it raises at its deadline: a CAS is
+        ambiguous.
+
+        Args:
+            each_s: Of each statement: it is not sent again when this has passed since its first.
+        """
+        with patience.limited(self.clock.monotonic() + seconds, each_s):
+            yield
+
+    def left_s(self, at_most_s: float | None = None) -> float:
+        """How long a statement that begins now is sent again, in seconds.
+
+        Args:
+            at_most_s: Without the session's patience; default: `DEADLINE_S`.
+        """
+        most_s = (DEADLINE_S if at_most_s is None else at_most_s) + self.patience_s
+        return min(most_s, patience.present().left_s(self.clock.monotonic()))
 
     def define(self, ddl: str) -> None:
         """Run one schema statement and wait until all nodes agree.
@@ -261,7 +295,7 @@ class CqlSession:
     def close(self) -> None:
         """Disconnect. Idempotent."""
         self._is_closed = True
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._side_by_side.close()
         self._cluster.shutdown()
 
     def __enter__(self) -> Self:
@@ -288,11 +322,15 @@ class CqlSession:
 
         def proceed() -> Any:
             self._count(statement)
-            return self._session.execute(prepared, params)
+            return self._session.execute(prepared, params, timeout=self._request_s())
 
         if self.interceptor is None:
             return proceed()
         return self.interceptor.around(statement, params, proceed)
+
+    def _request_s(self) -> float:
+        """How long one request is waited for."""
+        return min(driver.REQUEST_TIMEOUT_S, patience.present().left_s(self.clock.monotonic()))
 
     def _check_datacenter(self) -> str:
         known = sorted(self.nodes())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections import Counter, deque
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from cassandra import InvalidRequest, OperationTimedOut
+from cassandra import InvalidRequest, OperationTimedOut, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -35,6 +37,19 @@ class Fault(StrEnum):
 
     LATE = "late"
     """It stays on its way, unanswered; it is applied when the test calls `FaultyStore.land`."""
+
+
+class Away(StrEnum):
+    """How it shows that too few replicas of a bucket are there."""
+
+    UNAVAILABLE = "unavailable"
+    """The coordinator knows it, and says so at once."""
+
+    TIMES_OUT = "times out"
+    """It is not known: statements are not answered. To the caller the time-out comes at once."""
+
+    STANDS_STILL = "stands still"
+    """As the last, and callers wait until the bucket is reachable: then what they sent is lost."""
 
 
 class Gate:
@@ -70,6 +85,8 @@ class FaultyStore:
         self._plan: dict[tuple[str, int], Fault | Callable[[], object]] = {}
         self._gates: dict[str, Gate] = {}
         self._seen: Counter[str] = Counter()
+        self._away: dict[tuple[object, int], Away] = {}
+        self._is_back = threading.Condition(self._lock)
         self._on_their_way: deque[tuple[str, Callable[[], Any]]] = deque()
         self._random: random.Random | None = None
         self._rates: dict[str, tuple[Fault, ...]] = {}
@@ -114,6 +131,24 @@ class FaultyStore:
         with self._lock:
             self._gates[name] = Gate(callers)
 
+    def unreachable(self, *buckets: int, lane: object = None, how: Away = Away.TIMES_OUT) -> None:
+        """From now on no statement on the partitions of these buckets is answered, or applied.
+
+        Their rows, messages and overlays have one partition key, and so the same replicas. All else
+        is elsewhere: pointers, hints, sinks.
+
+        Args:
+            lane: Of this lane; None: of every lane.
+        """
+        with self._lock:
+            self._away.update(dict.fromkeys([(lane, bucket) for bucket in buckets], how))
+
+    def reachable(self) -> None:
+        """All are there again."""
+        with self._lock:
+            self._away.clear()
+            self._is_back.notify_all()
+
     def land(self) -> int:
         """Apply every statement that is still on its way, oldest first; how many there were."""
         landed = 0
@@ -129,7 +164,7 @@ class FaultyStore:
     def around(
         self,
         statement: Statement,
-        params: tuple[Any, ...],  # noqa: ARG002 - the protocol has it
+        params: tuple[Any, ...],
         proceed: Callable[[], Any],
     ) -> Any:
         """See `cassieq_spark.store.session.Interceptor`."""
@@ -143,6 +178,7 @@ class FaultyStore:
                 self._history.append(f"{name} #{self._seen[name]}: {told}")
         if gate is not None:
             gate.pass_through()
+        self._check_reachable(statement, params)
         if planned is None:
             return proceed()
         if not isinstance(planned, Fault):
@@ -177,6 +213,22 @@ class FaultyStore:
                 ]
             )
 
+    def _check_reachable(self, statement: Statement, params: tuple[Any, ...]) -> None:
+        key = partition_of(statement, params)
+        if key is None:
+            return
+        bucket = key[1]
+        with self._lock:
+            how = self._away.get(key) or self._away.get((None, bucket))
+            if how is None:
+                return
+            self._history.append(f"{statement.name}: bucket {bucket} {how.value}")
+            if how is Away.STANDS_STILL:
+                self._is_back.wait_for(lambda: not self._away, GATE_DEADLINE_S)
+        if how is Away.UNAVAILABLE:
+            raise Unavailable(f"{statement.name}: no quorum for bucket {bucket}")
+        raise OperationTimedOut(f"{statement.name}: no answer for bucket {bucket}")
+
     def _drawn(self, name: str) -> Fault | None:
         if self._random is None or name not in self._rates:
             return None
@@ -193,3 +245,20 @@ class FaultyStore:
             with self._lock:
                 self._on_their_way.append((name, proceed))
         raise OperationTimedOut(f"{name}: {fault.value}")
+
+
+def partition_of(statement: Statement, params: tuple[Any, ...]) -> tuple[Any, int] | None:
+    """(lane, bucket) of the bucket whose partition a statement is on; None: of no bucket's."""
+    at = _key_at(statement.cql)
+    return None if at is None else (params[at], int(params[at + 1]))
+
+
+@cache
+def _key_at(cql: str) -> int | None:
+    """Which parameter of a statement is ``lane``, where ``lane, bucket`` is the partition key."""
+    if re.search(r"\{ks\}\.(bucket|message|overlay)\b", cql) is None or "?" not in cql:
+        return None
+    if cql.startswith("INSERT"):
+        return 0
+    before, found, _ = cql.partition("lane = ? AND bucket = ?")
+    return before.count("?") if found else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -171,19 +170,20 @@ def test_r17_extend_never_takes_a_lease_back_from_a_later_run(door: Door) -> Non
 @pytest.mark.invariant("I1")
 @pytest.mark.parametrize(("idle_s", "is_renewed"), [(59, True), (61, False)])
 def test_p23_leases_that_nobody_asks_for_any_more_are_let_go(
-    door: Door, monkeypatch: pytest.MonkeyPatch, idle_s: float, is_renewed: bool
+    door: Door, idle_s: float, is_renewed: bool
 ) -> None:
     """Spark tells no planner that its query has ended: renewed for ever, they come back never."""
     door.put_batch(0, b"a")
     run = new_uuid()
     (claimed,) = door.reader(run=run, visibility_s=600).get(1)
     renewal = Renewal(door.lane, run=run, visibility_us=600_000_000, give_up_after_s=60)
-    periods = iter([False, True])
-    monkeypatch.setattr(renewal, "_ended", SimpleNamespace(wait=lambda _: next(periods)))
     renewal._held = {claimed.bucket: frozenset({claimed.lease.lease_id})}
+    renewal._due = {claimed.bucket: door.clock.monotonic()}
 
     door.clock.advance(idle_s)
-    renewal._work()
+    due, _ = renewal._next()
+    for bucket in due:
+        renewal._round(bucket)
 
     lease = door.value(claimed.bucket).lease(claimed.lease.lease_id)
     assert lease is not None

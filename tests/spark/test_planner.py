@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,13 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark import metrics
-from cassieq_spark.errors import DataLoss, LeaseLost, StreamFenced
+from cassieq_spark.errors import DataLoss, LeaseLost, StoreTimeout, StreamFenced
 from cassieq_spark.model.offset import INITIAL, SourceOffset
 from cassieq_spark.model.pointer import Pointer
+from cassieq_spark.queue import settle
 from cassieq_spark.spark.admission import Limits
 from cassieq_spark.spark.planner import Planner
 from cassieq_spark.testing import wait_until
-from cassieq_spark.testing.faults import FaultyStore
+from cassieq_spark.testing.faults import Away, FaultyStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -231,6 +233,107 @@ def test_what_was_acked_before_a_purge_is_no_loss(streams: Streams) -> None:
     streams.queue.purge()
     with run_of(streams) as restarted:
         assert [] == restarted.plan(START, end)
+
+
+@pytest.mark.invariant("I2")
+def test_t5_leases_that_were_taken_over_are_held_while_another_bucket_does_not_answer(
+    streams: Streams,
+) -> None:
+    """A restart whose first bucket is away must not let the others run out."""
+    for first in range(0, 40, 10):
+        streams.put(streams.numbered(first, first + 10, 1))
+    with run_of(streams) as died:
+        end = died.latest(START, ALL)
+    away, *others = sorted({leased.bucket for leased in SourceOffset.from_json(end).leases})
+    with run_of(streams) as restarted, FaultyStore().on(streams.lane.store.session) as faults:
+        faults.unreachable(away, how=Away.STANDS_STILL)
+        with ThreadPoolExecutor(1) as pool:
+            planning = pool.submit(restarted.plan, START, end)
+            try:
+                wait_until(lambda: set(others) <= restarted._renewal._held.keys())
+                assert not planning.done()
+            finally:
+                faults.reachable()
+            assert 40 == sum(planned.runs.count for planned in planning.result())
+
+
+@pytest.mark.invariant("I10")
+def test_t22_what_was_claimed_is_handed_out_though_more_cannot_be_had(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trigger that wants more gets again; that get fails."""
+    streams.put(streams.numbered(0, 40, 1))
+    with run_of(streams, minMessagesPerTrigger=30, maxTriggerDelay="0s") as planner:
+        reader, asked = planner._reader, []
+        get = reader.get
+
+        def once(at_most: int, **more: object) -> object:
+            asked.append(at_most)
+            if len(asked) > 1:
+                raise StoreTimeout("no bucket answers")
+            return get(min(at_most, 10), **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(reader, "get", once)
+        end = planner.latest(START, Limits(at_least=30, at_most=40))
+        assert 10 == sum(leased.runs.count for leased in SourceOffset.from_json(end).leases)
+        assert 2 == len(asked)
+
+
+def test_t22_what_was_claimed_beside_an_ack_that_failed_is_given_back_uncounted(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No offset will name it."""
+    streams.put(streams.numbered(0, 100, 1).coalesce(1))
+    streams.put(streams.numbered(100, 200, 1).coalesce(1))
+    with run_of(streams) as planner:
+        first = planner.latest(START, Limits(at_most=100))
+
+        def fails(*_args: object, **_more: object) -> int:
+            raise StoreTimeout("the ack was not answered")
+
+        monkeypatch.setattr("cassieq_spark.queue.settle.ack", fails)
+        with pytest.raises(StoreTimeout):
+            planner.latest(first, Limits(at_most=100))
+        assert (100, 100) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+        monkeypatch.undo()
+        assert {1} == {one.lease.delivery_count for one in streams.consumer().get(100)}
+
+
+def test_acks_are_counted_when_they_are_found_once_however_often_they_are_asked_for(
+    streams: Streams,
+) -> None:
+    streams.put(streams.numbered(0, 90, 1))
+    before = metrics.MESSAGES_ACKED.value
+    with run_of(streams) as planner:
+        end = planner.latest(START, ALL)
+        planner.ack(end)
+    with run_of(streams) as restarted:
+        assert end == restarted.latest(end, ALL)
+    assert 90 == metrics.MESSAGES_ACKED.value - before
+
+
+def test_messages_that_a_program_has_settled_itself_are_counted_with_their_batch(
+    streams: Streams,
+) -> None:
+    """``ackMode`` manual: what was released is not done."""
+    streams.put(streams.numbered(0, 90, 1).coalesce(1))
+    with run_of(streams, ackMode="manual") as planner:
+        end = planner.latest(START, ALL)
+        by_bucket = SourceOffset.from_json(end).by_bucket()
+        settle.ack(
+            streams.lane,
+            {
+                bucket: {lease: runs.take(60)[0] for lease, runs in leases.items() if runs}
+                for bucket, leases in by_bucket.items()
+            },
+        )
+        before = metrics.MESSAGES_ACKED.value
+        planner.ack(end)
+        planner.ack(end)
+        assert 60 == metrics.MESSAGES_ACKED.value - before
+    with run_of(streams, ackMode="manual") as restarted:
+        restarted.ack(end)
+    assert 60 == metrics.MESSAGES_ACKED.value - before
 
 
 def test_a_plan_is_made_once_per_run_and_batch(streams: Streams) -> None:

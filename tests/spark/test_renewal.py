@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cassieq_spark.model.offset import INITIAL
+from cassieq_spark.model.offset import INITIAL, SourceOffset
 from cassieq_spark.spark.admission import Limits
 from cassieq_spark.spark.planner import Planner
 from cassieq_spark.testing import ManualClock, wait_until
-from cassieq_spark.testing.faults import FaultyStore
+from cassieq_spark.testing.faults import Away, FaultyStore
 
 if TYPE_CHECKING:
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.lane import Lane
     from tests.fixtures.streams import Streams
 
-VISIBILITY_S = 0.6
+VISIBILITY_S = 600
 
 
-class _Pauses(threading.Event):
-    """Notes for how long it was waited."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[float | None] = []
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.seen.append(timeout)
-        return super().wait(timeout)
+def turn(clock: ManualClock, planner: Planner, seconds: float) -> None:
+    """Let time pass for a thread that waits in real time."""
+    clock.advance(seconds)
+    with planner._renewal._lock:
+        planner._renewal._is_due.notify()
 
 
 @pytest.mark.invariant("I2")
@@ -39,12 +36,55 @@ def test_a_renewal_that_an_outage_held_up_is_followed_by_another_at_once(streams
         clock = lane.clock
         assert isinstance(clock, ManualClock)
         planner = Planner(lane, streams.parsed(visibilityTimeout=VISIBILITY_S))
-        planner._renewal._ended = pauses = _Pauses()
         try:
             planner.latest(INITIAL.to_json(), Limits())
             with FaultyStore().on(lane.store.session) as faults:
                 faults.before("write_hint", lambda: clock.advance(VISIBILITY_S))
-                wait_until(lambda: 0.0 in pauses.seen, describe=lambda: str(pauses.seen))
+                before = lane.store.session.counts["write_hint"]
+                turn(clock, planner, VISIBILITY_S / 3)
+                wait_until(lambda: lane.store.session.counts["write_hint"] >= before + 2)
         finally:
             planner.close()
-    assert VISIBILITY_S / 3 == pauses.seen[0]
+
+
+@pytest.mark.parametrize("how", [Away.STANDS_STILL, Away.UNAVAILABLE, Away.TIMES_OUT])
+@pytest.mark.invariant("I2")
+@pytest.mark.invariant("I10")
+def test_t5_other_leases_are_renewed_while_one_bucket_does_not_answer(
+    streams: Streams, how: Away
+) -> None:
+    """Period by period: nobody gets what the batch holds."""
+    for first in range(0, 40, 10):
+        streams.put(streams.numbered(first, first + 10, 1))
+    with streams.in_an_hour() as lane:
+        clock = lane.clock
+        assert isinstance(clock, ManualClock)
+        lane.store.session.patience_s = 100.0  # as `store.shared` has it
+        planner = Planner(lane, streams.parsed(visibilityTimeout=VISIBILITY_S))
+        try:
+            end = planner.latest(INITIAL.to_json(), Limits())
+            buckets = {leased.bucket for leased in SourceOffset.from_json(end).leases}
+            away, *others = sorted(buckets)
+            assert others
+            with FaultyStore().on(lane.store.session) as faults:
+                faults.unreachable(away, how=how)
+                try:
+                    for _ in range(4):
+                        turn(clock, planner, VISIBILITY_S / 3)
+                        wait_until(partial(_all_renewed, lane, others))
+                finally:
+                    faults.reachable()
+                reader = streams.consumer(lane)
+                claimed = {one.bucket for one in reader.get(100)}
+            assert claimed <= {away}
+        finally:
+            planner.close()
+
+
+def _all_renewed(lane: Lane, buckets: list[BucketNo]) -> bool:
+    """Whether nothing of these ends before the next period but one."""
+    soon_us = lane.clock.now_us() + int(VISIBILITY_S * 0.9e6)
+    rows = lane.store.buckets.read_many(lane.lane_id, buckets)
+    return all(
+        lease.until_us >= soon_us for row in rows.values() if row for lease in row.value.leases
+    )

@@ -1,5 +1,5 @@
-"""Two dials of a process that others turn while it runs: how wrong its wall clock is, and how many
-of its CAS are not answered."""
+"""Dials of a process that others turn while it runs: how wrong its wall clock is, how many of its
+CAS are not answered, and which buckets it cannot reach."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import mmap
 import os
 import struct
 import threading
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from cassandra import OperationTimedOut, Unavailable
 
 from cassieq_spark.clock import ClusterClock, SystemClock
 from cassieq_spark.entropy import generator
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.statements import Kind, every_statement
-from cassieq_spark.testing.faults import Fault, FaultyStore
+from cassieq_spark.testing.faults import Fault, FaultyStore, partition_of
 from tests.storm.node_clock import NodeClock, measure_often
 
 if TYPE_CHECKING:
@@ -31,25 +34,32 @@ LATEST_S: Final = 3.0
 """A CAS that is on its way lands by then."""
 
 _VALUES: Final = struct.Struct("dd")
+_AWAY: Final = struct.Struct("dd")
+"""Behind the others: the share of buckets that are away, and the salt they are drawn by."""
+
+_LOOK_EVERY_S: Final = 0.1
+"""A process that loses no answers looks so often whether buckets are away."""
+
 _LWTS: Final = [one.name for one in every_statement() if one.kind is Kind.CAS]
 _installed: list[str] = []
 _LOSSES: Final = (Fault.TIMEOUT_BEFORE, Fault.TIMEOUT_AFTER, Fault.LATE)
 
 
 class Dials:
-    """A file of two numbers that all who opened it see at once.
+    """A file of numbers that all who opened it see at once.
 
     Attributes:
         node_clock: Whose clock is wrong, of the nodes.
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Both at zero where the file is new."""
+        """All at zero where the file is new."""
+        size = _VALUES.size + _AWAY.size
         with Path(path).open("a+b") as file:
-            if file.tell() < _VALUES.size:
-                file.write(_VALUES.pack(0.0, 0.0))
+            if file.tell() < size:
+                file.write(bytes(size - file.tell()))
                 file.flush()
-            self._values = mmap.mmap(file.fileno(), _VALUES.size)
+            self._values = mmap.mmap(file.fileno(), size)
         self.node_clock = NodeClock(Path(f"{path}.node"))
 
     @property
@@ -69,6 +79,28 @@ class Dials:
     @loss.setter
     def loss(self, value: float) -> None:
         _VALUES.pack_into(self._values, 0, self.ahead_s, value)
+
+    @property
+    def away(self) -> tuple[float, int]:
+        """The share of buckets that this process cannot reach, and the salt they are drawn by."""
+        share, salt = _AWAY.unpack_from(self._values, _VALUES.size)
+        return share, int(salt)
+
+    @away.setter
+    def away(self, value: tuple[float, int]) -> None:
+        _AWAY.pack_into(self._values, _VALUES.size, *value)
+
+    def refuse(self, statement: Statement, params: tuple[Any, ...]) -> None:
+        """Raise what the driver raises where a bucket's partition has no quorum."""
+        share, salt = self.away
+        key = partition_of(statement, params) if share else None
+        if key is None:
+            return
+        drawn = zlib.crc32(f"{salt}:{key[0]}:{key[1]}".encode())
+        if drawn / 2**32 < share:
+            if drawn % 2:
+                raise Unavailable(f"{statement.name}: no quorum for bucket {key[1]}")
+            raise OperationTimedOut(f"{statement.name}: no answer for bucket {key[1]}")
 
 
 class WrongClock(SystemClock):
@@ -95,6 +127,7 @@ class LosingStore(FaultyStore):
         self, statement: Statement, params: tuple[Any, ...], proceed: Callable[[], Any]
     ) -> Any:
         """See `FaultyStore`."""
+        self._dials.refuse(statement, params)
         if statement.kind is not Kind.CAS:
             return proceed()
         return super().around(statement, params, proceed)
@@ -117,6 +150,26 @@ class LosingStore(FaultyStore):
         return super()._fail(fault, name, proceed)
 
 
+class PartlyAway:
+    """An interceptor that is there while some buckets are away: with one, reads go one by one."""
+
+    def __init__(self, dials: Dials) -> None:
+        self._dials = dials
+
+    def around(
+        self, statement: Statement, params: tuple[Any, ...], proceed: Callable[[], Any]
+    ) -> Any:
+        """See `cassieq_spark.store.session.Interceptor`."""
+        self._dials.refuse(statement, params)
+        return proceed()
+
+    def watch(self, session: CqlSession) -> None:
+        """Be there when it is needed; never returns."""
+        while True:
+            session.interceptor = self if self._dials.away[0] else None
+            SystemClock().wait(_LOOK_EVERY_S)
+
+
 def install(
     path: str | Path, seed: int, *, loses: bool = True, record: Recorder | None = None
 ) -> None:
@@ -133,6 +186,9 @@ def install(
         self.clock = ClusterClock(WrongClock(dials), dials.node_clock.falsified(self.node_clocks))
         if loses:
             self.interceptor = LosingStore(dials, seed, record)
+        else:
+            watching = PartlyAway(dials)
+            threading.Thread(target=watching.watch, args=(self,), daemon=True).start()
 
     CqlSession.__init__ = connect_with_dials  # type: ignore[method-assign]  # of a child only
 

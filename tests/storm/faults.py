@@ -67,6 +67,8 @@ class Faults:
             self._to_nodes(fault, clock)
         elif fault.lane == WORKERS:
             return None if self._driver is None else self._driver.kill_worker(fault.targets[0])
+        elif fault.kind is Kind.BUCKETS_AWAY:
+            self._take_away(fault, clock)
         elif fault.kind in (Kind.SET_CLOCK, Kind.LOSE_ANSWERS):
             self._turn(fault, clock)
         else:
@@ -108,6 +110,14 @@ class Faults:
             dials.ahead_s = 0.0
         else:
             dials.loss = 0.0
+
+    def _take_away(self, fault: Fault, clock: SystemClock) -> None:
+        """The same buckets of all processes."""
+        for dials in self._dials.values():
+            dials.away = (fault.value, fault.targets[0])
+        clock.wait(fault.for_s)
+        for dials in self._dials.values():
+            dials.away = (0.0, 0)
 
     @staticmethod
     def _to_actor(actor: Actor, fault: Fault, clock: SystemClock) -> None:

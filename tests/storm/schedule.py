@@ -37,11 +37,15 @@ class Kind(StrEnum):
     LOSE_ANSWERS = "lose_answers"
     """``value`` of its CAS are not answered for so long: lost, unheard, or applied later."""
 
+    BUCKETS_AWAY = "buckets_away"
+    """``value`` of all buckets have no quorum for so long, for every process; ``targets`` draws."""
+
 
 _TO_NODES: Final = (Kind.KILL, Kind.PAUSE, Kind.PAUSE, Kind.NODE_CLOCK)
 _NODE_CLOCKS_S: Final = (-3_600.0, -60.0, -3.0, 3.0, 60.0, 3_600.0)
 
 NODES: Final = "nodes"
+BUCKETS: Final = "buckets"
 DRIVER: Final = "driver"
 WORKERS: Final = "workers"
 REPAIR: Final = "repair"
@@ -55,8 +59,9 @@ class Fault:
     Attributes:
         at_s: After the storm's begin.
         lane: What takes its faults one after the other: the nodes together, or one process.
-        targets: Numbers of nodes; of a worker the number it is chosen by; empty: the lane's own.
-        value: Seconds of a clock, or a probability.
+        targets: Numbers of nodes; of a worker the number it is chosen by, and of buckets the salt
+            they are; empty: the lane's own.
+        value: Seconds of a clock, a probability, or a share.
     """
 
     at_s: float
@@ -139,6 +144,7 @@ def draw(seed: int, seconds: float, cast: Cast) -> Schedule:
         faults += _lane(rng, seconds, name, _clock_set, (3.0, 10.0))
     for name in cast.losing:
         faults += _lane(rng, seconds, name, _answers_lost, (2.0, 8.0))
+    faults += _lane(rng, seconds, BUCKETS, _buckets_away, (2.0, 8.0))
     ordered = sorted(faults, key=lambda fault: (fault.at_s, fault.lane, fault.kind))
     return Schedule(seed=seed, seconds=seconds, faults=tuple(ordered))
 
@@ -211,3 +217,13 @@ def _answers_lost(rng: random.Random, at_s: float, lane: str) -> Fault:
     rate = rng.choice((0.05, 0.2, 0.5))
     for_s = round(rng.uniform(1.0, 5.0), 2)
     return Fault(at_s=at_s, lane=lane, kind=Kind.LOSE_ANSWERS, for_s=for_s, value=rate)
+
+
+def _buckets_away(rng: random.Random, at_s: float, lane: str) -> Fault:
+    """Longer than some leases of a storm last."""
+    share = rng.choice((0.1, 0.3, 0.6))
+    for_s = round(rng.uniform(1.0, 6.0), 2)
+    salt = (rng.randrange(1 << 16),)
+    return Fault(
+        at_s=at_s, lane=lane, kind=Kind.BUCKETS_AWAY, for_s=for_s, targets=salt, value=share
+    )

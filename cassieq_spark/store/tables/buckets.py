@@ -8,7 +8,7 @@ from uuid import UUID
 import msgpack
 from cassandra.query import UNSET_VALUE
 
-from cassieq_spark.errors import RowCorrupt
+from cassieq_spark.errors import CassieqError, RowCorrupt, StoreError
 from cassieq_spark.model.bucket import (
     OUT_OF_DELIVERIES,
     Bucket,
@@ -56,18 +56,44 @@ class Buckets:
         """As `read`, for a look at several at once; one that cannot be read is ``corrupt`` [T21].
 
         Who wants to change that one hears the error from `read`; the others are as they are.
+
+        Raises:
+            StoreError: Some were not answered for; says which. They were asked side by side, and
+                all others are read by then [T5].
+        """
+        found, unread = self.read_some(lane, buckets)
+        again = self._session.each(lambda bucket: self._look_at(lane, bucket), unread)
+        for bucket, row in zip(unread, again, strict=True):
+            if isinstance(row, CassieqError):
+                if isinstance(row, StoreError):
+                    row.message = f"bucket {bucket} of lane {lane}: {row.message}"
+                raise row
+            found[bucket] = row
+        return found
+
+    def read_some(
+        self, lane: LaneId, buckets: Iterable[BucketNo]
+    ) -> tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]:
+        """As `read_many`, but once: rows, and the errors of those not answered [T5].
+
+        For what looks at many, and can do without one: nobody waits for that one.
         """
         wanted = list(buckets)
-        sent = []
-        for bucket in wanted:
-            params = (lane, bucket)
-            sent.append((params, self._session.start(statements.READ_BUCKET, params)))
+        sent = [self._session.start(statements.READ_BUCKET, (lane, bucket)) for bucket in wanted]
         found: dict[BucketNo, Stored[Bucket] | None] = {}
-        for bucket, (params, future) in zip(wanted, sent, strict=True):
-            rows = self._session.finish(future, statements.READ_BUCKET, params)
-            is_there = rows and rows[0].writer is not None
-            found[bucket] = _as_seen(lane, bucket, rows[0]) if is_there else None
-        return found
+        unread: dict[BucketNo, StoreError] = {}
+        for bucket, future in zip(wanted, sent, strict=True):
+            rows = self._session.answer(future, statements.READ_BUCKET)
+            if isinstance(rows, StoreError):
+                unread[bucket] = rows
+            else:
+                is_there = rows and rows[0].writer is not None
+                found[bucket] = _as_seen(lane, bucket, rows[0]) if is_there else None
+        return found, unread
+
+    def _look_at(self, lane: LaneId, bucket: BucketNo) -> Stored[Bucket] | None:
+        row = self._session.one(statements.READ_BUCKET, (lane, bucket))
+        return None if row is None or row.writer is None else _as_seen(lane, bucket, row)
 
     def every(self) -> Iterator[tuple[LaneId, BucketNo]]:
         """Of all lanes: a scan of the whole table."""

@@ -1,0 +1,62 @@
+"""Work for many buckets, where one that cannot be reached stops no other (ADR 21). Holds I10."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from cassieq_spark.errors import CassieqError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.lane import Lane
+
+R = TypeVar("R")
+
+
+def each_bucket(
+    lane: Lane, work: Callable[[BucketNo], R], buckets: Iterable[BucketNo]
+) -> dict[BucketNo, R]:
+    """``work`` for every bucket, side by side; an error is raised when all others are done [T5].
+
+    Raises:
+        CassieqError: The first bucket's that failed, by name; one that is about the whole queue
+            comes first.
+    """
+    done, failed = apart(lane, work, buckets)
+    if failed:
+        raise first_of(failed)
+    return done
+
+
+def apart(
+    lane: Lane, work: Callable[[BucketNo], R], buckets: Iterable[BucketNo]
+) -> tuple[dict[BucketNo, R], dict[BucketNo, CassieqError]]:
+    """What ``work`` gave for each bucket, and the errors of those that failed, with their names."""
+    todo = list(buckets)
+    done: dict[BucketNo, R] = {}
+    failed: dict[BucketNo, CassieqError] = {}
+    for bucket, result in zip(todo, lane.store.session.each(work, todo), strict=True):
+        if isinstance(result, CassieqError):
+            failed[bucket] = named(result, lane, bucket)
+        else:
+            done[bucket] = result
+    return done, failed
+
+
+def first_of(failed: Mapping[BucketNo, CassieqError]) -> CassieqError:
+    """The error to raise for all of them: a queue that is gone says more than a bucket away."""
+    errors = sorted(failed.values(), key=lambda error: isinstance(error, StoreError))
+    if len(errors) > 1:
+        others = f" ({len(errors) - 1} more buckets failed)"
+        if not errors[0].message.endswith(others):
+            errors[0].message += others
+    return errors[0]
+
+
+def named(error: CassieqError, lane: Lane, bucket: BucketNo) -> CassieqError:
+    """The same error; its words say which bucket."""
+    if isinstance(error, StoreError) and f"bucket {bucket} of " not in error.message:
+        error.message = f"bucket {bucket} of queue {lane.queue!r}: {error.message}"
+    return error

@@ -1,0 +1,541 @@
+"""One bucket without a quorum: what is done for the others goes on (design 5, ADR 21)."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+import cassieq_spark as cassieq
+from cassieq_spark import metrics
+from cassieq_spark.errors import CasAmbiguous, StoreError
+from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.pointer import Pointer
+from cassieq_spark.queue import consumer as consumers
+from cassieq_spark.queue import seal, settle
+from cassieq_spark.queue.verdict import Verdict
+from cassieq_spark.repair.heal import heal
+from cassieq_spark.store import cas, session
+from cassieq_spark.testing import wait_until
+from cassieq_spark.testing.faults import Away, Fault
+
+if TYPE_CHECKING:
+    from cassieq_spark.queue.claim import Claimed
+    from tests.fixtures.queues import Door, OpenDoor
+
+HOWS = pytest.mark.parametrize("how", [Away.UNAVAILABLE, Away.TIMES_OUT])
+BUCKETS = 4
+"""Of the queue, with ten messages each."""
+
+
+@pytest.fixture(autouse=True)
+def _short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the 20 s of a bucket that stays away."""
+    for room in (cas, session):
+        monkeypatch.setattr(room, "DEADLINE_S", 2.0)
+
+
+def fill(door: Door) -> None:
+    """Four sealed buckets of ten visible messages."""
+    for first in range(0, 10 * BUCKETS, 10):
+        bucket = door.put(*(b"%d" % (first + at) for at in range(10)))
+        seal.close(door.lane, bucket)
+
+
+def claim_all(door: Door, **more: object) -> list[Claimed]:
+    reader = door.reader(**more)  # type: ignore[arg-type]
+    claimed: list[Claimed] = []
+    while found := reader.get(100):
+        claimed += found
+    return claimed
+
+
+def leased(door: Door, bucket: int) -> int:
+    return sum(lease.runs.count for lease in door.value(bucket).leases)
+
+
+def version(door: Door, bucket: int) -> int:
+    row = door.row(bucket)
+    assert row is not None
+    return row.version.row_version
+
+
+# --- get ----------------------------------------------------------------------------------------
+
+
+@HOWS
+@pytest.mark.invariant("I10")
+def test_t5_a_get_hands_out_what_lies_behind_a_bucket_that_does_not_answer(
+    open_door: OpenDoor, how: Away
+) -> None:
+    door, watch = open_door(), open_door()
+    fill(door)
+    door.faults.unreachable(0, how=how)
+    found = [one for _ in range(3) for one in door.queue.get(10)]
+    assert {1, 2, 3} == {one.id // 10 for one in found}
+    assert 30 == len(found)
+    with pytest.raises(StoreError, match="bucket 0 of queue"):
+        door.queue.get(10)  # not "none": nobody knows
+    assert 0 == door.lane.pointers().reader
+    door.faults.reachable()
+    assert 10 == len(door.queue.get(10))
+    assert 40 == watch.queue.stats().invisible
+
+
+@pytest.mark.invariant("I10")
+def test_t22_leases_that_other_buckets_granted_are_handed_out_beside_an_ambiguous_claim(
+    open_door: OpenDoor,
+) -> None:
+    door, watch = open_door(), open_door()
+    fill(door)
+    reader = door.reader()
+    reader.look_ahead(40)
+    door.faults.unreachable(1)
+    claimed = reader.get(40)
+    assert {0, 2, 3} == {one.bucket for one in claimed}
+    assert [10, 10, 10] == [leased(watch, bucket) for bucket in (0, 2, 3)]
+    door.ack(claimed)
+    door.faults.reachable()
+    # What was not granted burnt no delivery.
+    assert {1} == {one.delivery_count for one in watch.queue.get(40)}
+
+
+@pytest.mark.invariant("I10")
+def test_t22_a_claim_that_is_answered_when_nobody_waits_any_more_is_given_back_uncounted(
+    open_door: OpenDoor,
+) -> None:
+    """A get that has messages does not wait for the last of them; their leases run."""
+    door, watch = open_door(), open_door()
+    fill(door)
+    reader = door.reader()
+    reader.look_ahead(40)
+    door.faults.unreachable(1, how=Away.STANDS_STILL)
+    claimed = reader.get(40)
+    assert {0, 2, 3} == {one.bucket for one in claimed}
+    assert 10 == watch.queue.stats().visible
+    before = version(watch, 1)
+    door.faults.reachable()
+    wait_until(lambda: version(watch, 1) == before + 2, describe=lambda: str(watch.row(1)))
+    assert [(10, 1)] == [
+        (one.lease.runs.count, one.lease.delivery_count) for one in watch.reader().get(40)
+    ]
+
+
+@pytest.mark.invariant("I10")
+def test_t22_a_seal_that_is_not_answered_takes_no_lease_with_it(open_door: OpenDoor) -> None:
+    door, watch = open_door(), open_door()
+    seal.close(door.lane, door.put(*(b"sealed" for _ in range(10))))
+    for body in (b"away", b"open"):
+        door.write(door.reserve(), 0, body)
+    reader = door.reader()
+    door.faults.plan("insert_bucket", Fault.TIMEOUT_BEFORE, times=100)
+    door.clock.advance(60)
+    claimed = reader.get(100)
+    assert [b"sealed"] * 10 == door.bodies(claimed)
+    assert 10 == leased(watch, 0)
+
+
+@pytest.mark.invariant("I10")
+def test_t22_what_is_claimed_is_given_back_uncounted_where_it_cannot_be_confirmed(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door, watch = open_door(), open_door()
+    fill(door)
+    reader = door.reader()
+    confirm = reader._claimer._confirmed
+
+    def fails(_claimed: list[Claimed]) -> list[Claimed]:
+        raise cassieq.StoreTimeout("the pointers were not read")
+
+    monkeypatch.setattr(type(reader._claimer), "_confirmed", lambda _, claimed: fails(claimed))
+    with pytest.raises(cassieq.StoreTimeout):
+        reader.get(40)
+    monkeypatch.setattr(type(reader._claimer), "_confirmed", lambda _, claimed: confirm(claimed))
+    assert 40 == watch.queue.stats().visible
+    assert {1} == {one.delivery_count for one in watch.queue.get(40)}
+
+
+@pytest.mark.invariant("I10")
+def test_t5_the_time_pointer_does_not_pass_a_minute_of_a_bucket_that_was_not_read(
+    open_door: OpenDoor,
+) -> None:
+    """Its hint is all that finds what comes back there."""
+    door, watch = open_door(), open_door()
+    fill(door)
+    assert 40 == len(watch.queue.get(40, visibility_timeout=30))
+    for one in (door, watch):
+        one.clock.advance(3_600)
+    door.faults.unreachable(2)
+    found = [one for _ in range(3) for one in door.queue.get(10)]
+    assert {0, 1, 3} == {one.id // 10 for one in found}
+    door.faults.reachable()
+    assert {2} == {one.id // 10 for one in watch.queue.get(100)}
+
+
+# --- ack, extend, release, reject ---------------------------------------------------------------
+
+
+@HOWS
+@pytest.mark.invariant("I10")
+def test_t5_acks_of_other_buckets_are_stored_and_told_and_one_is_unknown(
+    open_door: OpenDoor, how: Away
+) -> None:
+    door, watch = open_door(), open_door()
+    fill(door)
+    messages = door.queue.get(40)
+    door.faults.unreachable(1, how=how)
+    verdicts = door.queue.ack_each(messages)
+    unknown = [
+        one.id // 10
+        for one, verdict in zip(messages, verdicts, strict=True)
+        if verdict is Verdict.UNKNOWN
+    ]
+    assert [1] * 10 == unknown
+    assert 30 == verdicts.count(Verdict.ACKED)
+    with pytest.raises(StoreError, match="bucket 1 of queue"):
+        door.queue.ack(messages)
+    assert 10 == watch.queue.stats().invisible
+    door.faults.reachable()
+    door.queue.ack(messages)
+
+
+@pytest.mark.invariant("I10")
+def test_t5_nobody_waits_for_another_threads_ack_of_another_bucket(open_door: OpenDoor) -> None:
+    door, watch = open_door(), open_door()
+    fill(door)
+    messages = door.queue.get(40)
+    stuck = [one for one in messages if one.id < 10]
+    others = [one for one in messages if one.id >= 10]
+    door.faults.unreachable(0, how=Away.STANDS_STILL)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(door.queue.ack, stuck)
+        try:
+            wait_until(lambda: "stands still" in str(door.faults), describe=str(door.faults))
+            door.queue.ack(others)
+            assert not waiting.done()
+            assert 10 == watch.queue.stats().invisible
+        finally:
+            door.faults.reachable()
+        waiting.result()
+    assert 0 == watch.queue.stats().invisible
+
+
+@pytest.mark.parametrize("verb", ["extend", "release", "reject"])
+@pytest.mark.invariant("I10")
+def test_t5_what_is_done_with_other_buckets_is_done_before_one_is_told_to_have_failed(
+    open_door: OpenDoor, verb: str
+) -> None:
+    dead = open_door(".dead")
+    door, watch = (open_door(dead_letter_queue=dead.queue.name) for _ in range(2))
+    fill(door)
+    messages = door.queue.get(40)
+    door.faults.unreachable(0)
+    arguments = (3_600,) if verb == "extend" else ()
+    with pytest.raises(StoreError, match="bucket 0 of queue"):
+        getattr(door.queue, verb)(messages, *arguments)
+    now_us = door.clock.now_us()
+    for bucket in (1, 2, 3):
+        row = watch.value(bucket)
+        if verb == "extend":
+            assert {True} == {lease.until_us > now_us + 3_000_000_000 for lease in row.leases}
+        else:
+            assert () == row.leases
+    assert 10 == leased(watch, 0)
+
+
+@pytest.mark.invariant("I10")
+def test_t5_more_stuck_buckets_than_threads_at_once_hold_up_no_other(open_door: OpenDoor) -> None:
+    """Sixteen items at once, of those that get on."""
+    door, watch = open_door(bucket_size=1), open_door(bucket_size=1)
+    for _ in range(40):
+        seal.close(door.lane, door.put(b"x"))
+    claimed = claim_all(door)
+    assert 40 == len(claimed)
+    door.faults.unreachable(*range(20), how=Away.STANDS_STILL)
+    by_bucket = {one.bucket: {one.lease.lease_id: None} for one in claimed}
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(settle.ack, door.lane, by_bucket)
+        try:
+            wait_until(lambda: 20 == watch.queue.stats().invisible)
+            assert not waiting.done()
+        finally:
+            door.faults.reachable()
+        assert 40 == waiting.result()
+
+
+@pytest.mark.invariant("I10")
+def test_t5_listed_buckets_are_rolled_forward_beside_one_that_is_away(open_door: OpenDoor) -> None:
+    door, watch = open_door(), open_door()
+    who = door.identity()
+    result = door.task(who, 0, *(b"%d" % at for at in range(30)))
+    first = min(bucket for bucket, _ in result.buckets)
+    door.faults.before("update_sink", lambda: door.faults.unreachable(first))
+    assert 30 == door.commit(who, 0, result)  # it is: whoever comes by rolls the rest forward
+    assert 20 == sum(
+        watch.value(bucket).fresh.count for bucket, _ in result.buckets if bucket != first
+    )
+    door.faults.reachable()
+    assert 30 == len(watch.drain())  # a reader rolls the rest
+
+
+# --- a consumer ---------------------------------------------------------------------------------
+
+
+@pytest.mark.invariant("I10")
+def test_t5_a_consumer_renews_and_acks_other_buckets_while_one_stands_still(
+    open_door: OpenDoor,
+) -> None:
+    door, watch = open_door(), open_door()
+    fill(door)
+    with door.queue.consumer(visibility_timeout=60, prefetch=40) as consumer:
+        wait_until(lambda: 40 == len(consumer._waiting))
+        others = [one.message for one in consumer._waiting if one.receipt.bucket]
+        door.faults.unreachable(0, how=Away.STANDS_STILL)
+        for one in (door, watch):
+            one.clock.advance(31)
+        with consumer._lock:
+            consumer._is_due.notify()
+        try:
+            soon_us = door.clock.now_us() + 50_000_000
+            wait_until(
+                lambda: all(
+                    lease.until_us > soon_us
+                    for bucket in (1, 2, 3)
+                    for lease in watch.value(bucket).leases
+                ),
+                describe=lambda: str([watch.value(bucket).leases for bucket in range(4)]),
+            )
+            consumer.ack(others)
+            wait_until(lambda: 10 == watch.queue.stats().invisible)
+        finally:
+            door.faults.reachable()
+
+
+@pytest.mark.invariant("I10")
+def test_t5_acks_that_came_while_another_buckets_are_unanswered_are_stored(
+    open_door: OpenDoor,
+) -> None:
+    door, watch = open_door(), open_door()
+    fill(door)
+    with door.queue.consumer(prefetch=40) as consumer:
+        wait_until(lambda: 40 == len(consumer._waiting))
+        messages = [one.message for one in consumer._waiting]
+        door.faults.unreachable(0, how=Away.STANDS_STILL)
+        consumer.ack([one for one in messages if one.id < 10])
+        wait_until(lambda: "stands still" in str(door.faults))
+        try:
+            consumer.ack([one for one in messages if one.id >= 10])
+            wait_until(lambda: 10 == watch.queue.stats().invisible)
+        finally:
+            door.faults.reachable()
+        consumer.flush()
+        assert 0 == watch.queue.stats().invisible
+
+
+@pytest.mark.invariant("I4")
+def test_t16_an_ack_that_close_comes_between_is_stored_or_refused(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program had looked whether it is open, and the other thread closes it then."""
+    door.queue.put(b"a")
+    with door.queue.consumer() as consumer:
+        message = consumer.get(wait=30)
+        assert message is not None
+        add, closed = consumer._acks.add, threading.Event()
+
+        def late(receipts: list[object]) -> None:
+            assert closed.wait(30)
+            add(receipts)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(consumer._acks, "add", late)
+        with ThreadPoolExecutor(1) as pool:
+            acking = pool.submit(consumer.ack, message)
+            consumer.close()
+            closed.set()
+            with pytest.raises(cassieq.UsageError, match="this consumer is closed"):
+                acking.result()
+    assert 1 == door.queue.stats().invisible
+
+
+@pytest.mark.invariant("I4")
+def test_t24_close_stores_acks_first_and_waits_for_no_get_for_long(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What that get finds at last is given back, and nobody has counted it."""
+    door, watch = open_door(), open_door()
+    monkeypatch.setattr(consumers, "CLOSE_S", 1.0)
+    door.queue.put(b"first")
+    arrives = threading.Event()
+    with door.queue.consumer(prefetch=1) as consumer:
+        message = consumer.get(wait=30)
+        assert message is not None
+        looks = door.session.counts["read_pointers"]
+        door.faults.before("read_pointers", lambda: arrives.wait(60))
+        wait_until(lambda: str(door.faults).count("an action before it"))
+        assert looks == door.session.counts["read_pointers"]
+        watch.queue.put(b"second")
+        consumer.ack(message)
+        try:
+            consumer.close()
+            assert 0 == watch.queue.stats().invisible  # the ack is stored
+            assert consumer._threads[0].is_alive()  # and that get is under way still
+        finally:
+            arrives.set()
+        for thread in consumer._threads:
+            thread.join(60)
+    (second,) = watch.queue.get(wait=30)
+    assert (b"second", 1) == (second.body, second.delivery_count)
+
+
+# --- repair -------------------------------------------------------------------------------------
+
+
+@pytest.mark.invariant("I10")
+def test_t5_repair_heals_other_buckets_and_says_which_one_it_could_not(
+    open_door: OpenDoor,
+) -> None:
+    dead = open_door(".dead")
+    door, watch = (open_door(dead_letter_queue=dead.queue.name, max_deliveries=1) for _ in range(2))
+    fill(door)
+    assert 40 == len(door.queue.get(40, visibility_timeout=10))
+    for one in (door, watch, dead):
+        one.clock.advance(60)
+    door.faults.unreachable(1, lane=door.lane.lane_id)
+    report = heal(door.store, [door.queue.name])
+    (done,) = report.queues
+    assert 30 == done.moved_dead
+    assert [problem for problem in done.problems if "bucket 1 of" in problem]
+    door.faults.reachable()
+    assert 10 == heal(door.store, [door.queue.name]).queues[0].moved_dead
+
+
+@pytest.mark.invariant("I10")
+def test_t5_repair_drops_what_lies_below_a_bucket_that_is_away(open_door: OpenDoor) -> None:
+    door = open_door(repair_timeout=0.2)
+    fill(door)
+    assert 40 == len(door.drain())
+    door.reader().get(1)
+    for _ in range(2):
+        door.clock.advance(60)
+        door.reader().get(1)
+    door.faults.unreachable(2)
+    assert 2 == heal(door.store, [door.queue.name]).queues[0].dropped
+    assert 2 == door.lane.pointers().repair
+    door.faults.reachable()
+    assert 2 == heal(door.store, [door.queue.name]).queues[0].dropped
+
+
+def test_t5_stats_read_all_they_can_and_name_the_bucket_that_is_away(door: Door) -> None:
+    fill(door)
+    door.faults.unreachable(2)
+    with pytest.raises(StoreError, match="bucket 2 of"):
+        door.queue.stats()
+
+
+# --- the drifts ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["extend", "release", "delay", "update"])
+@pytest.mark.parametrize("is_dropped", [False, True])
+@pytest.mark.invariant("I3")
+def test_what_nobody_holds_any_more_has_expired_and_nothing_is_said_of_another_delivery(
+    open_door: OpenDoor, verb: str, is_dropped: bool
+) -> None:
+    """It was acked; nobody gets it again."""
+    door = open_door()
+    door.put(b"a")
+    (message,) = door.queue.get()
+    door.queue.ack(message)
+    if is_dropped:
+        door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, 1)
+        door.store.buckets.delete(door.lane.lane_id, BucketNo(0))
+    act = {
+        "extend": lambda: door.queue.extend(message, 60),
+        "release": lambda: door.queue.release(message),
+        "delay": lambda: door.queue.release(message, delay=60),
+        "update": lambda: door.queue.update(message, body=b"b"),
+    }[verb]
+    with pytest.raises(cassieq.ReceiptExpired, match="expired") as raised:
+        act()
+    assert "again" not in str(raised.value)
+    assert (message.receipt,) == raised.value.refused
+
+
+def test_messages_that_an_ack_finds_acked_are_not_counted_again(door: Door) -> None:
+    fill(door)
+    claimed = claim_all(door)
+    before = metrics.MESSAGES_ACKED.value
+    by_bucket = {one.bucket: {one.lease.lease_id: None} for one in claimed}
+    assert 40 == settle.ack(door.lane, by_bucket)
+    assert 0 == settle.ack(door.lane, by_bucket)
+    assert 40 == metrics.MESSAGES_ACKED.value - before
+
+
+# --- one CAS ------------------------------------------------------------------------------------
+
+
+@pytest.mark.invariant("I3")
+def test_t23_a_cas_whose_row_cannot_be_read_after_a_refused_resend_is_ambiguous(
+    door: Door,
+) -> None:
+    """It may have been applied when it was first sent: it was, here."""
+    fill(door)
+    (row, other) = (door.row(0), door.row(1))
+    assert row is not None
+    assert other is not None
+    door.faults.plan("update_bucket", Fault.TIMEOUT_AFTER)
+    door.faults.plan("read_bucket", Fault.TIMEOUT_BEFORE, times=1_000)
+    with pytest.raises(CasAmbiguous, match="may have been applied"):
+        door.store.buckets.update(door.lane.lane_id, BucketNo(0), row, row.value)
+    door.faults._plan.clear()
+    now = door.row(0)
+    assert now is not None
+    assert row.version.row_version + 1 == now.version.row_version
+
+
+def test_t23_a_cas_that_was_refused_at_once_and_not_read_since_is_no_ambiguous_one(
+    open_door: OpenDoor,
+) -> None:
+    door, other = open_door(), open_door()
+    fill(door)
+    row = door.row(0)
+    assert row is not None
+    other.store.buckets.update(door.lane.lane_id, BucketNo(0), row, row.value)
+    door.faults.plan("read_bucket", Fault.TIMEOUT_BEFORE, times=1_000)
+    with pytest.raises(cassieq.StoreTimeout):
+        door.store.buckets.update(door.lane.lane_id, BucketNo(0), row, row.value)
+    door.faults._plan.clear()
+
+
+def test_t23_a_resend_that_the_server_will_not_run_is_ambiguous(door: Door) -> None:
+    fill(door)
+    row = door.row(0)
+    assert row is not None
+    door.faults.plan("update_bucket", Fault.TIMEOUT_AFTER)
+    door.faults.plan("update_bucket", Fault.REFUSE, after=1)
+    with pytest.raises(CasAmbiguous, match="may have been applied"):
+        door.store.buckets.update(door.lane.lane_id, BucketNo(0), row, row.value)
+
+
+def test_t5_what_waits_for_another_cas_of_the_same_row_waits_for_one_deadline(
+    open_door: OpenDoor,
+) -> None:
+    door = open_door()
+    fill(door)
+    row = door.row(0)
+    assert row is not None
+    arrives = threading.Event()
+    door.faults.before("update_bucket", lambda: arrives.wait(60))
+
+    def update() -> object:
+        return door.store.buckets.update(door.lane.lane_id, BucketNo(0), row, row.value)
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(update)
+        wait_until(lambda: "an action" in str(door.faults))
+        with pytest.raises(cassieq.StoreTimeout, match="nothing was sent"):
+            update()
+        arrives.set()
+        first.result()

@@ -1,0 +1,98 @@
+"""Work for many keys at once: what does not get on gives its place up (ADR 21)."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cassieq_spark.errors import StoreTimeout
+from cassieq_spark.store import patience
+from cassieq_spark.store.side_by_side import WIDTH, SideBySide
+from cassieq_spark.testing import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def threads() -> Iterator[SideBySide]:
+    one = SideBySide()
+    yield one
+    one.close()
+
+
+def test_results_come_in_the_order_of_the_items(threads: SideBySide) -> None:
+    assert [number * 2 for number in range(100)] == threads.map(lambda one: one * 2, range(100))
+    assert [] == threads.map(str, [])
+
+
+def test_no_more_than_sixteen_that_get_on_are_under_way_at_once(threads: SideBySide) -> None:
+    lock, now, most = threading.Lock(), [0], [0]
+
+    def work(_: int) -> None:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        with lock:
+            now[0] -= 1
+
+    threads.map(work, range(400))
+    assert 1 <= most[0] <= WIDTH
+
+
+@pytest.mark.invariant("I10")
+def test_t5_items_that_stand_still_give_their_places_to_others(threads: SideBySide) -> None:
+    goes_on, done = threading.Event(), []
+
+    def work(number: int) -> None:
+        if number < 2 * WIDTH:
+            assert goes_on.wait(60)
+        done.append(number)
+
+    flights = [threads.begin(work, number) for number in range(2 * WIDTH + 5)]
+    try:
+        wait_until(lambda: len(done) == 5)
+    finally:
+        goes_on.set()
+    for flight in flights:
+        flight.result()
+
+
+def test_after_an_error_of_map_nothing_more_is_begun_and_what_was_has_ended(
+    threads: SideBySide,
+) -> None:
+    begun: list[int] = []
+
+    def work(number: int) -> None:
+        begun.append(number)
+        raise StoreTimeout(f"number {number}")
+
+    with pytest.raises(StoreTimeout, match="number 0"):
+        threads.map(work, range(10_000))
+    assert len(begun) < 10_000
+
+
+@pytest.mark.invariant("I10")
+def test_t5_an_error_of_each_is_its_items_own(threads: SideBySide) -> None:
+    def work(number: int) -> int:
+        if number % 7 == 0:
+            raise StoreTimeout(f"number {number}")
+        return number
+
+    results = threads.each(work, range(100))
+    assert [one for one in range(100) if one % 7] == [one for one in results if type(one) is int]
+    assert 15 == sum(isinstance(one, StoreTimeout) for one in results)
+
+
+def test_what_is_begun_has_the_patience_of_who_began_it(threads: SideBySide) -> None:
+    def left(now: float) -> float:
+        return patience.present().left_s(now)
+
+    with patience.limited(100.0, 7.0):
+        assert [7.0, 5.0] == threads.map(left, [0.0, 95.0])
+        with patience.limited(200.0, 3.0):
+            assert 3.0 == threads.begin(left, 0.0).result()
+            assert patience.LEAST_S == left(150.0)
+    assert float("inf") == left(0.0)
