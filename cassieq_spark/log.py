@@ -102,6 +102,11 @@ EVENTS: Final[dict[str, Event]] = {
         level=logging.INFO,
         meaning="Messages went from a queue to the one that a redrive sent them to.",
     ),
+    "messages_unreadable": Event(
+        level=logging.ERROR,
+        meaning="Stored messages are not as they were put: they stay leased, and die when they are "
+        "out of deliveries. Others go on.",
+    ),
     "paxos_variant_v1": Event(
         level=logging.WARNING,
         meaning="The cluster runs Paxos v1, which is not safe across range movements; set v2.",

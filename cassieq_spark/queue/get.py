@@ -58,6 +58,7 @@ class Getter:
             QueueDeleted: The lane is dead.
             CasAmbiguous: A lease may exist; it runs out by itself.
             StoreTimeout, StoreUnavailable: What was claimed is given back, or runs out.
+            DataLoss, RowCorrupt: See `_read_apart`.
         """
         reader = self._take(lane, wanted)
         try:
@@ -108,7 +109,7 @@ def _look(reader: Reader, wanted: Wanted) -> list[Claimed]:
 
 
 def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
-    """Bodies of what is leased. If they cannot be read, nobody holds it: give it back uncounted."""
+    """Bodies of what is leased. If the store does not answer, it is given back uncounted."""
     try:
         return list(read_messages(lane, [(one.planned, one.lease.until_us) for one in claimed]))
     except CassieqError as error:
@@ -116,6 +117,8 @@ def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
         if len(held) < len(claimed) and isinstance(error, DataLoss | RowCorrupt):
             # This process slept: meanwhile others had it, acked it, and repair dropped it.
             return _read(lane, held)
+        if isinstance(error, DataLoss | RowCorrupt):
+            return _read_apart(lane, claimed, error)
         try:
             for one in claimed:
                 settle.release(lane, one.bucket, [one.lease.lease_id], is_counted=False)
@@ -124,6 +127,33 @@ def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
         else:
             event(_logger, "get_given_back", queue=lane.queue, leases=len(claimed))
         raise
+
+
+def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list[Message]:
+    """What can be read, where something is not as it was stored.
+
+    The rest stays leased until its time is over, and uses up a delivery: given back at once, it
+    would be in every next get, and no get would ever end well (I10) [T21].
+
+    Raises:
+        DataLoss, RowCorrupt: Nothing of it can be read. The next get goes on with other messages.
+    """
+    messages: list[Message] = []
+    for one in claimed:
+        try:
+            messages += read_messages(lane, [(one.planned, one.lease.until_us)])
+        except (DataLoss, RowCorrupt) as failure:
+            event(
+                _logger,
+                "messages_unreadable",
+                queue=lane.queue,
+                bucket=one.bucket,
+                messages=one.lease.runs.count,
+                error=str(failure),
+            )
+    if not messages:
+        raise error
+    return messages
 
 
 def _is_held(lane: Lane, claimed: Claimed) -> bool:
