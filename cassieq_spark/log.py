@@ -114,6 +114,11 @@ EVENTS: Final[dict[str, Event]] = {
         level=logging.INFO,
         meaning="Messages went from a queue to the one that a redrive sent them to.",
     ),
+    "messages_unreadable": Event(
+        level=logging.ERROR,
+        meaning="Stored messages are not as they were put: they stay leased, and die when they are "
+        "out of deliveries. Others go on.",
+    ),
     "node_clock_wrong": Event(
         level=logging.WARNING,
         meaning="A Cassandra node's clock is more than a second from the others': set it by NTP.",

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark import metrics
 from cassieq_spark.entropy import jitter
-from cassieq_spark.errors import CassieqError, DataLoss, RowCorrupt, StoreError, StoreTimeout
+from cassieq_spark.errors import CassieqError, DataLoss, RowCorrupt, StoreTimeout
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.queue import settle
+from cassieq_spark.queue import gather
 from cassieq_spark.queue.message import Message, read_messages
 from cassieq_spark.queue.reader import Reader
 
@@ -65,6 +64,7 @@ class Getter:
             CasAmbiguous: A lease may exist; it runs out by itself.
             StoreTimeout, StoreUnavailable: What was claimed is given back, or runs out. Also if
                 leases ran out while their bodies were read, again and again [T17].
+            DataLoss, RowCorrupt: See `_read_apart`.
         """
         reader = self._take(lane, wanted)
         try:
@@ -143,15 +143,13 @@ def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
     lost = sum(one.lease.runs.count for one in ended)
     metrics.LEASES_LOST.inc(lost)
     event(_logger, "get_ran_out", queue=lane.queue, messages=lost)
-    for one in ended:
-        with suppress(StoreError):  # it comes back by itself, one delivery later
-            settle.release(lane, one.bucket, [one.lease.lease_id], is_counted=False)
+    gather.give_back(lane, ended)
     gone = {one.lease.lease_id for one in ended}
     return [one for one in messages if one.proof is None or one.proof.lease_id not in gone]
 
 
 def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
-    """Bodies of what is leased. If they cannot be read, nobody holds it: give it back uncounted."""
+    """Bodies of what is leased. If the store does not answer, it is given back uncounted."""
     try:
         return list(read_messages(lane, [(one.planned, one.lease.until_us) for one in claimed]))
     except CassieqError as error:
@@ -159,14 +157,38 @@ def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
         if len(held) < len(claimed) and isinstance(error, DataLoss | RowCorrupt):
             # This process slept: meanwhile others had it, acked it, and repair dropped it.
             return _read(lane, held)
-        try:
-            for one in claimed:
-                settle.release(lane, one.bucket, [one.lease.lease_id], is_counted=False)
-        except CassieqError as error:
-            event(_logger, "get_given_back", queue=lane.queue, error=str(error))
-        else:
-            event(_logger, "get_given_back", queue=lane.queue, leases=len(claimed))
+        if isinstance(error, DataLoss | RowCorrupt):
+            return _read_apart(lane, claimed, error)
+        gather.give_back(lane, claimed)
+        event(_logger, "get_given_back", queue=lane.queue, leases=len(claimed))
         raise
+
+
+def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list[Message]:
+    """What can be read, where something is not as it was stored.
+
+    The rest stays leased until its time is over, and uses up a delivery: given back at once, it
+    would be in every next get, and no get would ever end well (I10) [T21].
+
+    Raises:
+        DataLoss, RowCorrupt: Nothing of it can be read. The next get goes on with other messages.
+    """
+    messages: list[Message] = []
+    for one in claimed:
+        try:
+            messages += read_messages(lane, [(one.planned, one.lease.until_us)])
+        except (DataLoss, RowCorrupt) as failure:
+            event(
+                _logger,
+                "messages_unreadable",
+                queue=lane.queue,
+                bucket=one.bucket,
+                messages=one.lease.runs.count,
+                error=str(failure),
+            )
+    if not messages:
+        raise error
+    return messages
 
 
 def _is_held(lane: Lane, claimed: Claimed) -> bool:

@@ -237,6 +237,27 @@ def test_t21_a_verify_names_it_and_goes_on(door: Door, spoil: Spoiler) -> None:
     assert "row_corrupt" in verify.FINDINGS
 
 
+# --- stored messages ------------------------------------------------------------------------------
+
+
+@pytest.mark.invariant("I10")
+def test_t21_stored_messages_that_cannot_be_read_are_in_no_other_get(door: Door) -> None:
+    batches(door, b"a", b"b", b"c")
+    door.session._session.execute(
+        f"UPDATE {door.session.keyspace}.message SET payload = 0x00 "  # noqa: S608
+        "WHERE lane = %s AND bucket = 0 AND first = 0 AND part = 0",
+        (door.lane.lane_id,),
+    )
+    assert [b"b", b"c"] == sorted(one.body for one in door.queue.get(10))
+    assert 3 == door.queue.stats().invisible
+    door.queue.put(b"later")
+    assert [b"later"] == [one.body for one in door.queue.get(10)]
+    door.clock.advance(60)
+    with pytest.raises(RowCorrupt):
+        door.queue.get(1)
+    assert 1 == len(door.queue.get(1))
+
+
 # --- a sink ---------------------------------------------------------------------------------------
 
 
