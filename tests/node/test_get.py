@@ -668,7 +668,8 @@ def test_threads_that_ack_together_are_told_when_the_one_who_did_it_was_interrup
         leader = pool.submit(door.queue.ack, first)
         assert started.wait(60)
         followers = [pool.submit(door.queue.ack, one) for one in (second, third)]
-        wait_until(lambda: len(group._asked) == 2)
+        (gathering,) = group._gathered.values()
+        wait_until(lambda: len(gathering.asked) == 2)
         go_on.set()
         leader.result()
         errors = {type(one.exception()) for one in followers}

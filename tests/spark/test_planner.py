@@ -263,7 +263,7 @@ def test_t22_what_was_claimed_is_handed_out_though_more_cannot_be_had(
 ) -> None:
     """A trigger that wants more gets again; that get fails."""
     streams.put(streams.numbered(0, 40, 1))
-    with run_of(streams, minMessagesPerTrigger=30, maxTriggerDelay="0s") as planner:
+    with run_of(streams) as planner:
         reader, asked = planner._reader, []
         get = reader.get
 
