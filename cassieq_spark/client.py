@@ -315,9 +315,11 @@ class Client:
         written again: only for a query that is gone for good.
 
         Raises:
+            OptionInvalid: A name or sink id of a wrong form.
             QueueNotFound: There is no such queue.
         """
-        transaction.forget(open_lane(self._store, queue_name(queue)), sink_id)
+        checked = arguments.sink_id(sink_id)
+        transaction.forget(open_lane(self._store, queue_name(queue)), checked)
 
     def close(self) -> None:
         """Disconnect. Idempotent."""

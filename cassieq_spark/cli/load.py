@@ -38,7 +38,12 @@ PER_SECOND = 20
 
 Rate = Annotated[
     float | None,
-    typer.Option(min=0.001, metavar="N", help="Messages a second. Default: as fast as it goes."),
+    typer.Option(
+        min=0.001,
+        max=MOST_MESSAGES,
+        metavar="N",
+        help="Messages a second. Default: as fast as it goes.",
+    ),
 ]
 Count = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="End after so many. Default: at Ctrl-C.")

@@ -30,6 +30,7 @@ _WAIT = values.seconds(0, 86_400, from_text=False)
 _COUNT = values.whole(1, MOST_MESSAGES, from_text=False)
 _ID = values.whole(0, (1 << 62) - 1, from_text=False)
 _NAME = values.text(200)
+_SINK_ID = values.text(400)
 _ON_STALE = values.one_of("count", "fail")
 
 
@@ -81,6 +82,11 @@ def id_of(value: object) -> int:
 def reason(value: object) -> str:
     """Why messages are dead: it is stored in their bucket's row, so a few words."""
     return _checked("reason", value, _NAME)
+
+
+def sink_id(value: object) -> str:
+    """Of ``forget_sink``: as option ``sinkId`` has it."""
+    return _checked("sink_id", value, _SINK_ID)
 
 
 def on_stale(value: object) -> str:

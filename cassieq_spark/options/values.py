@@ -188,6 +188,10 @@ def secret(longest: int) -> Values[Secret]:
         # NUL ends a field of the SASL PLAIN message that carries it.
         if not isinstance(value, str) or not 1 <= len(value) <= longest or "\0" in value:
             raise NotAllowed
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:  # half of a character cannot be sent
+            raise NotAllowed from error
         return Secret(value)
 
     return Values(f"1 to {longest:,} characters, no NUL", parse)

@@ -43,7 +43,7 @@ def foreign(lane: Lane, why: str) -> ReceiptInvalid:
 
 def _checked(lane: Lane, held: object) -> Receipt:
     if isinstance(held, Message):
-        if held.proof is None:
+        if not isinstance(held.proof, Receipt):
             raise foreign(lane, "was looked at or given back: it has no receipt")
         receipt = held.proof
     else:

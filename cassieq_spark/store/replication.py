@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -53,14 +54,16 @@ def create_keyspace(session: CqlSession, given: object) -> None:
 
 def _checked(given: object) -> Asked:
     if not isinstance(given, Mapping) or "class" not in given:
-        shown = dict(given) if isinstance(given, Mapping) else given
-        raise UsageError(f"replication {shown!r} has no 'class'. {_EXAMPLE}")
+        raise UsageError(f"replication {reprlib.repr(given)} has no 'class'. {_EXAMPLE}")
     for name, value in given.items():
         if not isinstance(name, str):
-            raise UsageError(f"replication names {name!r}, which is no text. {_EXAMPLE}")
+            raise UsageError(
+                f"replication names {reprlib.repr(name)}, which is no text. {_EXAMPLE}"
+            )
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise UsageError(
-                f"replication value {value!r} is neither text nor a whole number. {_EXAMPLE}"
+                f"replication value {reprlib.repr(value)} is neither text nor a whole number. "
+                f"{_EXAMPLE}"
             )
     return dict(given)
 

@@ -319,6 +319,8 @@ def test_what_is_no_list_of_messages_is_refused_before_anything_is_asked(
     door: Door, wrong: Any
 ) -> None:
     mine = one_held(door)
+    with pytest.raises(cassieq.ReceiptInvalid, match="no receipt"):
+        door.queue.ack(replace(mine, proof=wrong))
     with door.queue.consumer() as consumer:
         before = Counter(door.session.counts)
         for use in (

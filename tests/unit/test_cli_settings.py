@@ -206,6 +206,8 @@ def test_a_flag_that_is_no_time_is_refused_by_its_name(given: str) -> None:
         (["put", "q", "a", "--delay", "5x"], "--delay is '5x'"),
         (["put", "q", "--file", "missing"], "--file missing cannot be read: No such file"),
         (["watch", "--interval", "1ms"], "--interval is 1ms, allowed: 0.1 s or more"),
+        *((["produce", "q", "--rate", rate], "'--rate'") for rate in ("nan", "inf", "1" * 400)),
+        *((["consume", "q", "--rate", rate], "'--rate'") for rate in ("nan", "inf", "0", "x")),
         (["bootstrap", "--replication", "dc1"], "--replication is 'dc1', allowed: DATACENTER=N"),
         (["queue", "alter", "q"], "nothing to change of queue 'q'"),
         (["queue", "alter", "q", "--reset", "bucket-size"], "--reset is 'bucket-size', allowed"),

@@ -56,7 +56,7 @@ WRONG: dict[str, list[Any]] = {
     "datacenter": ["", " dc", "dc ", "d\nc", "x" * 201, 5],
     "connectTimeoutSeconds": [0.99, 61, "61s", True],
     "username": ["", " u", "u\n", "u" * 201, 5],
-    "password": ["", "p\0", "p" * 1_001, 5, b"p"],
+    "password": ["", "p\0", "p" * 1_001, 5, b"p", "\ud800"],
     "sslCaFile": ["", " ", "a\n", 5, b"ca.pem"],
     "sslCertFile": ["", 5],
     "sslKeyFile": ["", 5],
