@@ -592,7 +592,7 @@ ABLATIONS: Final = (
         mark="P24",
         rule="A mover looks whether the dead set is still there after it has created the sink row.",
         path="cassieq_spark/repair/dead.py",
-        old="    if _is_there(lane, bucket, dead.set_id):\n",
+        old="    if _is_there(lane, bucket, set_id):\n",
         new="    if True:\n",
         tests=(
             "tests/node/test_repair.py::test_p24_a_mover_that_sleeps_before_any_step_while_another_moves_all",
@@ -690,27 +690,29 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="R6",
-        rule="Expired leases count to no limit: the claim that takes from them merges them.",
+        rule="Expired leases crowd no row: the claim that takes from them merges them.",
         path="cassieq_spark/model/lease.py",
-        old="    if sum(not is_expired(lease, now_us) for lease in row.leases) >= LEASES_LIMIT:\n",
-        new="    if len(row.leases) >= LEASES_LIMIT:\n",
+        old="        and sum(not is_expired(lease, now_us) for lease in row.leases) >= CROWDED_LEASES\n",
+        new="        and len(row.leases) >= CROWDED_LEASES\n",
         tests=(
-            "tests/unit/test_lease.py::test_r6_expired_leases_are_merged_by_the_claim_even_above_the_limit",
+            "tests/unit/test_lease.py::test_r6_expired_leases_crowd_no_row_and_are_merged_by_the_claim",
         ),
     ),
     Ablation(
         mark="R6",
-        rule="A bucket full of live leases takes no further one.",
-        path="cassieq_spark/model/lease.py",
-        old=(">= LEASES_LIMIT:\n        return 0\n"),
-        new=(">= 10 * LEASES_LIMIT:\n        return 0\n"),
-        tests=("tests/unit/test_lease.py::test_r6_a_row_full_of_live_leases_takes_no_further_one",),
+        rule="A look for messages goes on behind a bucket with 2,048 live leases.",
+        path="cassieq_spark/queue/survey.py",
+        old="            if is_crowded(row.value, now_us=now_us):\n",
+        new="            if available < 0:\n",
+        tests=(
+            "tests/node/test_row_limits.py::test_t11_a_get_looks_for_other_buckets_beside_a_crowded_one",
+        ),
     ),
     Ablation(
         mark="R7",
         rule="Any number of distinct delays fits a row, by wider steps: no seal is refused for its size.",
-        path="cassieq_spark/model/bucket.py",
-        old="        if len(merged) <= DELAYED_GROUPS_LIMIT:\n",
+        path="cassieq_spark/model/delays.py",
+        old="        if len(merged) <= limit:\n",
         new="        if merged is not None:\n",
         tests=(
             "tests/unit/test_bucket.py::test_r7_any_number_of_distinct_delays_fits_a_row_by_wider_steps",
@@ -816,16 +818,22 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="R14",
-        rule="What dies by one claim is a fresh set; no set is extended.",
-        path="cassieq_spark/model/lease.py",
-        old="    return replace(row, dead=(*row.dead, *sets))\n",
-        new=(
-            "    return replace(\n"
-            "        row,\n"
-            "        dead=(replace(sets[0], set_id=(row.dead or sets)[0].set_id, runs=dead),),\n"
-            "    )\n"
+        rule="What dies goes into an open set; a closed one, which a mover may have, is never extended.",
+        path="cassieq_spark/model/dead.py",
+        old="    set_id = next(iter(entries.values())).set_id if entries else new_id()\n",
+        new="    set_id = dead[0].set_id if dead else new_id()\n",
+        tests=(
+            "tests/unit/test_lease.py::test_r14_what_dies_is_in_an_open_set_beside_the_closed_ones",
+            "tests/unit/test_ruling.py::test_r14_what_is_judged_dead_joins_no_set_that_is_closed",
         ),
-        tests=("tests/unit/test_lease.py::test_r14_what_dies_is_a_fresh_set_beside_the_old_ones",),
+    ),
+    Ablation(
+        mark="R14",
+        rule="Repair closes the open dead set by a CAS before it moves it.",
+        path="cassieq_spark/model/dead.py",
+        old="        if not part.is_open:\n            sets.setdefault",
+        new="        if part:\n            sets.setdefault",
+        tests=("tests/unit/test_dead.py::test_r14_a_mover_takes_closed_sets_only",),
     ),
     Ablation(
         mark="R14",
@@ -886,7 +894,7 @@ ABLATIONS: Final = (
         mark="R20",
         rule="A claim leaves expired leases that it does not take to their holders.",
         path="cassieq_spark/model/lease.py",
-        old="    if len(row.leases) + len(leases) > LEASES_PREFERRED:\n",
+        old="    if len(row.leases) + len(leases) > PREFERRED_LEASES:\n",
         new="    if True:\n",
         tests=(
             "tests/unit/test_lease.py::test_r20_a_claim_leaves_expired_leases_that_it_does_not_take_to_their_holders",
@@ -969,6 +977,64 @@ ABLATIONS: Final = (
             "tests/unit/test_sink_txn.py::test_r26_a_second_write_of_one_run_in_one_batch_is_refused_where_asked",
             "tests/node/test_transaction.py::test_r26_the_second_write_of_a_batch_is_refused",
         ),
+    ),
+    Ablation(
+        mark="T2",
+        rule="A claim is refused for no size of its row: what is visible is to be had.",
+        path="cassieq_spark/queue/reader.py",
+        old="            available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)\n",
+        new=(
+            "            if size_of(row.value) > 256 * 1024:\n"
+            "                continue\n"
+            "            available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)\n"
+        ),
+        tests=(
+            "tests/node/test_row_limits.py::test_t2_many_updated_messages_that_were_given_back_hide_nothing",
+        ),
+    ),
+    Ablation(
+        mark="T2",
+        rule="Reasons of the dead have a budget in a row: further ones are joined.",
+        path="cassieq_spark/model/dead.py",
+        old="    if reason in known or _bytes_of({*known, reason}) <= REASONS_BYTES:\n",
+        new="    if reason not in known or _bytes_of({*known, reason}) <= REASONS_BYTES:\n",
+        tests=("tests/unit/test_dead.py::test_t2_reasons_above_the_budget_of_a_row_are_joined",),
+    ),
+    Ablation(
+        mark="T2",
+        rule="Names of holders have a budget in a row: further ones go by one name.",
+        path="cassieq_spark/model/bucket.py",
+        old="    if owner in known or sum(len(one.encode()) for one in known) < OWNERS_BYTES:\n",
+        new="    if owner:\n",
+        tests=(
+            "tests/unit/test_lease.py::test_t2_names_of_holders_have_a_limit_and_their_leases_none",
+        ),
+    ),
+    Ablation(
+        mark="T2",
+        rule="Any number of delivery counts among delayed messages has an end of widening.",
+        path="cassieq_spark/model/delays.py",
+        old="    limit = max(DELAYED_GROUPS_LIMIT, GROUPS_PER_COUNT * counts)\n",
+        new="    limit = max(DELAYED_GROUPS_LIMIT, counts)\n",
+        tests=(
+            "tests/unit/test_bucket.py::test_t2_many_delivery_counts_make_no_delay_late_by_hours",
+        ),
+    ),
+    Ablation(
+        mark="T2",
+        rule="Not more closed dead sets than 16 wait in a row; what dies then gathers in the open one.",
+        path="cassieq_spark/model/dead.py",
+        old="    return len(waiting) < CLOSED_SETS and any(part.is_open for part in dead)\n",
+        new="    return any(part.is_open for part in dead)\n",
+        tests=("tests/unit/test_dead.py::test_t2_closed_sets_that_cannot_move_do_not_become_more",),
+    ),
+    Ablation(
+        mark="T11",
+        rule="A row full of leases of single messages hides nothing of the rest.",
+        path="cassieq_spark/model/lease.py",
+        old="    if row.status is not Status.SEALED:\n        return 0\n",
+        new="    if row.status is not Status.SEALED or len(row.leases) >= CROWDED_LEASES:\n        return 0\n",
+        tests=("tests/unit/test_lease.py::test_t11_many_live_leases_hide_nothing_of_the_rest",),
     ),
 )
 

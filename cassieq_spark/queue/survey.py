@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, Bucket, Status
 from cassieq_spark.model.ids import BucketNo, bucket_of
-from cassieq_spark.model.lease import claimable, is_dying
+from cassieq_spark.model.lease import claimable, is_crowded, is_dying
 from cassieq_spark.model.pointer import Pointer, Pointers, is_passable, minute_of
 from cassieq_spark.queue import roll
 from cassieq_spark.queue.room import mean_bytes
@@ -48,7 +48,9 @@ class Survey:
         half_sealed: Buckets that somebody began to seal; L was read after them.
         oldest_later_us: Per open bucket: some later bucket or the monoton row is at least this old,
             so this bucket was reserved before that (cluster time) [R11].
-        available: Messages in ``candidates``.
+        available: Messages in ``candidates``, but for those in the next.
+        available_in_crowds: Messages in ``candidates`` that have so many leases that others are
+            looked for first [R6].
         available_bytes: Of them, as stored, by the mean of each bucket.
         claimable: Buckets in ``candidates`` that hold some of them.
         is_settled: Whether all that was looked at waits for time alone, or for nothing: what comes
@@ -62,6 +64,7 @@ class Survey:
     half_sealed: list[BucketNo] = field(default_factory=list)
     oldest_later_us: dict[BucketNo, int] = field(default_factory=dict)
     available: int = 0
+    available_in_crowds: int = 0
     available_bytes: float = 0
     claimable: int = 0
     is_settled: bool = True
@@ -303,8 +306,11 @@ class Surveyor:
         dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
         if available or dies or row.value.is_behind_reader:
             survey.candidates[bucket] = row
-            survey.available += available
-            survey.available_bytes += available * mean_bytes(row.value)
+            if is_crowded(row.value, now_us=now_us):
+                survey.available_in_crowds += available
+            else:
+                survey.available += available
+                survey.available_bytes += available * mean_bytes(row.value)
             survey.claimable += bool(available)
         survey.is_settled &= row.value.is_behind_reader and not (available or dies)
 

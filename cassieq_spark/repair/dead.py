@@ -16,7 +16,8 @@ from uuid import UUID
 
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
-from cassieq_spark.model.bucket import Bucket, DeadSet, Status
+from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.ids import first_id, union
 from cassieq_spark.model.sink_txn import NO_BATCH, Identity, TaskResult, WriteUnder, forget
 from cassieq_spark.model.sizes import BUCKET_BYTES
 from cassieq_spark.queue import letters, outgoing, transaction
@@ -30,6 +31,7 @@ from cassieq_spark.store import chunk as chunks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cassieq_spark.model.dead import Dead, DeadSet
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.message import Message
@@ -48,25 +50,29 @@ def set_of(sink_id: str) -> UUID | None:
     return UUID(sink_id.removeprefix(SINK_PREFIX)) if sink_id.startswith(SINK_PREFIX) else None
 
 
-def move(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet) -> int:
+def move(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead) -> int:
     """Move one dead set; how many messages this call made visible in the queue it goes to.
+
+    Args:
+        dead: All entries of the set, which is closed [R14].
 
     Raises:
         SinkFenced: Another mover has done it meanwhile.
         QueueDeleted: The target is gone; the set stays.
         StoreError: Try again: what was done is found.
     """
-    sink_id = f"{SINK_PREFIX}{dead.set_id}"
+    set_id = dead[0].set_id
+    sink_id = f"{SINK_PREFIX}{set_id}"
     transaction.begin_once(target, sink_id)
     moved = 0
-    if _is_there(lane, bucket, dead.set_id):
+    if _is_there(lane, bucket, set_id):
         who = Identity(sink_id=sink_id, lane=target.lane_id)
         if not _is_elsewhere(target, sink_id):
             moved = _copy(lane, target, bucket, dead, who)
             # Deleted behind our back, the target may have taken the copy with it: the set stays.
             target.pointers()
-        _take_out(lane, bucket, dead.set_id)
-        if dead.target is None:
+        _take_out(lane, bucket, set_id)
+        if dead[0].target is None:
             event(_logger, "dead_moved", queue=lane.queue, to=target.queue, messages=moved)
         else:
             event(_logger, "messages_redriven", queue=lane.queue, to=target.queue, messages=moved)
@@ -92,7 +98,7 @@ def _is_elsewhere(target: Lane, sink_id: str) -> bool:
     return False
 
 
-def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet, who: Identity) -> int:
+def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, who: Identity) -> int:
     admission = transaction.admit(target, who, 0, is_once=True)
     if not isinstance(admission, WriteUnder):
         return 0
@@ -103,8 +109,10 @@ def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet, who: Identi
         bucket_bytes=BUCKET_BYTES,
         writes_in_flight=WRITES_IN_FLIGHT,
     ) as writer:
+        entries = {offset: part for part in dead for offset in part.runs.offsets()}
+        base = first_id(bucket, lane.bucket_size)
         for some in _together(_dead_messages(lane, bucket, dead)):
-            rows = [_with_history(lane, message, dead) for message in some]
+            rows = [_with_history(lane, one, entries[one.id - base]) for one in some]
             for packed in outgoing.pack(rows, delay_us=0, bucket_size=target.bucket_size):
                 writer.add(packed.payload, packed.count)
         buckets = writer.finish()
@@ -112,14 +120,16 @@ def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet, who: Identi
     return transaction.commit(target, who, 0, [result])
 
 
-def _dead_messages(lane: Lane, bucket: BucketNo, dead: DeadSet) -> Iterator[Message]:
+def _dead_messages(lane: Lane, bucket: BucketNo, dead: Dead) -> Iterator[Message]:
+    """All of a set by one read, however many entries it has [T2]."""
+    runs = union(part.runs for part in dead)
     row = lane.store.buckets.read(lane.lane_id, bucket)
     planned = Planned(
         bucket=bucket,
-        runs=dead.runs,
-        delivery_count=dead.deliveries,
+        runs=runs,
+        delivery_count=0,  # of each entry another: `_with_history` knows
         lease_id=None,
-        revisions=() if row is None else row.value.revisions_of(dead.runs),
+        revisions=() if row is None else row.value.revisions_of(runs),
     )
     return read_messages(lane, [(planned, None)])
 
