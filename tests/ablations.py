@@ -537,8 +537,8 @@ ABLATIONS: Final = (
         mark="P17",
         rule="The time pointer stays at a minute in which something comes back.",
         path="cassieq_spark/queue/survey.py",
-        old="                if bucket in away or _still_due(rows.get(bucket), minute)\n",
-        new="                if False\n",
+        old="            return bucket in away or still_due(rows.get(bucket), minute)\n",
+        new="            return False\n",
         tests=(
             "tests/node/test_claims.py::test_p17_the_time_pointer_stays_at_a_minute_that_still_matters",
         ),
@@ -634,7 +634,7 @@ ABLATIONS: Final = (
         mark="T7",
         rule="A reader carries what is hinted below a pointer that is ahead over to it.",
         path="cassieq_spark/queue/survey.py",
-        old="        self._carry_over(survey, hinted, now_us)\n",
+        old="        self._time.carry_over(survey.pointers, hints, self._finished, now_us=now_us)\n",
         new="",
         tests=(
             "tests/node/test_time.py::test_t7_a_reader_carries_hints_over_to_a_pointer_that_is_ahead",
@@ -820,6 +820,16 @@ ABLATIONS: Final = (
         ),
     ),
     Ablation(
+        mark="P24",
+        rule="A mover looks whether the dead set is still there after it has created the sink row.",
+        path="cassieq_spark/repair/dead.py",
+        old="    if _is_there(lane, bucket, set_id):\n",
+        new="    if True:\n",
+        tests=(
+            "tests/node/test_repair.py::test_p24_a_mover_that_sleeps_before_any_step_while_another_moves_all",
+        ),
+    ),
+    Ablation(
         mark="P23",
         rule="Leases that nobody asks for any more are renewed no longer.",
         path="cassieq_spark/spark/renewal.py",
@@ -827,16 +837,6 @@ ABLATIONS: Final = (
         new="        if False:\n",
         tests=(
             "tests/node/test_claims.py::test_p23_leases_that_nobody_asks_for_any_more_are_let_go",
-        ),
-    ),
-    Ablation(
-        mark="P24",
-        rule="A mover looks whether the dead set is still there after it has created the sink row.",
-        path="cassieq_spark/repair/dead.py",
-        old="    if _is_there(lane, bucket, dead.set_id):\n",
-        new="    if True:\n",
-        tests=(
-            "tests/node/test_repair.py::test_p24_a_mover_that_sleeps_before_any_step_while_another_moves_all",
         ),
     ),
     Ablation(
@@ -941,27 +941,29 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="R6",
-        rule="Expired leases count to no limit: the claim that takes from them merges them.",
+        rule="Expired leases crowd no row: the claim that takes from them merges them.",
         path="cassieq_spark/model/lease.py",
-        old="    if sum(not is_expired(lease, now_us) for lease in row.leases) >= LEASES_LIMIT:\n",
-        new="    if len(row.leases) >= LEASES_LIMIT:\n",
+        old="        and sum(not is_expired(lease, now_us) for lease in row.leases) >= CROWDED_LEASES\n",
+        new="        and len(row.leases) >= CROWDED_LEASES\n",
         tests=(
-            "tests/unit/test_lease.py::test_r6_expired_leases_are_merged_by_the_claim_even_above_the_limit",
+            "tests/unit/test_lease.py::test_r6_expired_leases_crowd_no_row_and_are_merged_by_the_claim",
         ),
     ),
     Ablation(
         mark="R6",
-        rule="A bucket full of live leases takes no further one.",
-        path="cassieq_spark/model/lease.py",
-        old=(">= LEASES_LIMIT:\n        return 0\n"),
-        new=(">= 10 * LEASES_LIMIT:\n        return 0\n"),
-        tests=("tests/unit/test_lease.py::test_r6_a_row_full_of_live_leases_takes_no_further_one",),
+        rule="A look for messages goes on behind a bucket with 2,048 live leases.",
+        path="cassieq_spark/queue/survey.py",
+        old="            if is_crowded(row.value, now_us=now_us):\n",
+        new="            if available < 0:\n",
+        tests=(
+            "tests/node/test_row_limits.py::test_t11_a_get_looks_for_other_buckets_beside_a_crowded_one",
+        ),
     ),
     Ablation(
         mark="R7",
         rule="Any number of distinct delays fits a row, by wider steps: no seal is refused for its size.",
-        path="cassieq_spark/model/bucket.py",
-        old="        if len(merged) <= DELAYED_GROUPS_LIMIT:\n",
+        path="cassieq_spark/model/delays.py",
+        old="        if len(merged) <= limit:\n",
         new="        if merged is not None:\n",
         tests=(
             "tests/unit/test_bucket.py::test_r7_any_number_of_distinct_delays_fits_a_row_by_wider_steps",
@@ -1068,9 +1070,9 @@ ABLATIONS: Final = (
     Ablation(
         mark="T4",
         rule="No hint is written behind the present minute: the time pointer may be past it.",
-        path="cassieq_spark/store/tables/hints.py",
-        old="((bucket, max(until_us, now_us)) for bucket, until_us in hints)",
-        new="hints",
+        path="cassieq_spark/model/pointer.py",
+        old="    at = max(minute, now)\n",
+        new="    at = minute\n",
         tests=(
             "tests/node/test_late_hints.py::test_t4_a_hint_is_never_written_behind_the_present_minute",
         ),
@@ -1098,16 +1100,22 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="R14",
-        rule="What dies by one claim is a fresh set; no set is extended.",
-        path="cassieq_spark/model/lease.py",
-        old="    return replace(row, dead=(*row.dead, *sets))\n",
-        new=(
-            "    return replace(\n"
-            "        row,\n"
-            "        dead=(replace(sets[0], set_id=(row.dead or sets)[0].set_id, runs=dead),),\n"
-            "    )\n"
+        rule="What dies goes into an open set; a closed one, which a mover may have, is never extended.",
+        path="cassieq_spark/model/dead.py",
+        old="    set_id = next(iter(entries.values())).set_id if entries else new_id()\n",
+        new="    set_id = dead[0].set_id if dead else new_id()\n",
+        tests=(
+            "tests/unit/test_lease.py::test_r14_what_dies_is_in_an_open_set_beside_the_closed_ones",
+            "tests/unit/test_ruling.py::test_r14_what_is_judged_dead_joins_no_set_that_is_closed",
         ),
-        tests=("tests/unit/test_lease.py::test_r14_what_dies_is_a_fresh_set_beside_the_old_ones",),
+    ),
+    Ablation(
+        mark="R14",
+        rule="Repair closes the open dead set by a CAS before it moves it.",
+        path="cassieq_spark/model/dead.py",
+        old="        if not part.is_open:\n            sets.setdefault",
+        new="        if part:\n            sets.setdefault",
+        tests=("tests/unit/test_dead.py::test_r14_a_mover_takes_closed_sets_only",),
     ),
     Ablation(
         mark="R14",
@@ -1189,7 +1197,7 @@ ABLATIONS: Final = (
         mark="R20",
         rule="A claim leaves expired leases that it does not take to their holders.",
         path="cassieq_spark/model/lease.py",
-        old="    if len(row.leases) + len(leases) > LEASES_PREFERRED:\n",
+        old="    if len(row.leases) + len(leases) > PREFERRED_LEASES:\n",
         new="    if True:\n",
         tests=(
             "tests/unit/test_lease.py::test_r20_a_claim_leaves_expired_leases_that_it_does_not_take_to_their_holders",
@@ -1274,6 +1282,64 @@ ABLATIONS: Final = (
         ),
     ),
     Ablation(
+        mark="T2",
+        rule="A claim is refused for no size of its row: what is visible is to be had.",
+        path="cassieq_spark/queue/reader.py",
+        old="            available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)\n",
+        new=(
+            "            if size_of(row.value) > 256 * 1024:\n"
+            "                continue\n"
+            "            available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)\n"
+        ),
+        tests=(
+            "tests/node/test_row_limits.py::test_t2_many_updated_messages_that_were_given_back_hide_nothing",
+        ),
+    ),
+    Ablation(
+        mark="T2",
+        rule="Reasons of the dead have a budget in a row: further ones are joined.",
+        path="cassieq_spark/model/dead.py",
+        old="    if reason in known or _bytes_of({*known, reason}) <= REASONS_BYTES:\n",
+        new="    if reason not in known or _bytes_of({*known, reason}) <= REASONS_BYTES:\n",
+        tests=("tests/unit/test_dead.py::test_t2_reasons_above_the_budget_of_a_row_are_joined",),
+    ),
+    Ablation(
+        mark="T2",
+        rule="Names of holders have a budget in a row: further ones go by one name.",
+        path="cassieq_spark/model/bucket.py",
+        old="    if owner in known or sum(len(one.encode()) for one in known) < OWNERS_BYTES:\n",
+        new="    if owner:\n",
+        tests=(
+            "tests/unit/test_lease.py::test_t2_names_of_holders_have_a_limit_and_their_leases_none",
+        ),
+    ),
+    Ablation(
+        mark="T2",
+        rule="Any number of delivery counts among delayed messages has an end of widening.",
+        path="cassieq_spark/model/delays.py",
+        old="    limit = max(DELAYED_GROUPS_LIMIT, GROUPS_PER_COUNT * counts)\n",
+        new="    limit = max(DELAYED_GROUPS_LIMIT, counts)\n",
+        tests=(
+            "tests/unit/test_bucket.py::test_t2_many_delivery_counts_make_no_delay_late_by_hours",
+        ),
+    ),
+    Ablation(
+        mark="T2",
+        rule="Not more closed dead sets than 16 wait in a row; what dies then gathers in the open one.",
+        path="cassieq_spark/model/dead.py",
+        old="    return len(waiting) < CLOSED_SETS and any(part.is_open for part in dead)\n",
+        new="    return any(part.is_open for part in dead)\n",
+        tests=("tests/unit/test_dead.py::test_t2_closed_sets_that_cannot_move_do_not_become_more",),
+    ),
+    Ablation(
+        mark="T11",
+        rule="A row full of leases of single messages hides nothing of the rest.",
+        path="cassieq_spark/model/lease.py",
+        old="    if row.status is not Status.SEALED:\n        return 0\n",
+        new="    if row.status is not Status.SEALED or len(row.leases) >= CROWDED_LEASES:\n        return 0\n",
+        tests=("tests/unit/test_lease.py::test_t11_many_live_leases_hide_nothing_of_the_rest",),
+    ),
+    Ablation(
         mark="T5",
         rule="What is done for many buckets is done for all of them before one's failure is told.",
         path="cassieq_spark/queue/apart.py",
@@ -1308,8 +1374,8 @@ ABLATIONS: Final = (
         mark="T5",
         rule="The time pointer does not pass the minute of a hint whose bucket was not read.",
         path="cassieq_spark/queue/survey.py",
-        old="                if bucket in away or _still_due(rows.get(bucket), minute)\n",
-        new="                if _still_due(rows.get(bucket), minute)\n",
+        old="            return bucket in away or still_due(rows.get(bucket), minute)\n",
+        new="            return still_due(rows.get(bucket), minute)\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_the_time_pointer_does_not_pass_a_minute_of_a_bucket_that_was_not_read",
         ),
@@ -1434,7 +1500,7 @@ ABLATIONS: Final = (
         path="cassieq_spark/store/cas.py",
         old=(
             "            except StoreError as error:\n"
-            "                if is_first:\n"
+            "                if answer.was_sent_once:\n"
             "                    raise\n"
         ),
         new=(
@@ -1773,7 +1839,7 @@ ABLATIONS: Final = (
         mark="T18",
         rule="A move that was ended is taken for done only if the set is gone.",
         path="cassieq_spark/repair/dead.py",
-        old="        if not _is_there(lane, bucket, dead.set_id):\n            return 0\n",
+        old="        if not _is_there(lane, bucket, dead[0].set_id):\n            return 0\n",
         new="        return 0\n",
         tests=(
             "tests/node/test_sink_life.py::test_t18_a_move_that_was_aborted_is_reported_and_done_by_the_next_pass",

@@ -9,35 +9,19 @@ says (G5). All functions are pure; a move that the diagram does not have raises 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from cassieq_spark.model.ids import EMPTY, BucketNo, QueueName, Runs
+from cassieq_spark.model import dead as dead_sets
+from cassieq_spark.model.dead import DeadSet
+from cassieq_spark.model.delays import Delayed, group_delays
+from cassieq_spark.model.ids import EMPTY, BucketNo, Runs, union
+from cassieq_spark.model.row_limits import FURTHER_OWNERS, OWNERS_BYTES, PREFERRED_LEASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from uuid import UUID
-
-LEASES_PREFERRED = 64
-"""Above this many leases a claimer prefers another bucket [R6]."""
-
-LEASES_LIMIT = 2_048
-"""Above this many leases a bucket takes no further claim [R6]."""
-
-DELAY_STEP_US = 1_000_000
-"""Due times are rounded up to this step, so that groups stay few [R7]."""
-
-DELAYED_GROUPS_LIMIT = 4_096
-"""Above this many due-time groups the step is doubled until they fit: a seal is never refused
-for its size [R7]."""
-
-
-OUT_OF_DELIVERIES = "max_deliveries"
-"""Why a message died that nobody has said anything about."""
-
-REDRIVE = "redrive"
-"""Why a message is in a dead set that did not die: it was sent on to another queue (ADR 16)."""
 
 
 class Status(StrEnum):
@@ -110,34 +94,6 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delayed:
-    """Messages that nobody gets before ``due_us``: put, or released, with a delay."""
-
-    due_us: int
-    runs: Runs
-    deliveries: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadSet:
-    """What died, or was redriven, by one CAS. Never extended or merged: a mover may have it [R14].
-
-    Attributes:
-        deliveries: Of each message in it.
-        died_us: Cluster time of that CAS.
-        reason: In the words of who judged them dead; or they were out of deliveries.
-        target: The queue that a redrive sends them to; None: the queue's dead-letter queue.
-    """
-
-    set_id: UUID
-    runs: Runs
-    deliveries: int = 0
-    died_us: int = 0
-    reason: str = OUT_OF_DELIVERIES
-    target: QueueName | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
     """One bucket row, without what the CAS machinery keeps beside it.
 
@@ -165,7 +121,7 @@ class Bucket:
     returned: tuple[Returned, ...] = ()
     delayed: tuple[Delayed, ...] = ()
     leases: tuple[Lease, ...] = ()
-    dead: tuple[DeadSet, ...] = field(default=())
+    dead: tuple[DeadSet, ...] = ()
     revisions: tuple[tuple[int, int], ...] = ()
     purged: Runs = EMPTY
 
@@ -315,10 +271,16 @@ def purged(row: Bucket, *, now_us: int) -> Bucket:
     )
 
 
+def with_closed_sets(row: Bucket, *, now_us: int) -> Bucket:
+    """What has died until now can be moved, and takes nothing in any more [R14]."""
+    _require(row, Status.SEALED)
+    return replace(row, changed_us=now_us, dead=dead_sets.closed(row.dead))
+
+
 def without_dead(row: Bucket, set_id: UUID, *, now_us: int) -> Bucket:
     """Take out one dead set that was moved to the dead-letter queue; no other is touched [R14]."""
     _require(row, Status.SEALED)
-    moved = union(part.runs for part in row.dead if part.set_id == set_id)
+    moved = dead_sets.runs_of(row.dead, set_id)
     return drained_if_empty(
         replace(
             row,
@@ -341,51 +303,27 @@ def without_revisions(
     return tuple(entry for entry in revisions if entry[0] not in ended)
 
 
-def union(parts: Iterable[Runs]) -> Runs:
-    """All of them together."""
-    return Runs.of(*(pair for part in parts for pair in part.pairs))
-
-
-def group_delays(due_us: Mapping[int, int], *, now_us: int) -> tuple[Delayed, ...]:
-    """Group offsets by due time; what is due already is in no group."""
-    by_time: dict[int, list[int]] = {}
-    for offset, due in due_us.items():
-        if due > now_us:
-            by_time.setdefault(due, []).append(offset)
-    return merge_delayed(
-        Delayed(due_us=due, runs=Runs.from_offsets(offsets)) for due, offsets in by_time.items()
-    )
-
-
-def merge_delayed(parts: Iterable[Delayed]) -> tuple[Delayed, ...]:
-    """One group per due time, rounded up to a step, and delivery count; soonest first.
-
-    The step is widened until the groups fit a row, so no number of distinct delays can stop a
-    seal [R7].
-    """
-    groups = list(parts)
-    step = DELAY_STEP_US
-    while True:
-        merged: dict[tuple[int, int], list[Runs]] = {}
-        for group in groups:
-            key = (-(-group.due_us // step) * step, group.deliveries)
-            merged.setdefault(key, []).append(group.runs)
-        if len(merged) <= DELAYED_GROUPS_LIMIT:
-            return tuple(
-                Delayed(due_us=due, runs=union(runs), deliveries=deliveries)
-                for (due, deliveries), runs in sorted(merged.items())
-            )
-        step *= 2
-
-
 def merge_returned(parts: Iterable[Returned]) -> tuple[Returned, ...]:
     """One entry per delivery count, fewest deliveries first [R6]."""
-    by_count: dict[int, Runs] = {}
+    by_count: dict[int, list[Runs]] = {}
     for part in parts:
-        by_count[part.deliveries] = by_count.get(part.deliveries, EMPTY) | part.runs
+        if part.runs:
+            by_count.setdefault(part.deliveries, []).append(part.runs)
+    # All runs of a count at once: one by one, 16,000 leases of one message would take minutes [T2].
     return tuple(
-        Returned(deliveries=count, runs=runs) for count, runs in sorted(by_count.items()) if runs
+        Returned(deliveries=count, runs=runs[0] if len(runs) == 1 else union(runs))
+        for count, runs in sorted(by_count.items())
     )
+
+
+def name_of_holder(row: Bucket, owner: str) -> str:
+    """The name of who claims, if the row has it already or has a place for it [T2]."""
+    if len(row.leases) < PREFERRED_LEASES:
+        return owner
+    known = {lease.owner for lease in row.leases}
+    if owner in known or sum(len(one.encode()) for one in known) < OWNERS_BYTES:
+        return owner
+    return FURTHER_OWNERS
 
 
 def _require(row: Bucket, *allowed: Status) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NewType, Self
 from uuid import UUID
@@ -19,6 +20,12 @@ FIRST_BUCKET: Final = BucketNo(0)
 
 OFFSET_LIMIT: Final = 1 << 31
 """Offsets inside a bucket are below this."""
+
+_FEW: Final = 8
+"""Runs that are looked through faster one by one."""
+
+_ONE_BYTE: Final = 0x80
+"""Seven bits a byte: numbers below are one."""
 
 _VARINTS: Final = 0
 _BITMAP: Final = 1
@@ -97,8 +104,9 @@ class Runs:
 
     def __contains__(self, offset: object) -> bool:
         """Whether this offset is one of them."""
-        return isinstance(offset, int) and any(
-            first <= offset <= last for first, last in self.pairs
+        return isinstance(offset, int) and bool(
+            (at := bisect_right(self.pairs, (offset, OFFSET_LIMIT)))
+            and offset <= self.pairs[at - 1][1]
         )
 
     def offsets(self) -> Iterator[int]:
@@ -116,8 +124,10 @@ class Runs:
 
     def __and__(self, other: Runs) -> Runs:
         """Intersection."""
+        if not self.pairs or not other.pairs:
+            return EMPTY
         common: list[tuple[int, int]] = []
-        left, right = 0, 0
+        left, right = _at(self.pairs, other.pairs[0][0]), _at(other.pairs, self.pairs[0][0])
         while left < len(self.pairs) and right < len(other.pairs):
             first = max(self.pairs[left][0], other.pairs[right][0])
             last = min(self.pairs[left][1], other.pairs[right][1])
@@ -131,8 +141,10 @@ class Runs:
 
     def __sub__(self, other: Runs) -> Runs:
         """Difference."""
+        if not self.pairs or not other.pairs:
+            return self
         rest: list[tuple[int, int]] = []
-        at = 0
+        at = _at(other.pairs, self.pairs[0][0])
         for first, last in self.pairs:
             start = first
             while at < len(other.pairs) and other.pairs[at][1] < start:
@@ -174,7 +186,11 @@ class Runs:
 
     def encode(self) -> bytes:
         """As rows hold it: differences as varints, or a bitmap where that is smaller."""
-        varints = bytearray([_VARINTS])
+        if len(self.pairs) == 1:
+            first, last = self.pairs[0]
+            if last < _ONE_BYTE:  # most leases of single messages: their speed is a row's
+                return bytes((_VARINTS, first, last - first))
+        varints = bytearray((_VARINTS,))
         before = 0
         for first, last in self.pairs:
             _put_varint(varints, first - before)
@@ -208,6 +224,11 @@ class Runs:
 EMPTY: Final = Runs()
 
 
+def union(parts: Iterable[Runs]) -> Runs:
+    """All of them together."""
+    return Runs.of(*(pair for part in parts for pair in part.pairs))
+
+
 def derived_message_id(lane: LaneId, message_id: int) -> UUID:
     """The message id of a message whose writer chose none: a version 8 UUID of lane and id.
 
@@ -225,8 +246,18 @@ def message_id_of(lane: LaneId, number: int, chosen: bytes | None) -> str:
     return str(derived_message_id(lane, number) if chosen is None else UUID(bytes=chosen))
 
 
+def _at(pairs: tuple[tuple[int, int], ...], offset: int) -> int:
+    """Where the run is that holds this offset, or could: what is before it ends below.
+
+    A row may have as many runs as messages, and is asked for one of them at a time [T2].
+    """
+    if len(pairs) < _FEW:
+        return 0
+    return max(0, bisect_right(pairs, (offset, OFFSET_LIMIT)) - 1)
+
+
 def _put_varint(out: bytearray, value: int) -> None:
-    while value > 0x7F:  # noqa: PLR2004 - seven bits a byte
+    while value >= _ONE_BYTE:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)

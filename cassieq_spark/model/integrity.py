@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import Runs
 
 BEYOND_BUCKET = "manifest_beyond_bucket"
+
+MEETING_NAMED = 64
+"""So many places that share messages are compared with each other and named."""
+
 TWO_STATES = "message_in_two_states"
 NO_MANIFEST = "message_in_no_manifest"
 FINISHED_WITH_MESSAGES = "finished_with_messages"
@@ -23,7 +27,7 @@ FINISHED_WITH_MESSAGES = "finished_with_messages"
 def broken(row: Bucket) -> Iterator[tuple[str, str]]:
     """(kind, what) of every rule that this row breaks by itself."""
     places = list(_places(row))
-    for (one, its), (other, theirs) in combinations(places, 2):
+    for (one, its), (other, theirs) in combinations(_meeting(places), 2):
         if both := its & theirs:
             yield (
                 TWO_STATES,
@@ -59,6 +63,23 @@ def stored_twice(spans: Iterable[Runs]) -> Runs:
         twice |= seen & span
         seen |= span
     return twice
+
+
+def _meeting(places: list[tuple[str, Runs]]) -> list[tuple[str, Runs]]:
+    """Those that share messages with another, the first few: a row may have 100,000 places [T2]."""
+    runs = sorted(
+        (first, last, number)
+        for number, (_, of_place) in enumerate(places)
+        for first, last in of_place.pairs
+    )
+    meeting: set[int] = set()
+    furthest, whose = -1, -1
+    for first, last, number in runs:
+        if first <= furthest:
+            meeting |= {whose, number}
+        if last > furthest:
+            furthest, whose = last, number
+    return [places[number] for number in sorted(meeting)[:MEETING_NAMED]]
 
 
 def _places(row: Bucket) -> Iterator[tuple[str, Runs]]:

@@ -9,21 +9,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from cassieq_spark.model.bucket import (
-    LEASES_LIMIT,
-    LEASES_PREFERRED,
     Bucket,
-    DeadSet,
-    Delayed,
     Lease,
     Returned,
     Status,
     drained_if_empty,
-    merge_delayed,
     merge_returned,
-    union,
+    name_of_holder,
     without_revisions,
 )
-from cassieq_spark.model.ids import EMPTY, Runs
+from cassieq_spark.model.dead import OUT_OF_DELIVERIES, buried
+from cassieq_spark.model.delays import Delayed, merge_delayed
+from cassieq_spark.model.ids import EMPTY, Runs, union
+from cassieq_spark.model.row_limits import (
+    CROWDED_LEASES,
+    LEASES_PER_CLAIM,
+    PREFERRED_LEASES,
+    RUNS_PER_LEASE,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -33,10 +36,6 @@ P = TypeVar("P", Delayed, Lease)
 
 EXPIRY_MARGIN_US = 250_000
 """A lease is re-claimed only this long after it ran out: two measured clocks differ less (G6)."""
-
-RUNS_PER_LEASE = 64
-"""A claim takes at most this many separate runs into one lease, so that an offset naming them
-stays small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +70,21 @@ def claimable(
     """How many messages a claim could take now; those that it would find dead do not count."""
     if row.status is not Status.SEALED:
         return 0
-    # Expired ones do not count: the claim that takes from them merges them first [R6].
-    if sum(not is_expired(lease, now_us) for lease in row.leases) >= LEASES_LIMIT:
-        return 0
     return _below(row.fresh, below).count + sum(
         _below(part.runs, below).count
         for part in held_by_nobody(row, now_us)
         if max_deliveries is None or part.deliveries < max_deliveries
+    )
+
+
+def is_crowded(row: Bucket, *, now_us: int) -> bool:
+    """Whether a look for messages goes on behind this bucket, though it may be claimed from [R6].
+
+    Expired leases do not count: the claim that takes from them merges them first.
+    """
+    return (
+        len(row.leases) >= CROWDED_LEASES
+        and sum(not is_expired(lease, now_us) for lease in row.leases) >= CROWDED_LEASES
     )
 
 
@@ -128,22 +135,23 @@ def claim(
     """Lease up to ``terms.at_most`` messages; the row as it was, and no lease, if there are none.
 
     What came back goes out before what is fresh, and in the order in which it did. A lease holds
-    messages of one delivery count only. What is out of deliveries becomes fresh dead sets [R14].
-    Expired leases that are not taken stay, so that their holders may still ack [R20], unless the
-    row has so many leases that they are merged, into one set per delivery count [R6].
+    messages of one delivery count only. What is out of deliveries goes into the open dead set
+    [R14]. Expired leases that are not taken stay, so that their holders may still ack [R20], unless
+    the row has so many leases that they are merged, into one set per delivery count [R6]. No claim
+    is refused for the size of a row: what is visible can be had, whoever holds the rest [T2] [T11].
     """
     if row.status is not Status.SEALED:
         return row, ()
     row = _bury(row, terms, new_id)
-    live = sum(not is_expired(lease, terms.now_us) for lease in row.leases)
-    taken = _Taken(terms, LEASES_LIMIT - live)
+    taken = _Taken(terms)
     for part in held_by_nobody(row, terms.now_us):
         taken.take(part.runs, part.deliveries)
     taken.take(row.fresh, 0)
+    owner = name_of_holder(row, terms.owner)
     leases = tuple(
         Lease(
             lease_id=new_id(),
-            owner=terms.owner,
+            owner=owner,
             run=terms.run,
             delivery_count=deliveries + 1,
             runs=runs,
@@ -153,7 +161,7 @@ def claim(
     )
     gone = union(lease.runs for lease in leases)
     row = taken_out(row, gone, now_us=terms.now_us)
-    if len(row.leases) + len(leases) > LEASES_PREFERRED:
+    if len(row.leases) + len(leases) > PREFERRED_LEASES:
         row = _merged(row, terms.now_us)
     return drained_if_empty(replace(row, leases=(*row.leases, *leases))), leases
 
@@ -196,8 +204,7 @@ def extend(
     """Let messages of these leases come back at ``until_us`` instead; None = all of the lease.
 
     With ``never_sooner`` what runs out later than that already stays as it is. What is not extended
-    of a lease keeps its end, in an entry of its own. A row that is full gets no more entries: then
-    the whole lease is extended, and none of it sooner than it was.
+    of a lease keeps its end, in an entry of its own.
     """
     leases: list[Lease] = []
     for lease in row.leases:
@@ -208,8 +215,6 @@ def extend(
             leases.append(lease)
         elif not rest:
             leases.append(replace(lease, until_us=until_us))
-        elif len(row.leases) >= LEASES_LIMIT:
-            leases.append(replace(lease, until_us=max(lease.until_us, until_us)))
         else:
             leases += [replace(lease, runs=rest), replace(lease, runs=moved, until_us=until_us)]
     return replace(row, changed_us=now_us, leases=_joined(leases))
@@ -314,16 +319,17 @@ def revise(
 class _Taken:
     """What one claim takes, by the deliveries it had: one lease each."""
 
-    def __init__(self, terms: Terms, leases: int) -> None:
+    def __init__(self, terms: Terms) -> None:
         self._below = terms.below
         self._left = terms.at_most
-        self._leases = leases
         self.by_deliveries: dict[int, Runs] = {}
 
     def take(self, runs: Runs, deliveries: int) -> None:
         """Lowest first, as many as are still wanted, and as many runs as a lease may have."""
+        if self._left <= 0:
+            return
         so_far = self.by_deliveries.get(deliveries, EMPTY)
-        if deliveries not in self.by_deliveries and len(self.by_deliveries) >= self._leases:
+        if deliveries not in self.by_deliveries and len(self.by_deliveries) >= LEASES_PER_CLAIM:
             return
         allowed = Runs(_below(runs, self._below).pairs[: RUNS_PER_LEASE - len(so_far.pairs)])
         taken, _ = allowed.take(self._left)
@@ -333,23 +339,17 @@ class _Taken:
 
 
 def _bury(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) -> Bucket:
-    """What is out of deliveries becomes fresh dead sets, one per count; without a limit nothing.
-
-    A set is never extended: its mover may have read it [R14] [R22].
-    """
+    """What is out of deliveries goes into the open dead set; without a limit nothing [R22]."""
     limit = terms.max_deliveries
     if limit is None:
         return row
     ended = [part for part in held_by_nobody(row, terms.now_us) if part.deliveries >= limit]
     if not ended:
         return row
-    dead = union(part.runs for part in ended)
-    sets = tuple(
-        DeadSet(set_id=new_id(), runs=part.runs, deliveries=part.deliveries, died_us=terms.now_us)
-        for part in merge_returned(ended)
-    )
-    row = taken_out(row, dead, now_us=terms.now_us)
-    return replace(row, dead=(*row.dead, *sets))
+    died = [(part.deliveries, part.runs) for part in merge_returned(ended)]
+    dead = buried(row.dead, died, new_id, reason=OUT_OF_DELIVERIES, now_us=terms.now_us)
+    row = taken_out(row, union(runs for _, runs in died), now_us=terms.now_us)
+    return replace(row, dead=dead)
 
 
 def _merged(row: Bucket, now_us: int) -> Bucket:
@@ -374,10 +374,17 @@ def _joined(leases: Iterable[Lease]) -> tuple[Lease, ...]:
 
 def _without(parts: tuple[P, ...], gone: Runs) -> tuple[P, ...]:
     """Parts without these messages; what is left empty goes."""
+    if not gone:
+        return parts
+    first, last = gone.first, gone.last
     return tuple(
         replace(part, runs=rest) if rest != part.runs else part
         for part in parts
-        if (rest := part.runs - gone)
+        if (
+            rest := part.runs
+            if part.runs.last < first or part.runs.first > last
+            else part.runs - gone
+        )
     )
 
 

@@ -9,15 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.model import lease as lease_rules
-from cassieq_spark.model.bucket import (
-    REDRIVE,
-    Bucket,
-    DeadSet,
-    Returned,
-    Status,
-    merge_returned,
-    union,
-)
+from cassieq_spark.model.bucket import Bucket, Returned, Status, merge_returned
+from cassieq_spark.model.dead import REDRIVE, DeadSet
+from cassieq_spark.model.ids import union
 from cassieq_spark.model.lease import is_expired
 
 if TYPE_CHECKING:
@@ -62,7 +56,7 @@ def send_on(
     *,
     now_us: int,
 ) -> tuple[Bucket, tuple[DeadSet, ...]]:
-    """Take visible messages into fresh dead sets, one per target and delivery count [R14].
+    """Take visible messages into fresh, closed dead sets, one per target and delivery count [R14].
 
     Args:
         chosen: By target; no message has two.

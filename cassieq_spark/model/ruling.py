@@ -11,8 +11,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from cassieq_spark.model import lease as rules
-from cassieq_spark.model.bucket import Bucket, DeadSet, Returned, merge_returned, union
-from cassieq_spark.model.ids import EMPTY, Runs
+from cassieq_spark.model.bucket import Bucket, Returned, merge_returned
+from cassieq_spark.model.dead import buried
+from cassieq_spark.model.ids import EMPTY, Runs, union
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -121,7 +122,7 @@ def condemn(
     reason: str,
     now_us: int,
 ) -> Bucket:
-    """Take messages out of their leases into fresh dead sets, one per delivery count [R14].
+    """Take messages out of their leases into the open dead set [R14].
 
     Their updated bodies stay theirs: those move with them [P26]. A lease that is not there is
     passed over (I3).
@@ -134,14 +135,6 @@ def condemn(
             ended.append(Returned(deliveries=lease.delivery_count, runs=dying))
         if rest := lease.runs - dying:
             leases.append(replace(lease, runs=rest))
-    sets = tuple(
-        DeadSet(
-            set_id=new_id(),
-            runs=part.runs,
-            deliveries=part.deliveries,
-            died_us=now_us,
-            reason=reason,
-        )
-        for part in merge_returned(ended)
-    )
-    return replace(row, changed_us=now_us, leases=tuple(leases), dead=(*row.dead, *sets))
+    died = [(part.deliveries, part.runs) for part in merge_returned(ended)]
+    dead = buried(row.dead, died, new_id, reason=reason, now_us=now_us) if died else row.dead
+    return replace(row, changed_us=now_us, leases=tuple(leases), dead=dead)

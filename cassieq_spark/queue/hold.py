@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from cassieq_spark.entropy import new_revision, new_uuid
 from cassieq_spark.errors import ReceiptExpired, UsageError
 from cassieq_spark.model import lease as rules
-from cassieq_spark.model.bucket import union
-from cassieq_spark.model.ids import Runs
+from cassieq_spark.model.ids import Runs, union
 from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.returns import Returns, return_times_us
 from cassieq_spark.queue.verdict import by_lease, held_runs, is_held, runs_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cassieq_spark.model.bucket import LEASES_PREFERRED
-from cassieq_spark.model.lease import claimable, is_dying, is_expired
+from cassieq_spark.model.lease import claimable, is_dying
+from cassieq_spark.model.row_limits import PREFERRED_BYTES, PREFERRED_LEASES
 from cassieq_spark.queue.claim import Claimed, Claimer
 from cassieq_spark.queue.gather import Gathered, Waiting, gather, have_any, try_one
 from cassieq_spark.queue.lane import MAX_LOST_RACES
@@ -20,7 +20,7 @@ from cassieq_spark.queue.survey import (
     Surveyor,
     offset_below,
 )
-from cassieq_spark.store.tables.buckets import ROW_LIMIT_BYTES, ROW_PREFERRED_BYTES, size_of
+from cassieq_spark.store.tables.buckets import size_of
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -96,7 +96,7 @@ class Reader:
         """About how many messages a get would find, or that they are enough; claims nothing."""
         lane = self._lane
         survey = self._surveyor.look(enough)
-        found = survey.available
+        found = survey.available + survey.available_in_crowds
         now_us = lane.clock.now_us()
         for bucket in (*survey.half_sealed, *survey.open):
             if found >= enough:
@@ -265,8 +265,6 @@ class Reader:
             below = offset_below(below_id, bucket, self._lane.bucket_size)
             limit = self._lane.max_deliveries
             dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
-            if _is_too_large(row, now_us) and not dies:
-                continue
             available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)
             count = room.for_messages_of(row.value, available)
             if count > 0 or dies:
@@ -378,12 +376,5 @@ def _came_back_us(row: Stored[Bucket], now_us: int) -> float:
 
 
 def _is_crowded(row: Stored[Bucket]) -> bool:
-    """Whether a claimer prefers another bucket [R6]."""
-    return len(row.value.leases) >= LEASES_PREFERRED or size_of(row.value) > ROW_PREFERRED_BYTES
-
-
-def _is_too_large(row: Stored[Bucket], now_us: int) -> bool:
-    """Whether the row takes no further lease; one that frees expired ones makes it smaller [R6]."""
-    return size_of(row.value) > ROW_LIMIT_BYTES and not any(
-        is_expired(lease, now_us) for lease in row.value.leases
-    )
+    """Whether a claimer prefers another bucket; it leaves none alone for its size [R6] [T2]."""
+    return len(row.value.leases) >= PREFERRED_LEASES or size_of(row.value) > PREFERRED_BYTES

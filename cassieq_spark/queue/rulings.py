@@ -12,8 +12,7 @@ from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import UsageError
 from cassieq_spark.model import ruling as rules
-from cassieq_spark.model.bucket import union
-from cassieq_spark.model.ids import EMPTY, Runs
+from cassieq_spark.model.ids import EMPTY, Runs, union
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.ruling import Judged, Ruling
 from cassieq_spark.queue.apart import each_bucket

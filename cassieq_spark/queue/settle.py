@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from cassieq_spark import metrics
 from cassieq_spark.model import lease as rules
-from cassieq_spark.model.bucket import Bucket, Status, union
-from cassieq_spark.model.ids import EMPTY
+from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.ids import EMPTY, union
 from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.returns import Returns
 

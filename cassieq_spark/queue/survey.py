@@ -14,19 +14,12 @@ from cassieq_spark.errors import CassieqError, RowCorrupt
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, Bucket, Status
 from cassieq_spark.model.ids import BucketNo, bucket_of
-from cassieq_spark.model.lease import claimable, is_dying
-from cassieq_spark.model.pointer import (
-    MINUTE_US,
-    REACH_MINUTES,
-    Pointer,
-    Pointers,
-    first_minute,
-    is_passable,
-    minute_of,
-)
+from cassieq_spark.model.lease import claimable, is_crowded, is_dying
+from cassieq_spark.model.pointer import Pointer, Pointers
 from cassieq_spark.queue import roll
 from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.room import mean_bytes
+from cassieq_spark.queue.time_pointer import TimePointer, still_due
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -67,7 +60,9 @@ class Survey:
         half_sealed: Buckets that somebody began to seal; L was read after them.
         oldest_later_us: Per open bucket: some later bucket or the monoton row is at least this old,
             so this bucket was reserved before that (cluster time) [R11].
-        available: Messages in ``candidates``.
+        available: Messages in ``candidates``, but for those in the next.
+        available_in_crowds: Messages in ``candidates`` that have so many leases that others are
+            looked for first [R6].
         available_bytes: Of them, as stored, by the mean of each bucket.
         claimable: Buckets in ``candidates`` that hold some of them.
         is_settled: Whether all that was looked at waits for time alone, or for nothing: what comes
@@ -81,6 +76,7 @@ class Survey:
     half_sealed: list[BucketNo] = field(default_factory=list)
     oldest_later_us: dict[BucketNo, int] = field(default_factory=dict)
     available: int = 0
+    available_in_crowds: int = 0
     available_bytes: float = 0
     claimable: int = 0
     is_settled: bool = True
@@ -94,7 +90,7 @@ class Surveyor:
         self._corrupt: set[BucketNo] = set()
         self._finished: set[BucketNo] = set()
         self._jumps: dict[BucketNo, tuple[BucketNo, float]] = {}
-        self._carried: set[tuple[int, BucketNo]] = set()
+        self._time = TimePointer(lane)
         self._away: dict[BucketNo, tuple[CassieqError, float]] = {}
 
     def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
@@ -163,9 +159,8 @@ class Surveyor:
         is hinted in a drained bucket never does.
         """
         lane = self._lane
-        now = minute_of(lane.clock.now_us())
         monoton = lane.store.monotons.read(lane.lane_id)
-        hints = lane.store.hints.read(lane.lane_id, self._first_minute(survey, now), now)
+        hints = self._time.hints(survey.pointers, lane.clock.now_us())
         return (
             monoton is None
             or monoton.value.next_id != survey.monoton.next_id
@@ -183,10 +178,8 @@ class Surveyor:
 
     def _look_at_hints(self, survey: Survey, below_id: int | None) -> None:
         """What ran out or fell due, wherever the reader pointer is."""
-        lane = self._lane
-        now_us = lane.clock.now_us()
-        first = self._first_minute(survey, minute_of(now_us))
-        hints = lane.store.hints.read(lane.lane_id, first, minute_of(now_us))
+        now_us = self._lane.clock.now_us()
+        hints = self._time.hints(survey.pointers, now_us)
         hinted = {bucket for _, bucket in hints if bucket >= survey.pointers.repair}
         reader = survey.pointers.reader
         self._finished = {
@@ -199,57 +192,14 @@ class Surveyor:
         for bucket, row in rows.items():
             if row is not None:
                 self._consider(survey, bucket, row, now_us, below_id)
-        self._pass_time(survey, hints, rows, first, now_us)
-        self._carry_over(survey, hinted, now_us)
-
-    def _first_minute(self, survey: Survey, now: int) -> int:
-        created = minute_of(self._lane.created_us)
-        return first_minute(survey.pointers.time, created=created, now=now)
-
-    def _carry_over(self, survey: Survey, hinted: set[BucketNo], now_us: int) -> None:
-        """Hint what is hinted below a pointer that is ahead of now behind it, too, once each.
-
-        Who wrote those hints may not have seen how far the pointer is, and when now has reached it,
-        nobody looks there any more [T7].
-        """
-        lane, now, passed = self._lane, minute_of(now_us), survey.pointers.time
-        if passed <= now:
-            self._carried.clear()
-            return
-        last = min(passed - 1, now + REACH_MINUTES)
-        later = lane.store.hints.read(lane.lane_id, now + 1, last)
-        buckets = hinted | {bucket for _, bucket in later if bucket >= survey.pointers.repair}
-        fresh = {(passed, bucket) for bucket in buckets - self._finished} - self._carried
-        behind_us = (passed + 1) * MINUTE_US
-        lane.store.hints.write(
-            lane.lane_id, [(bucket, behind_us) for _, bucket in fresh], now_us=now_us
-        )
-        self._carried |= fresh
-
-    def _pass_time(
-        self,
-        survey: Survey,
-        hints: list[tuple[int, BucketNo]],
-        rows: dict[BucketNo, Stored[Bucket] | None],
-        first: int,
-        now_us: int,
-    ) -> None:
-        """Move the time pointer over minutes in which nothing hinted matters any more."""
-        passed = first
         # What could not be read may be due there: its hint is all that finds it (R12).
         away = self.away
-        blocked = min(
-            (
-                minute
-                for minute, bucket in hints
-                if bucket in away or _still_due(rows.get(bucket), minute)
-            ),
-            default=minute_of(now_us),
-        )
-        while passed < blocked and is_passable(passed, now_us=now_us):
-            passed += 1
-        if passed > max(survey.pointers.time, minute_of(self._lane.created_us)):
-            self._lane.store.pointers.advance(self._lane.lane_id, Pointer.TIME, passed)
+
+        def is_due(bucket: BucketNo, minute: int) -> bool:
+            return bucket in away or still_due(rows.get(bucket), minute)
+
+        self._time.advance(survey.pointers, hints, is_due, now_us=now_us)
+        self._time.carry_over(survey.pointers, hints, self._finished, now_us=now_us)
 
     def _look_ahead(
         self, survey: Survey, want: int, want_bytes: float, below_id: int | None
@@ -394,8 +344,11 @@ class Surveyor:
         dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
         if available or dies or row.value.is_behind_reader:
             survey.candidates[bucket] = row
-            survey.available += available
-            survey.available_bytes += available * mean_bytes(row.value)
+            if is_crowded(row.value, now_us=now_us):
+                survey.available_in_crowds += available
+            else:
+                survey.available += available
+                survey.available_bytes += available * mean_bytes(row.value)
             survey.claimable += bool(available)
         survey.is_settled &= row.value.is_behind_reader and not (available or dies)
 
@@ -414,15 +367,3 @@ def offset_below(below_id: int | None, bucket: BucketNo, bucket_size: int) -> in
     if below_id is None or bucket < bucket_of(below_id, bucket_size):
         return None
     return max(0, below_id - bucket * bucket_size)
-
-
-def _still_due(row: Stored[Bucket] | None, minute: int) -> bool:
-    """Whether a bucket has something that comes back in this minute or before.
-
-    A bucket without a sealed row has none: a hint whose CAS never came is passed, and repair frees
-    what a claimer that died just then left behind [P17].
-    """
-    if row is None:
-        return False
-    due_us = row.value.earliest_return_us()
-    return due_us is not None and minute_of(due_us) <= minute

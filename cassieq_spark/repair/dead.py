@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from cassieq_spark.errors import SinkFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
-from cassieq_spark.model.bucket import Bucket, DeadSet, Status
+from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.ids import first_id, union
 from cassieq_spark.model.sink_txn import (
     NO_BATCH,
     Begun,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
+    from cassieq_spark.model.dead import Dead, DeadSet
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.message import Message
@@ -80,26 +82,30 @@ class Move:
     is_over: bool = True
 
 
-def move(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet) -> Move:
+def move(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead) -> Move:
     """Move one dead set, unless another mover is at it.
+
+    Args:
+        dead: All entries of the set, which is closed [R14].
 
     Raises:
         SinkFenced: The move was ended while this call copied; the set stays [T18].
         QueueDeleted: The target is gone; the set stays.
         StoreError: Try again: what was done is found.
     """
-    sink_id = move_id(dead.set_id)
+    set_id = dead[0].set_id
+    sink_id = move_id(set_id)
     begun = _begin(target, sink_id)
     if begun is Standing.AT_WORK:
         return Move(is_over=False)
     moved = 0
-    if _is_there(lane, bucket, dead.set_id):
+    if _is_there(lane, bucket, set_id):
         if isinstance(begun, Begun):
             moved = _copy_once(lane, target, bucket, dead, begun)
         # Deleted behind our back, the target may have taken the copy with it: the set stays.
         target.pointers()
-        _take_out(lane, bucket, dead.set_id)
-        if dead.target is None:
+        _take_out(lane, bucket, set_id)
+        if dead[0].target is None:
             event(_logger, "dead_moved", queue=lane.queue, to=target.queue, messages=moved)
         else:
             event(_logger, "messages_redriven", queue=lane.queue, to=target.queue, messages=moved)
@@ -152,7 +158,7 @@ def _taken_over(target: Lane, row: SinkRow) -> SinkRow:
     return abort(row, now_us=now_us)
 
 
-def _copy_once(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet, begun: Begun) -> int:
+def _copy_once(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) -> int:
     """Copy and commit; 0 if another mover was faster.
 
     Raises:
@@ -162,10 +168,11 @@ def _copy_once(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet, begun:
         with Heartbeat(target, begun.who.sink_id, is_row_fresh=True):
             return _copy(lane, target, bucket, dead, begun)
     except SinkFenced as error:
-        if not _is_there(lane, bucket, dead.set_id):
+        if not _is_there(lane, bucket, dead[0].set_id):
             return 0
+        count = sum(part.runs.count for part in dead)
         raise SinkFenced(
-            f"{dead.runs.count} messages of bucket {bucket} of queue {lane.queue!r} are not in "
+            f"{count} messages of bucket {bucket} of queue {lane.queue!r} are not in "
             f"{target.queue!r} yet: their move was ended while it went on, because nothing was "
             f"heard of it for {target.settings.repair_timeout_s:g} s (repair_timeout of "
             f"{target.queue!r}) or longer. The next pass moves them",
@@ -173,7 +180,7 @@ def _copy_once(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet, begun:
         ) from error
 
 
-def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet, begun: Begun) -> int:
+def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) -> int:
     with BulkWriter(
         target,
         sink_id=begun.who.sink_id,
@@ -181,8 +188,10 @@ def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet, begun: Begu
         bucket_bytes=BUCKET_BYTES,
         writes_in_flight=WRITES_IN_FLIGHT,
     ) as writer:
+        entries = {offset: part for part in dead for offset in part.runs.offsets()}
+        base = first_id(bucket, lane.bucket_size)
         for some in _together(_dead_messages(lane, bucket, dead)):
-            rows = [_with_history(lane, message, dead) for message in some]
+            rows = [_with_history(lane, one, entries[one.id - base]) for one in some]
             for packed in outgoing.pack_into(rows, room=writer.room):
                 writer.add(packed.payload, packed.count)
         buckets = writer.finish()
@@ -190,14 +199,16 @@ def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: DeadSet, begun: Begu
     return transaction.commit_once(target, begun, [result])
 
 
-def _dead_messages(lane: Lane, bucket: BucketNo, dead: DeadSet) -> Iterator[Message]:
+def _dead_messages(lane: Lane, bucket: BucketNo, dead: Dead) -> Iterator[Message]:
+    """All of a set by one read, however many entries it has [T2]."""
+    runs = union(part.runs for part in dead)
     row = lane.store.buckets.read(lane.lane_id, bucket)
     planned = Planned(
         bucket=bucket,
-        runs=dead.runs,
-        delivery_count=dead.deliveries,
+        runs=runs,
+        delivery_count=0,  # of each entry another: `_with_history` knows
         lease_id=None,
-        revisions=() if row is None else row.value.revisions_of(dead.runs),
+        revisions=() if row is None else row.value.revisions_of(runs),
     )
     return read_messages(lane, [(planned, None)])
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError, OptionInvalid, RowCorrupt, SinkFenced, StoreError
 from cassieq_spark.model import redrive as rules
-from cassieq_spark.model.bucket import Bucket, Returned, Status, union
-from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.bucket import Bucket, Returned, Status
+from cassieq_spark.model.dead import may_redrive
+from cassieq_spark.model.ids import BucketNo, Runs, union
 from cassieq_spark.options import queue_name
 from cassieq_spark.queue import look, roll, seal
 from cassieq_spark.queue.fetch import Planned
@@ -24,13 +25,12 @@ from cassieq_spark.queue.lane import open_lane
 from cassieq_spark.queue.letters import letter_of
 from cassieq_spark.queue.message import read_messages
 from cassieq_spark.repair import dead
-from cassieq_spark.store.tables.buckets import ROW_LIMIT_BYTES, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
-    from cassieq_spark.model.bucket import DeadSet
+    from cassieq_spark.model.dead import DeadSet
     from cassieq_spark.model.ids import QueueName
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.message import Message
@@ -298,7 +298,7 @@ class _Redrive:
             if any(part.set_id in tried for part in row.dead):
                 return None  # it took effect, though its tag was pushed out [R8]
             after, sets = rules.send_on(row, chosen, new_uuid, now_us=lane.clock.now_us())
-            is_full = size_of(after) > ROW_LIMIT_BYTES
+            is_full = bool(sets) and not may_redrive(row.dead, len(sets))
             if not sets or is_full:
                 return None
             tried.update(part.set_id for part in sets)
@@ -332,7 +332,7 @@ class _Redrive:
         if isinstance(target, str):
             return  # it has failed just now
         try:
-            if not dead.move(lane, target, bucket, part).is_over:
+            if not dead.move(lane, target, bucket, (part,)).is_over:
                 return  # a repair is at it
         except StoreError:
             raise

@@ -11,7 +11,8 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError, QueueNotFound, SinkFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import lease as rules
-from cassieq_spark.model.bucket import FINISHED, Bucket, DeadSet, Status
+from cassieq_spark.model.bucket import FINISHED, Bucket, Status, with_closed_sets
+from cassieq_spark.model.dead import may_close, movable
 from cassieq_spark.model.lease import Terms, is_dying
 from cassieq_spark.queue import roll, seal
 from cassieq_spark.queue.apart import named
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
+    from cassieq_spark.model.dead import Dead
     from cassieq_spark.model.ids import BucketNo, QueueName
     from cassieq_spark.store.cas import Stored
 
@@ -129,12 +131,12 @@ def _heal_bucket(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> R
     if row.value.status is not Status.SEALED:
         return row
     now = _mark_dead(lane, bucket, row, done)
-    by_target: dict[QueueName | None, list[DeadSet]] = defaultdict(list)
-    for part in now.value.dead:
-        by_target[part.target].append(part)
-    for name, parts in by_target.items():
+    by_target: dict[QueueName | None, list[Dead]] = defaultdict(list)
+    for one in movable(now.value.dead):
+        by_target[one[0].target].append(one)
+    for name, sets in by_target.items():
         with noting(done):
-            _move(lane, bucket, parts, name, done)
+            _move(lane, bucket, sets, name, done)
     now_us = lane.clock.now_us()
     due_us = now.value.earliest_return_us()
     if due_us is not None and due_us <= now_us:
@@ -147,12 +149,12 @@ def _heal_bucket(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> R
 def _move(
     lane: Lane,
     bucket: BucketNo,
-    parts: list[DeadSet],
+    sets: list[Dead],
     redriven_to: QueueName | None,
     done: QueueRepair,
 ) -> None:
     """Carry dead sets to where a redrive sends them, or to the dead-letter queue."""
-    count = sum(part.runs.count for part in parts)
+    count = sum(part.runs.count for one in sets for part in one)
     name = redriven_to or lane.settings.dead_letter_queue
     if name is None:
         done.problems.append(
@@ -170,9 +172,9 @@ def _move(
             f"{name!r} when that queue was deleted: they stay until it is there again "
             f"(client.create_queue({name!r}))"
         ) from error
-    for part in parts:
+    for one in sets:
         try:
-            moved = dead.move(lane, target, bucket, part).messages
+            moved = dead.move(lane, target, bucket, one).messages
         except SinkFenced as error:
             done.problems.append(str(error))  # of this set alone
             continue
@@ -183,17 +185,25 @@ def _move(
 
 
 def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:
-    """What is out of deliveries and held by nobody dies now, not when somebody next asks."""
+    """What is out of deliveries and held by nobody dies now, not when somebody next asks.
+
+    By the same CAS the open dead set is closed, or it could not be moved [R14].
+    """
     limit = lane.max_deliveries
-    if not is_dying(row.value, now_us=lane.clock.now_us(), max_deliveries=limit):
+
+    def is_to_die(value: Bucket, now_us: int) -> bool:
+        return is_dying(value, now_us=now_us, max_deliveries=limit)
+
+    if not is_to_die(row.value, lane.clock.now_us()) and not may_close(row.value.dead):
         return row
     before = sum(part.runs.count for part in row.value.dead)
 
     def change(value: Bucket) -> Bucket | None:
         now_us = lane.clock.now_us()
-        if not is_dying(value, now_us=now_us, max_deliveries=limit):
-            return None
-        return with_dead(lane, value, now_us)
+        new = with_dead(lane, value, now_us) if is_to_die(value, now_us) else value
+        if new.status is Status.SEALED and may_close(new.dead):
+            new = with_closed_sets(new, now_us=now_us)
+        return None if new is value else new
 
     now = lane.change_bucket(bucket, change, known=row)
     if now is None:

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.errors import QueueDeleted, RowCorrupt
-from cassieq_spark.model.bucket import Status, union
-from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
+from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.ids import EMPTY, BucketNo, Runs, union
 from cassieq_spark.model.integrity import (
     BEYOND_BUCKET,
     FINISHED_WITH_MESSAGES,
@@ -25,8 +25,9 @@ from cassieq_spark.model.integrity import (
 )
 from cassieq_spark.model.lease import held_by_nobody
 from cassieq_spark.model.pointer import minute_of
+from cassieq_spark.model.row_limits import limit_of
 from cassieq_spark.queue.lane import live_buckets, windows
-from cassieq_spark.store.tables.buckets import ROW_LIMIT_BYTES, size_of
+from cassieq_spark.store.tables.buckets import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,8 +182,8 @@ def _verify_bucket(
     verdict.messages += value.manifest.count
     if (outside := beyond(value, bucket_size=lane.bucket_size)) is not None:
         verdict.findings.append(_finding(lane, BEYOND_BUCKET, bucket, outside))
-    if (size := size_of(value)) > ROW_LIMIT_BYTES:
-        what = f"its row has {size:,} bytes, the limit is {ROW_LIMIT_BYTES:,}"
+    if (size := size_of(value)) > (limit := limit_of(lane.bucket_size)):
+        what = f"its row has {size:,} bytes, the limit is {limit:,}"
         verdict.findings.append(_finding(lane, "row_too_large", bucket, what))
     if bucket < pointers.reader and value.fresh:
         what = f"the reader pointer is {pointers.reader}, {value.fresh.count} were never delivered"

@@ -10,7 +10,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from cassieq_spark.errors import QueueDeleted, QueueNotFound
-from cassieq_spark.model.bucket import Bucket, DeadSet, Status
+from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.dead import DeadSet
 from cassieq_spark.queue import inspect, look
 from cassieq_spark.queue.fetch import Found, Planned, fetch
 from cassieq_spark.queue.lane import LaneSpec, at_home, every_row, find_row, lane_of

@@ -8,8 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from cassieq_spark.model import bucket as bucket_rules
+from cassieq_spark.model import dead as dead_sets
 from cassieq_spark.model import lease as lease_rules
 from cassieq_spark.model.bucket import Bucket, Lease
+from cassieq_spark.model.dead import Dead
 from cassieq_spark.store.cas import Stored, Tag, Tags, Version
 from tests.explicit.states import (
     START_US,
@@ -34,17 +36,19 @@ def found_by_lease_id(row: Bucket, receipt: Receipt) -> Lease | None:
 class Rules:
     """The functions of the module that the steps call, and the orders the protocol rests on.
 
-    A negative control takes one of them away. The last three are ADR 11's.
+    A negative control takes one of them away. The last three are ADR 11's; `movable` is ADR 19's.
     """
 
     sealed: Callable[..., Bucket] = bucket_rules.sealed
     without_dead: Callable[..., Bucket] = bucket_rules.without_dead
+    with_closed_sets: Callable[..., Bucket] = bucket_rules.with_closed_sets
     claim: Callable[..., tuple[Bucket, tuple[Lease, ...]]] = lease_rules.claim
     ack: Callable[..., Bucket] = lease_rules.ack
     extend: Callable[..., Bucket] = lease_rules.extend
     release: Callable[..., Bucket] = lease_rules.release
     revise: Callable[..., Bucket] = lease_rules.revise
     found: Callable[[Bucket, Receipt], Lease | None] = found_by_lease_id
+    movable: Callable[[Dead], list[Dead]] = dead_sets.movable
     settles_by_tags: bool = True
     condition: str = "writer"
     put_reads_low: bool = True

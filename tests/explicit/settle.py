@@ -68,6 +68,8 @@ class Settle(Network):
         value = None if row is None else row.value
         if kind == "take out of the dead":
             is_there = value is not None and any(one.set_id == receipt.serial for one in value.dead)
+        elif kind == "close the dead":
+            is_there = value is not None and any(one.is_open for one in value.dead)
         else:
             lease = None if value is None else self.rules.found(value, receipt)
             is_there = lease is not None and (
@@ -118,6 +120,8 @@ class Settle(Network):
                 has_id = changed.lease(fresh) is not None
                 after = Receipt(fresh, fresh if has_id else lease_id, receipt.offsets, later_us)
                 return changed, after
+            case "close the dead":
+                return rules.with_closed_sets(row, now_us=now_us), None
         return rules.without_dead(row, receipt.serial, now_us=now_us), None
 
     def _done(self, state: State, number: int, client: Client, statement: Statement) -> State:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from cassieq_spark.model import bucket as bucket_rules
 from cassieq_spark.model.bucket import Bucket, Lease, Status
-from cassieq_spark.model.ids import Runs
+from cassieq_spark.model.delays import DELAY_STEP_US
+from cassieq_spark.model.ids import Runs, union
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.store.cas import Stored
 
-TICK_US = bucket_rules.DELAY_STEP_US
+TICK_US = DELAY_STEP_US
 START_US = 1_700_000_000 * TICK_US
 
 OF_A_LEASE = frozenset({"ack", "release", "delay", "late release", "extend", "update"})
@@ -44,7 +44,7 @@ class Row:
 
     @cached_property
     def dead(self) -> int:
-        return mask(bucket_rules.union(part.runs for part in self.value.dead))
+        return mask(union(part.runs for part in self.value.dead))
 
     @cached_property
     def has_manifest(self) -> bool:
@@ -97,7 +97,7 @@ class Statement:
         assert self.receipt is not None
         mine = {self.receipt.lease_id, self.after.lease_id if self.after else None}
         held_before = mask(
-            bucket_rules.union(one.runs for one in self.before.value.leases if one.lease_id in mine)
+            union(one.runs for one in self.before.value.leases if one.lease_id in mine)
         )
         return _others(self.before.value, mine, held_before) != _others(
             self.new.value, mine, held_before

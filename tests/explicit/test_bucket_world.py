@@ -15,7 +15,9 @@ import pytest
 
 from cassieq_spark.model import bucket as bucket_rules
 from cassieq_spark.model import lease as lease_rules
-from cassieq_spark.model.bucket import Bucket, DeadSet, Lease
+from cassieq_spark.model.bucket import Bucket, Lease
+from cassieq_spark.model.dead import Dead, DeadSet
+from cassieq_spark.model.ids import union
 from cassieq_spark.store import cas
 from tests.explicit.explore import Explored, explore
 from tests.explicit.network import Rules, Size
@@ -129,7 +131,7 @@ def claim_into_the_old_dead_set(
 ) -> tuple[Bucket, tuple[Lease, ...]]:
     after, leases = lease_rules.claim(row, terms, new_id)
     if len(after.dead) > 1:
-        runs = bucket_rules.union(part.runs for part in after.dead)
+        runs = union(part.runs for part in after.dead)
         after = replace(after, dead=(DeadSet(set_id=after.dead[0].set_id, runs=runs),))
     return after, leases
 
@@ -151,6 +153,11 @@ def release_uncounted(row: Bucket, released: Mapping[UUID, Runs], **rest: Any) -
 
 def release_whole_row(row: Bucket, _: Mapping[UUID, Runs], **rest: Any) -> Bucket:
     return lease_rules.release(row, dict.fromkeys(one.lease_id for one in row.leases), **rest)
+
+
+def open_sets_too(dead: Dead) -> list[Dead]:
+    """A mover takes what is still filled."""
+    return [(one,) for one in dead]
 
 
 def without_any_dead(row: Bucket, _: UUID, *, now_us: int) -> Bucket:
@@ -198,11 +205,15 @@ CONTROLS: Mapping[str, tuple[Size, Rules, str, int, str]] = {
     ),
     "a dead set grows while a mover has it [R14]": (
         *(DYING, Rules(claim=claim_into_the_old_dead_set)),
+        *("I1", 16, "R's take out of the dead is applied"),
+    ),
+    "a mover takes an open dead set [R14]": (
+        *(DYING, Rules(movable=open_sets_too)),
         *("I1", 14, "R's take out of the dead is applied"),
     ),
     "a mover takes out every dead set": (
         *(DYING, Rules(without_dead=without_any_dead)),
-        *("I1", 14, "R's take out of the dead is applied"),
+        *("I1", 16, "R's take out of the dead is applied"),
     ),
     "a lost answer is taken for a refusal [P7]": (
         *(ANSWERS_LOST, Rules(settles_by_tags=False)),

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from cassieq_spark.model import bucket as bucket_rules
 from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.ids import union
 from tests.explicit.clients import Clients
 from tests.explicit.network import Rules, Size, Step
 from tests.explicit.states import (
@@ -167,9 +168,14 @@ class World(Clients):
         elif row.value.status is Status.DRAINED:
             after = client._replace(at="raise" if self.rules.raises_low_first else "delete")
             yield "repair finds the bucket drained", with_client(state, number, after)
-        elif row.value.dead:
+        elif self.rules.movable(row.value.dead):
             after = client._replace(at="move", row=row)
-            yield "repair finds a dead set", with_client(state, number, after)
+            yield "repair finds a closed dead set", with_client(state, number, after)
+        elif row.value.dead:
+            one = row.value.dead[0]
+            receipt = Receipt(one.set_id, one.set_id, row.dead, 0)
+            after = self._change(state, number, client, "close the dead", receipt, row)
+            yield "repair closes the open dead set", after
 
     def _at_raise(self, state: State, number: int, client: Client) -> Iterator[Step]:
         after = client._replace(at="delete" if self.rules.raises_low_first else "repair")
@@ -182,13 +188,14 @@ class World(Clients):
     def _at_move(self, state: State, number: int, client: Client) -> Iterator[Step]:
         """One transaction per set: the sink row that is named by its id decides it once [P24]."""
         assert client.row is not None
-        dead = client.row.value.dead[0]
-        bits = mask(dead.runs)
-        if dead.set_id not in state.moved_sets:
+        dead = self.rules.movable(client.row.value.dead)[0]
+        set_id = dead[0].set_id
+        bits = mask(union(one.runs for one in dead))
+        if set_id not in state.moved_sets:
             fault = "I4: a dead message is moved twice" if bits & state.moved else state.fault
-            moved_sets = state.moved_sets | {dead.set_id}
+            moved_sets = state.moved_sets | {set_id}
             state = state._replace(moved=state.moved | bits, moved_sets=moved_sets, fault=fault)
-        receipt = Receipt(dead.set_id, dead.set_id, bits, 0)
+        receipt = Receipt(set_id, set_id, bits, 0)
         client = client._replace(row=None)
         after = self._change(state, number, client, "take out of the dead", receipt, state.row)
         yield "repair moves a dead set", after

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cassieq_spark as cassieq
-from cassieq_spark.model.bucket import REDRIVE, Status
+from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.dead import REDRIVE
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.repair import redrive

@@ -14,7 +14,8 @@ from cassieq_spark.model import bucket as moves
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model import ruling
 from cassieq_spark.model.bucket import Bucket, Lease, Status
-from cassieq_spark.model.ids import Runs
+from cassieq_spark.model.dead import may_close, movable
+from cassieq_spark.model.ids import Runs, union
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US, Terms
 
 SIZE = 24
@@ -152,14 +153,14 @@ class OneBucket(RuleBasedStateMachine):
     @precondition(lambda self: self.issued)
     @rule(data=st.data())
     def condemn(self, data: st.DataObject) -> None:
-        """Judged dead by who holds it; a set that is there takes none in [R14]."""
+        """Judged dead by who holds it; a closed set takes none in [R14]."""
         lease, runs = self._some_of_a_lease(data)
         asked = lease.runs if runs is None else runs
-        before = self.row.dead
+        before = movable(self.row.dead)
         self.row = ruling.condemn(
             self.row, {lease.lease_id: asked}, self.new_id, reason="r", now_us=self.now_us
         )
-        assert before == self.row.dead[: len(before)]
+        assert before == movable(self.row.dead)
         for at in asked.offsets():
             if self._is_under(at, lease):
                 self.place[at] = DEAD
@@ -189,12 +190,17 @@ class OneBucket(RuleBasedStateMachine):
             if has_time:
                 self.until_us[at] = self.now_us + SECOND_US
 
-    @precondition(lambda self: self.row.dead)
+    @precondition(lambda self: may_close(self.row.dead))
+    @rule()
+    def close_the_dead(self) -> None:
+        self.row = moves.with_closed_sets(self.row, now_us=self.now_us)
+
+    @precondition(lambda self: movable(self.row.dead))
     @rule(data=st.data())
     def move_the_dead(self, data: st.DataObject) -> None:
-        dead = data.draw(st.sampled_from(self.row.dead))
-        self.row = moves.without_dead(self.row, dead.set_id, now_us=self.now_us)
-        for at in dead.runs.offsets():
+        dead = data.draw(st.sampled_from(movable(self.row.dead)))
+        self.row = moves.without_dead(self.row, dead[0].set_id, now_us=self.now_us)
+        for at in union(part.runs for part in dead).offsets():
             self.place[at] = ACKED
             self.revision.pop(at, None)
 

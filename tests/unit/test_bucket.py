@@ -11,19 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassieq_spark.model import bucket as rules
+from cassieq_spark.model import delays as rules_of_delays
 from cassieq_spark.model.bucket import (
-    DELAY_STEP_US,
-    DELAYED_GROUPS_LIMIT,
     MEANS_NOTHING_ALONE,
     Bucket,
-    DeadSet,
-    Delayed,
     IllegalMove,
     Lease,
     Returned,
     SinkRef,
     Status,
 )
+from cassieq_spark.model.dead import DeadSet
+from cassieq_spark.model.delays import DELAY_STEP_US, DELAYED_GROUPS_LIMIT, Delayed
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 
 if TYPE_CHECKING:
@@ -179,7 +178,7 @@ def test_a_lease_is_found_by_its_id_only() -> None:
     )
 )
 def test_no_message_is_due_before_its_time_and_none_a_step_later(due: dict[int, int]) -> None:
-    groups = rules.group_delays(due, now_us=NOW)
+    groups = rules_of_delays.group_delays(due, now_us=NOW)
     grouped = {offset: group.due_us for group in groups for offset in group.runs.offsets()}
     assert {offset for offset, time in due.items() if time > NOW} == set(grouped)
     assert all(due[at] <= time < due[at] + DELAY_STEP_US for at, time in grouped.items())
@@ -188,7 +187,7 @@ def test_no_message_is_due_before_its_time_and_none_a_step_later(due: dict[int, 
 def test_r7_any_number_of_distinct_delays_fits_a_row_by_wider_steps() -> None:
     many = DELAYED_GROUPS_LIMIT * 3
     due = {offset: NOW + (offset + 1) * DELAY_STEP_US for offset in range(many)}
-    groups = rules.group_delays(due, now_us=NOW)
+    groups = rules_of_delays.group_delays(due, now_us=NOW)
     assert len(groups) <= DELAYED_GROUPS_LIMIT
     assert many == sum(group.runs.count for group in groups)
     assert all(
@@ -196,6 +195,17 @@ def test_r7_any_number_of_distinct_delays_fits_a_row_by_wider_steps() -> None:
         for group in groups
         for offset in group.runs.offsets()
     )
+
+
+def test_t2_many_delivery_counts_make_no_delay_late_by_hours() -> None:
+    """A wider step makes due times fewer, never counts: it would be widened for ever."""
+    groups = rules_of_delays.merge_delayed(
+        Delayed(due_us=NOW + at * DELAY_STEP_US, runs=Runs.span(at, at), deliveries=at % 5_000)
+        for at in range(10_000)
+    )
+    assert 10_000 == sum(group.runs.count for group in groups)
+    latest = max(group.due_us - NOW - group.runs.first * DELAY_STEP_US for group in groups)
+    assert latest < 60 * DELAY_STEP_US
 
 
 def test_r6_returned_messages_are_one_part_per_delivery_count() -> None:

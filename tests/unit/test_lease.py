@@ -10,16 +10,18 @@ from uuid import UUID
 import pytest
 
 from cassieq_spark.model import lease as rules
-from cassieq_spark.model.bucket import (
-    LEASES_LIMIT,
-    DeadSet,
-    Delayed,
-    Lease,
-    Returned,
-    Status,
-)
+from cassieq_spark.model.bucket import Lease, Returned, Status
+from cassieq_spark.model.dead import DeadSet
+from cassieq_spark.model.delays import Delayed
 from cassieq_spark.model.ids import EMPTY, Runs
-from cassieq_spark.model.lease import EXPIRY_MARGIN_US, RUNS_PER_LEASE, Terms
+from cassieq_spark.model.lease import EXPIRY_MARGIN_US, Terms
+from cassieq_spark.model.row_limits import (
+    CROWDED_LEASES,
+    FURTHER_OWNERS,
+    LEASES_PER_CLAIM,
+    OWNERS_BYTES,
+    RUNS_PER_LEASE,
+)
 from tests.fixtures import rows
 from tests.fixtures.rows import TEN, ids, sealed
 
@@ -136,31 +138,60 @@ def test_a_lease_holds_so_few_runs_that_an_offset_can_name_them() -> None:
     assert RUNS_PER_LEASE == len(one.runs.pairs)
 
 
-def test_r6_expired_leases_are_merged_by_the_claim_even_above_the_limit() -> None:
-    """64 leases of 100 ids each ran out, everybody asks for one message: it must be found."""
+def test_r6_expired_leases_crowd_no_row_and_are_merged_by_the_claim() -> None:
+    """2,048 leases of 10 ids each ran out, everybody asks for one message: it must be found."""
     many = tuple(
         lease(at + 1, Runs.span(10 * at, 10 * at + 9), until_us=EXPIRED)
-        for at in range(LEASES_LIMIT)
+        for at in range(CROWDED_LEASES)
     )
-    row = sealed(manifest=Runs.span(0, 10 * LEASES_LIMIT - 1), leases=many)
-    assert 10 * LEASES_LIMIT == rules.claimable(row, now_us=NOW)
+    row = sealed(manifest=Runs.span(0, 10 * CROWDED_LEASES - 1), leases=many)
+    assert 10 * CROWDED_LEASES == rules.claimable(row, now_us=NOW)
+    assert not rules.is_crowded(row, now_us=NOW)
     after, (one,) = rules.claim(row, terms(1), ids())
     assert (one,) == after.leases
     assert (2, Runs.span(0, 0)) == (one.delivery_count, one.runs)
-    assert (Returned(deliveries=1, runs=Runs.span(1, 10 * LEASES_LIMIT - 1)),) == after.returned
+    assert (Returned(deliveries=1, runs=Runs.span(1, 10 * CROWDED_LEASES - 1)),) == after.returned
 
 
-def test_r6_a_row_full_of_live_leases_takes_no_further_one() -> None:
-    """Neither from what came back nor from what is fresh; both stay where they are."""
-    many = tuple(lease(at + 1, Runs.span(at, at)) for at in range(LEASES_LIMIT))
-    end = LEASES_LIMIT
+@pytest.mark.invariant("I10")
+def test_t11_many_live_leases_hide_nothing_of_the_rest() -> None:
+    """Others are preferred to such a bucket; where there is none, its messages are to be had."""
+    many = tuple(lease(at + 1, Runs.span(at, at)) for at in range(CROWDED_LEASES))
+    end = CROWDED_LEASES
     row = sealed(
-        fresh=Runs.span(end, end),
-        returned=(Returned(deliveries=1, runs=Runs.span(end + 1, end + 1)),),
+        manifest=Runs.span(0, 49_999),
+        fresh=Runs.span(end + 1, 49_999),
+        returned=(Returned(deliveries=1, runs=Runs.span(end, end)),),
         leases=many,
     )
-    assert 0 == rules.claimable(row, now_us=NOW)
-    assert (replace(row, changed_us=NOW), ()) == rules.claim(row, terms(), ids())
+    assert rules.is_crowded(row, now_us=NOW)
+    assert 50_000 - end == rules.claimable(row, now_us=NOW)
+    after, leases = rules.claim(row, terms(3), ids())
+    assert [Runs.span(end, end), Runs.span(end + 1, end + 2)] == [one.runs for one in leases]
+    assert (*many, *leases) == after.leases
+
+
+def test_a_claim_makes_so_few_leases_that_an_offset_can_name_them() -> None:
+    row = sealed(
+        manifest=Runs.span(0, 499),
+        returned=tuple(Returned(deliveries=at + 1, runs=Runs.span(at, at)) for at in range(500)),
+    )
+    _, leases = rules.claim(row, terms(500), ids())
+    assert LEASES_PER_CLAIM == len(leases)
+
+
+def test_t2_names_of_holders_have_a_limit_and_their_leases_none() -> None:
+    """Each of 800 bytes at most: above 64 KB of them further ones go by one name."""
+    names = [f"{number:04}".ljust(200, "é") for number in range(400)]
+    row = sealed(manifest=Runs.span(0, 999), fresh=Runs.span(0, 999))
+    for name in names:
+        row, _ = rules.claim(row, replace(terms(1), owner=name), ids())
+    known = {one.owner for one in row.leases}
+    assert FURTHER_OWNERS in known
+    assert OWNERS_BYTES <= sum(len(name.encode()) for name in known) < OWNERS_BYTES + 1_000
+    assert 400 == len(row.leases)
+    _, (again,) = rules.claim(row, replace(terms(1), owner=names[0]), ids())
+    assert names[0] == again.owner
 
 
 @pytest.mark.invariant("I4")
@@ -203,15 +234,6 @@ def test_extending_a_part_of_a_lease_leaves_the_rest_its_end() -> None:
     assert Status.DRAINED is rules.ack(row, {one: None}, now_us=NOW).status
     again = rules.extend(row, {one: some}, until_us=LATER, now_us=NOW)
     assert (lease(1, TEN),) == again.leases
-
-
-def test_a_full_row_extends_the_whole_lease_and_shortens_none() -> None:
-    many = tuple(lease(at + 1, Runs.span(2 * at, 2 * at + 1)) for at in range(LEASES_LIMIT))
-    row = sealed(manifest=Runs.span(0, 2 * LEASES_LIMIT - 1), leases=many)
-    part = {UUID(int=1): Runs.span(0, 0)}
-    longer = rules.extend(row, part, until_us=LATER + 9, now_us=NOW)
-    assert (replace(many[0], until_us=LATER + 9), *many[1:]) == longer.leases
-    assert many == rules.extend(row, part, until_us=NOW, now_us=NOW).leases
 
 
 def test_r17_take_over_changes_the_run_and_the_end_and_nothing_else() -> None:
@@ -294,7 +316,7 @@ def test_p18_a_claim_that_nobody_held_uses_up_no_delivery() -> None:
     assert 1 == again.delivery_count
 
 
-def test_r14_what_dies_is_a_fresh_set_beside_the_old_ones() -> None:
+def test_r14_what_dies_is_in_an_open_set_beside_the_closed_ones() -> None:
     old = DeadSet(set_id=UUID(int=5), runs=Runs.span(9, 9))
     row = sealed(
         fresh=Runs.span(8, 8),
@@ -313,7 +335,7 @@ def test_r14_what_dies_is_a_fresh_set_beside_the_old_ones() -> None:
     assert [(2, Runs.of((0, 1), (6, 7))), (3, Runs.span(2, 3))] == [
         (dead.deliveries, dead.runs) for dead in after.dead[1:]
     ]
-    assert {UUID(int=1_000), UUID(int=1_001)} == {dead.set_id for dead in after.dead[1:]}
+    assert {(UUID(int=1_000), True)} == {(dead.set_id, dead.is_open) for dead in after.dead[1:]}
     assert [(2, Runs.span(4, 5)), (1, Runs.span(8, 8))] == [
         (one.delivery_count, one.runs) for one in leases
     ]

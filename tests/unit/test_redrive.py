@@ -11,20 +11,14 @@ from hypothesis import strategies as st
 
 from cassieq_spark.model import redrive as rules
 from cassieq_spark.model import ruling
-from cassieq_spark.model.bucket import (
-    REDRIVE,
-    DeadSet,
-    Delayed,
-    Returned,
-    Status,
-    union,
-    without_dead,
-)
-from cassieq_spark.model.ids import EMPTY, QueueName, Runs
+from cassieq_spark.model.bucket import Returned, Status, without_dead
+from cassieq_spark.model.dead import REDRIVE, DeadSet
+from cassieq_spark.model.delays import Delayed
+from cassieq_spark.model.ids import EMPTY, QueueName, Runs, union
 from cassieq_spark.model.integrity import broken
 from cassieq_spark.model.ruling import Ruling
 from cassieq_spark.queue.letters import Letter, letter_of
-from cassieq_spark.store.tables.buckets import _decode_dead, _encode_dead
+from cassieq_spark.store.tables.claims import decode_dead, encode_dead
 from tests.fixtures import rows
 from tests.fixtures.rows import TEN, ids, sealed
 
@@ -138,16 +132,16 @@ def test_a_ruling_that_comes_late_does_not_take_a_redrive_for_its_own() -> None:
     assert ({}, {UUID(int=1): TEN}) == (judged.repeated, judged.stale)
 
 
-def test_the_target_is_stored_and_a_row_of_before_has_none() -> None:
+def test_the_target_is_stored_where_a_set_has_one() -> None:
     sets = (
         DeadSet(set_id=UUID(int=1), runs=TEN, deliveries=2, died_us=NOW),
         DeadSet(set_id=UUID(int=2), runs=TEN, deliveries=2, died_us=NOW, reason="no such order"),
         DeadSet(set_id=UUID(int=3), runs=TEN, deliveries=0, died_us=NOW, reason=REDRIVE, target=A),
         DeadSet(set_id=UUID(int=4), runs=TEN, deliveries=0, died_us=NOW, target=A),
     )
-    stored = msgpack.unpackb(msgpack.packb(_encode_dead(sets)))
-    assert [4, 5, 6, 6] == [len(entry) for entry in stored]
-    assert sets == _decode_dead(stored)
+    stored = msgpack.unpackb(msgpack.packb(encode_dead(sets)))
+    assert [2, 2, 3, 3] == [len(head) for head in stored[0]]
+    assert sets == decode_dead(stored)
 
 
 def test_headers_that_a_producer_has_made_up_are_read_as_none() -> None:

@@ -10,18 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassieq_spark.model import ruling as rules
-from cassieq_spark.model.bucket import (
-    OUT_OF_DELIVERIES,
-    Bucket,
-    DeadSet,
-    Delayed,
-    Lease,
-    Returned,
-    Status,
-)
+from cassieq_spark.model.bucket import Bucket, Lease, Returned, Status
+from cassieq_spark.model.dead import OUT_OF_DELIVERIES, DeadSet
+from cassieq_spark.model.delays import Delayed
 from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.ruling import Judged, Ruling
-from cassieq_spark.store.tables.buckets import _decode_dead, _encode_dead
+from cassieq_spark.store.tables.claims import decode_dead, encode_dead
 from tests.fixtures.rows import TEN, ids, sealed
 
 NOW = 1_700_000_000_000_000
@@ -65,13 +59,15 @@ def test_each_message_goes_its_own_way_and_what_is_not_ruled_stays() -> None:
                 deliveries=1,
                 died_us=NOW,
                 reason="no such order",
+                is_open=True,
             ),
             DeadSet(
-                set_id=UUID(int=1_001),
+                set_id=UUID(int=1_000),
                 runs=Runs.span(4, 5),
                 deliveries=2,
                 died_us=NOW,
                 reason="no such order",
+                is_open=True,
             ),
         ),
     )
@@ -96,7 +92,7 @@ def test_what_is_released_with_a_delay_waits_for_it() -> None:
     assert NOW + 5_000_000 <= group.due_us
 
 
-def test_r14_what_is_judged_dead_joins_no_set_that_is_there() -> None:
+def test_r14_what_is_judged_dead_joins_no_set_that_is_closed() -> None:
     """Its mover may have read that one already."""
     old = DeadSet(set_id=UUID(int=5), runs=Runs.span(9, 9), deliveries=1, reason="no such order")
     row = sealed(leases=(lease(ONE, Runs.span(0, 3)),), dead=(old,))
@@ -228,12 +224,11 @@ def _place(row: Bucket, number: int) -> str:
     return found[0] if found else "acked"
 
 
-def test_why_a_set_died_is_stored_and_rows_of_before_say_out_of_deliveries() -> None:
+def test_why_a_set_died_is_stored_and_whether_it_is_open() -> None:
     ruled = DeadSet(set_id=ONE, runs=TEN, deliveries=2, died_us=NOW, reason="no such order")
-    ended = DeadSet(set_id=TWO, runs=TEN, deliveries=5, died_us=NOW)
+    ended = DeadSet(set_id=TWO, runs=TEN, deliveries=5, died_us=NOW, is_open=True)
 
-    encoded = _encode_dead((ruled, ended))
+    encoded = encode_dead((ruled, ended))
 
-    assert [TWO.bytes, TEN.encode(), 5, NOW] == encoded[1]
-    assert (ruled, ended) == _decode_dead(encoded)
-    assert OUT_OF_DELIVERIES == _decode_dead(encoded)[1].reason
+    assert ["no such order", OUT_OF_DELIVERIES] == encoded[1]
+    assert (ruled, ended) == decode_dead(encoded)

@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
+from typing import TYPE_CHECKING, Any
 
-import msgpack
 from cassandra.query import UNSET_VALUE
 
 from cassieq_spark.errors import CassieqError, RowCorrupt, StoreError
-from cassieq_spark.model.bucket import (
-    OUT_OF_DELIVERIES,
-    Bucket,
-    DeadSet,
-    Delayed,
-    Lease,
-    Returned,
-    SinkRef,
-    Status,
-)
-from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, QueueName, Runs
+from cassieq_spark.model.bucket import Bucket, SinkRef, Status
+from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, Runs
 from cassieq_spark.store import statements
 from cassieq_spark.store.cas import CasSender, Outcome, Stored, Tags, Version
+from cassieq_spark.store.tables import claims
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cassieq_spark.store.session import CqlSession
-
-ROW_PREFERRED_BYTES: Final = 8 * 1024
-ROW_LIMIT_BYTES: Final = 256 * 1024
-"""Above these a claimer prefers another bucket, or leaves this one alone. A seal or an ack is never
-refused for size [R7]."""
 
 
 class Buckets:
@@ -137,7 +122,7 @@ class Buckets:
                 row.changed_us,
                 row.manifest.encode(),
                 row.size_bytes,
-                _encode_claims(row),
+                claims.encode(row),
                 *version.columns,
                 lane,
                 bucket,
@@ -162,7 +147,7 @@ class Buckets:
             return (
                 row.status.value,
                 row.changed_us,
-                _encode_claims(row),
+                claims.encode(row),
                 *version.columns,
                 lane,
                 bucket,
@@ -184,8 +169,8 @@ class Buckets:
 
 
 def size_of(row: Bucket) -> int:
-    """About how many bytes a CAS on this row carries."""
-    return len(_encode_claims(row))
+    """About how many bytes a CAS on this row carries: see `model.row_limits`."""
+    return len(claims.encode(row))
 
 
 def _stored(lane: LaneId, bucket: BucketNo, row: Any) -> Stored[Bucket]:
@@ -208,7 +193,6 @@ def _as_seen(lane: LaneId, bucket: BucketNo, row: Any) -> Stored[Bucket]:
 
 def _decode(row: Any) -> Bucket:
     try:
-        claims = {} if row.claims is None else msgpack.unpackb(row.claims)
         return Bucket(
             status=Status(row.status),
             changed_us=row.changed_us,
@@ -221,112 +205,9 @@ def _decode(row: Any) -> Bucket:
                     sink_id=row.sink_id, epoch=row.epoch, block_end=BucketNo(row.block_end)
                 )
             ),
-            fresh=Runs.decode(claims["fresh"]) if "fresh" in claims else EMPTY,
-            returned=tuple(
-                Returned(deliveries=deliveries, runs=Runs.decode(runs))
-                for deliveries, runs in claims.get("returned", ())
-            ),
-            delayed=_decode_delayed(claims.get("delayed", ())),
-            leases=tuple(
-                Lease(
-                    lease_id=UUID(bytes=lease_id),
-                    owner=owner,
-                    run=None if run is None else UUID(bytes=run),
-                    delivery_count=count,
-                    runs=Runs.decode(runs),
-                    until_us=until_us,
-                )
-                for lease_id, owner, run, count, runs, until_us in claims.get("leases", ())
-            ),
-            dead=_decode_dead(claims.get("dead", ())),
-            revisions=tuple((offset, revision) for offset, revision in claims.get("revisions", ())),
-            purged=Runs.decode(claims["purged"]) if "purged" in claims else EMPTY,
+            **({} if row.claims is None else claims.decode(row.claims)),
         )
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except claims.CORRUPT as error:
         raise RowCorrupt(
             f"a bucket row cannot be read ({error}); was it written by hand or by a newer release?"
         ) from error
-
-
-def _encode_claims(row: Bucket) -> bytes:
-    """What changes with every claim: a map, so that a later release may add to it."""
-    claims: dict[str, Any] = {}
-    if row.fresh:
-        claims["fresh"] = row.fresh.encode()
-    if row.returned:
-        claims["returned"] = [[part.deliveries, part.runs.encode()] for part in row.returned]
-    if row.delayed:
-        claims["delayed"] = _encode_delayed(row.delayed)
-    if row.leases:
-        claims["leases"] = [
-            [
-                lease.lease_id.bytes,
-                lease.owner,
-                None if lease.run is None else lease.run.bytes,
-                lease.delivery_count,
-                lease.runs.encode(),
-                lease.until_us,
-            ]
-            for lease in row.leases
-        ]
-    if row.dead:
-        claims["dead"] = _encode_dead(row.dead)
-    if row.revisions:
-        claims["revisions"] = row.revisions
-    if row.purged:
-        claims["purged"] = row.purged.encode()
-    return bytes(msgpack.packb(claims))
-
-
-def _encode_dead(sets: tuple[DeadSet, ...]) -> list[Any]:
-    encoded: list[Any] = []
-    for part in sets:
-        entry = [part.set_id.bytes, part.runs.encode(), part.deliveries, part.died_us]
-        # Out of deliveries, and to the dead-letter queue, as nearly all are: left out.
-        if part.target is not None:
-            entry += [part.reason, part.target]
-        elif part.reason != OUT_OF_DELIVERIES:
-            entry.append(part.reason)
-        encoded.append(entry)
-    return encoded
-
-
-def _decode_dead(encoded: Any) -> tuple[DeadSet, ...]:
-    return tuple(
-        DeadSet(
-            set_id=UUID(bytes=set_id),
-            runs=Runs.decode(runs),
-            deliveries=deliveries,
-            died_us=died_us,
-            reason=more[0] if more else OUT_OF_DELIVERIES,
-            target=QueueName(more[1]) if len(more) > 1 else None,
-        )
-        for set_id, runs, deliveries, died_us, *more in encoded
-    )
-
-
-def _encode_delayed(groups: tuple[Delayed, ...]) -> list[Any]:
-    """Due times as differences: 2,000 groups take about 10 KB instead of 30 [R7]."""
-    encoded: list[Any] = []
-    before = 0
-    for group in groups:
-        entry = [group.due_us - before, group.runs.encode()]
-        # Put with a delay, as nearly all are: left out.
-        encoded.append([*entry, group.deliveries] if group.deliveries else entry)
-        before = group.due_us
-    return encoded
-
-
-def _decode_delayed(encoded: Any) -> tuple[Delayed, ...]:
-    groups = []
-    due_us = 0
-    for step, runs, *deliveries in encoded:
-        due_us += step
-        groups.append(
-            Delayed(
-                due_us=due_us,
-                runs=Runs.decode(runs),
-                deliveries=deliveries[0] if deliveries else 0,
-            )
-        )
-    return tuple(groups)

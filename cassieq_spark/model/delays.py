@@ -1,0 +1,65 @@
+"""Messages of a bucket that nobody gets before a time, in groups: pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.model.ids import Runs, union
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+DELAY_STEP_US: Final = 1_000_000
+"""Due times are rounded up to this step, so that groups stay few [R7]."""
+
+DELAYED_GROUPS_LIMIT: Final = 4_096
+"""Above this many due-time groups the step is doubled until they fit: a seal is never refused
+for its size [R7]."""
+
+GROUPS_PER_COUNT: Final = 256
+"""So many groups each delivery count may have, or rows with many counts would be late by years: a
+wider step makes due times fewer, never counts [T2]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delayed:
+    """Messages that nobody gets before ``due_us``: put, or released, with a delay."""
+
+    due_us: int
+    runs: Runs
+    deliveries: int = 0
+
+
+def group_delays(due_us: Mapping[int, int], *, now_us: int) -> tuple[Delayed, ...]:
+    """Group offsets by due time; what is due already is in no group."""
+    by_time: dict[int, list[int]] = {}
+    for offset, due in due_us.items():
+        if due > now_us:
+            by_time.setdefault(due, []).append(offset)
+    return merge_delayed(
+        Delayed(due_us=due, runs=Runs.from_offsets(offsets)) for due, offsets in by_time.items()
+    )
+
+
+def merge_delayed(parts: Iterable[Delayed]) -> tuple[Delayed, ...]:
+    """One group per due time, rounded up to a step, and delivery count; soonest first.
+
+    The step is widened until the groups fit a row, so no number of distinct delays can stop a
+    seal [R7].
+    """
+    groups = list(parts)
+    counts = len({group.deliveries for group in groups})
+    limit = max(DELAYED_GROUPS_LIMIT, GROUPS_PER_COUNT * counts)
+    step = DELAY_STEP_US
+    while True:
+        merged: dict[tuple[int, int], list[Runs]] = {}
+        for group in groups:
+            key = (-(-group.due_us // step) * step, group.deliveries)
+            merged.setdefault(key, []).append(group.runs)
+        if len(merged) <= limit:
+            return tuple(
+                Delayed(due_us=due, runs=union(runs), deliveries=deliveries)
+                for (due, deliveries), runs in sorted(merged.items())
+            )
+        step *= 2

@@ -1,0 +1,102 @@
+"""Read the hints of what comes back by time, and move the time pointer on (design 6). Holds I10."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cassieq_spark.model.pointer import (
+    MINUTE_US,
+    REACH_MINUTES,
+    Pointer,
+    Pointers,
+    first_minute,
+    is_passable,
+    minute_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+
+    Hints = list[tuple[int, BucketNo]]
+
+
+class TimePointer:
+    """One consumer's way along a lane's hints. Not thread-safe."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._carried: set[tuple[int, BucketNo]] = set()
+
+    def hints(self, pointers: Pointers, now_us: int) -> Hints:
+        """(minute, bucket) of all that may have come back by now; a read for each hour."""
+        now = minute_of(now_us)
+        return self._lane.store.hints.read(self._lane.lane_id, self._first(pointers, now), now)
+
+    def advance(
+        self,
+        pointers: Pointers,
+        hints: Hints,
+        is_due: Callable[[BucketNo, int], bool],
+        *,
+        now_us: int,
+    ) -> None:
+        """Move the pointer over minutes in which nothing hinted matters any more.
+
+        Args:
+            is_due: Whether a bucket has something that comes back in this minute or before.
+        """
+        passed = self._first(pointers, minute_of(now_us))
+        blocked = min(
+            (minute for minute, bucket in hints if is_due(bucket, minute)),
+            default=minute_of(now_us),
+        )
+        while passed < blocked and is_passable(passed, now_us=now_us):
+            passed += 1
+        if passed > max(pointers.time, minute_of(self._lane.created_us)):
+            self._lane.store.pointers.advance(self._lane.lane_id, Pointer.TIME, passed)
+
+    def carry_over(
+        self, pointers: Pointers, hints: Hints, finished: Collection[BucketNo], *, now_us: int
+    ) -> None:
+        """Hint what is hinted below a pointer that is ahead of now behind it, too, once each.
+
+        Who wrote those hints may not have seen how far the pointer is, and when now has reached it,
+        nobody looks there any more [T7].
+        """
+        lane, now, passed = self._lane, minute_of(now_us), pointers.time
+        if passed <= now:
+            self._carried.clear()
+            return
+        last = min(passed - 1, now + REACH_MINUTES)
+        later = lane.store.hints.read(lane.lane_id, now + 1, last)
+        fresh = {
+            (passed, bucket)
+            for _, bucket in [*hints, *later]
+            if bucket >= pointers.repair and bucket not in finished
+        } - self._carried
+        behind_us = (passed + 1) * MINUTE_US
+        lane.store.hints.write(
+            lane.lane_id, [(bucket, behind_us) for _, bucket in fresh], now_us=now_us
+        )
+        self._carried |= fresh
+
+    def _first(self, pointers: Pointers, now: int) -> int:
+        created = minute_of(self._lane.created_us)
+        return first_minute(pointers.time, created=created, now=now)
+
+
+def still_due(row: Stored[Bucket] | None, minute: int) -> bool:
+    """Whether a bucket has something that comes back in this minute or before.
+
+    A bucket without a sealed row has none: a hint whose CAS never came is passed, and repair frees
+    what a claimer that died just then left behind [P17].
+    """
+    if row is None:
+        return False
+    due_us = row.value.earliest_return_us()
+    return due_us is not None and minute_of(due_us) <= minute
