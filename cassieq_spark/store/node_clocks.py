@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.clock import Answers, Reading
@@ -51,7 +52,7 @@ class NodeClocks:
             UsageError: The client is closed.
         """
         self._check_open()
-        answered: SimpleQueue[Reading | str] = SimpleQueue()
+        answered: SimpleQueue[Reading | None] = SimpleQueue()
 
         def ask(host: Host) -> None:
             node = str(host.address)
@@ -66,17 +67,23 @@ class NodeClocks:
             try:
                 future = self._session.execute_async(_ASK, host=host, timeout=ANSWERS_WITHIN_S)
             except DRIVER_ERRORS:
-                answered.put(node)
+                answered.put(None)
                 return
-            future.add_callbacks(note, lambda _: answered.put(node))
+            future.add_callbacks(note, lambda _: answered.put(None))
 
         hosts = [host for host in self._hosts() if host.address not in but]
         for host in hosts:
             ask(host)
-        told = [answered.get() for _ in hosts]
+        readings: dict[str, Reading] = {}
+        # The driver tells of each, of its timeout too; but this client may be closed meanwhile.
+        with suppress(Empty):
+            for _ in hosts:
+                told = answered.get(timeout=2 * ANSWERS_WITHIN_S)
+                if told is not None:
+                    readings[told.node] = told
         return Answers(
-            readings=tuple(one for one in told if isinstance(one, Reading)),
-            silent=frozenset(one for one in told if isinstance(one, str)),
+            readings=tuple(readings.values()),
+            silent=frozenset(str(host.address) for host in hosts) - readings.keys(),
         )
 
     def _hosts(self) -> list[Host]:
