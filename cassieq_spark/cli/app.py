@@ -15,7 +15,6 @@ from cassieq_spark.cli.exits import Commands, ended_by, exit_codes
 from cassieq_spark.cli.flags import connected
 from cassieq_spark.cli.output import Json, print_json, print_rows, say
 from cassieq_spark.cli.settings import Connection
-from cassieq_spark.errors import CassieqError
 
 app = typer.Typer(
     name="cassieq",
@@ -65,8 +64,11 @@ def main() -> None:
     logging.getLogger("cassieq_spark").addHandler(handler)
     try:
         app()
-    except (CassieqError, OSError) as error:
-        # Help is printed before a command begins, and by others.
+    except OSError as error:
+        # Help is printed before a command begins, and not by us. An error that names a file is no
+        # matter of standard output: a bug, whose traceback is wanted.
+        if error.filename is not None:
+            raise
         sys.exit(ended_by(error))
 
 

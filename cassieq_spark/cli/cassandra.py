@@ -13,6 +13,7 @@ from cassieq_spark.embedded import daemon
 from cassieq_spark.embedded.daemon import DaemonState, DaemonStatus
 from cassieq_spark.embedded.jars import CASSANDRA_VERSION, cassandra_jars
 from cassieq_spark.embedded.java import find_java
+from cassieq_spark.errors import OptionInvalid
 
 app = typer.Typer(
     help=f"One local Apache Cassandra {CASSANDRA_VERSION} node for development, without Docker.",
@@ -85,7 +86,19 @@ def java() -> None:
 
 
 def _root(data_dir: Path | None) -> Path:
-    return daemon.default_data_dir() if data_dir is None else data_dir.absolute()
+    if data_dir is None:
+        return daemon.default_data_dir()
+    root = data_dir.absolute()
+    try:
+        there = next(one for one in (root, *root.parents) if one.exists())
+    except OSError as error:
+        raise OptionInvalid(f"--data-dir cannot be: {error.strerror}. Name another") from error
+    if not there.is_dir():
+        raise OptionInvalid(
+            f"--data-dir is {root}, but {there} is a file. Name a directory; it is made where it "
+            "is missing"
+        )
+    return root
 
 
 def _print_status(found: DaemonStatus, *, as_json: bool) -> None:

@@ -274,7 +274,7 @@ def _receipt(line: bytes) -> str:
         return text.partition("\t")[0]
     try:
         return str(json.loads(text)["receipt"])
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, RecursionError) as error:
         raise ReceiptInvalid(
             "a line of standard input is JSON without a 'receipt'. Pass lines as `get --json` "
             "prints them, or receipts alone"

@@ -190,7 +190,7 @@ def _read_file(path: Path) -> File:
             f"configuration file {path} cannot be read: {error.strerror}. Name another with "
             "--config"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise OptionInvalid(f"configuration file {path} is no TOML: {error}. Mend it") from error
     return File(
         path=path,

@@ -255,7 +255,11 @@ def test_ack_takes_lines_as_get_prints_them_in_json_too(
     assert {"visible": 0, "invisible": 0, "delayed": 0} == lie(queue)
 
 
-@pytest.mark.parametrize("line", ["nonsense", "{}", '{"receipt": 7}', "[", "{"])
+@pytest.mark.parametrize(
+    "line",
+    ["nonsense", "{}", '{"receipt": 7}', "[", "{", '{"receipt": ' + "[" * 100_000],
+    ids=lambda line: line[:15],
+)
 def test_what_is_no_receipt_is_refused_and_nothing_is_acked(
     cli: CommandLine, queue: cassieq.Queue, line: str
 ) -> None:

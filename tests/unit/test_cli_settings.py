@@ -117,6 +117,7 @@ def test_a_secret_is_not_shown_wherever_it_comes_from(monkeypatch: pytest.Monkey
         ('[queue]\nlinger = "soon"', "'linger' in [queue] of f.toml is 'soon', allowed: seconds"),
         ('[queue]\nlinger = "2h"', "'linger' in [queue] of f.toml is '2h', allowed: a time from"),
         ("[connection", "[cassieq:option_invalid] configuration file f.toml is no TOML"),
+        (f"a={'[' * 5_000}", "[cassieq:option_invalid] configuration file f.toml is no TOML"),
         (None, "configuration file f.toml cannot be read: No such file or directory"),
     ],
 )
@@ -208,6 +209,12 @@ def test_a_flag_that_is_no_time_is_refused_by_its_name(given: str) -> None:
         (["watch", "--interval", "1ms"], "--interval is 1ms, allowed: 0.1 s or more"),
         *((["produce", "q", "--rate", rate], "'--rate'") for rate in ("nan", "inf", "1" * 400)),
         *((["consume", "q", "--rate", rate], "'--rate'") for rate in ("nan", "inf", "0", "x")),
+        *(
+            (["cassandra", verb, "--data-dir", __file__], "is a file")
+            for verb in ("status", "stop")
+        ),
+        (["cassandra", "start", "--data-dir", f"{__file__}/x"], "is a file"),
+        (["cassandra", "status", "--data-dir", "x" * 5_000], "File name too long"),
         (["bootstrap", "--replication", "dc1"], "--replication is 'dc1', allowed: DATACENTER=N"),
         (["queue", "alter", "q"], "nothing to change of queue 'q'"),
         (["queue", "alter", "q", "--reset", "bucket-size"], "--reset is 'bucket-size', allowed"),
