@@ -33,7 +33,7 @@ from cassieq_spark.model.sink_txn import (
     move_id,
     new_row,
 )
-from cassieq_spark.model.sizes import BUCKET_BYTES
+from cassieq_spark.model.sizes import BUCKET_BYTES, BYTES_IN_FLIGHT
 from cassieq_spark.queue import letters, outgoing, transaction
 from cassieq_spark.queue.bulk import BulkWriter
 from cassieq_spark.queue.fetch import Planned
@@ -272,11 +272,14 @@ def _end(target: Lane, sink_id: str) -> None:
 
 
 def _together(messages: Iterator[Message]) -> Iterator[list[Message]]:
+    """So many at a time that they fit in memory, whatever they weigh."""
     some: list[Message] = []
+    size_bytes = 0
     for message in messages:
         some.append(message)
-        if len(some) >= MESSAGES_TOGETHER:
+        size_bytes += len(message.body)
+        if len(some) >= MESSAGES_TOGETHER or size_bytes >= BYTES_IN_FLIGHT:
             yield some
-            some = []
+            some, size_bytes = [], 0
     if some:
         yield some

@@ -24,9 +24,9 @@ from cassieq_spark.model.integrity import (
     stored_twice,
 )
 from cassieq_spark.model.lease import held_by_nobody
-from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.row_limits import limit_of
 from cassieq_spark.queue.lane import live_buckets, windows
+from cassieq_spark.queue.time_pointer import TimePointer
 from cassieq_spark.store.tables.buckets import size_of
 
 if TYPE_CHECKING:
@@ -228,8 +228,7 @@ def _verify_hints(lane: Lane, came_back: dict[BucketNo, Runs], verdict: Verdict)
     """Whether a get would look at each of these buckets; hints are read after their rows."""
     if not came_back:
         return
-    first = max(lane.pointers().time, minute_of(lane.created_us))
-    hints = lane.store.hints.read(lane.lane_id, first, minute_of(lane.clock.now_us()))
+    hints = TimePointer(lane).hints(lane.pointers(), lane.clock.now_us())
     silent = came_back.keys() - {bucket for _, bucket in hints}
     rows = lane.store.buckets.read_many(lane.lane_id, sorted(silent))
     low = lane.pointers().repair
