@@ -199,7 +199,7 @@ def test_released_messages_are_found_though_the_reader_pointer_has_passed(door: 
     assert 2 == again.lease.delivery_count
 
 
-def test_r14_messages_out_of_deliveries_go_into_one_dead_set_a_claim(open_door: OpenDoor) -> None:
+def test_r14_messages_out_of_deliveries_go_into_the_open_dead_set(open_door: OpenDoor) -> None:
     graves = open_door(".dead")
     door = open_door(dead_letter_queue=graves.queue.name, max_deliveries=1)
     result = door.put_batch(0, b"a", b"b", b"c")
@@ -211,7 +211,7 @@ def test_r14_messages_out_of_deliveries_go_into_one_dead_set_a_claim(open_door: 
     assert [2] == [dead.runs.count for dead in door.value(bucket).dead]
     door.clock.advance(31)
     assert [] == door.reader().get(5)
-    assert [2, 1] == [dead.runs.count for dead in door.value(bucket).dead]
+    assert [(3, True)] == [(one.runs.count, one.is_open) for one in door.value(bucket).dead]
 
 
 @pytest.mark.invariant("I1")

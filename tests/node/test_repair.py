@@ -334,8 +334,9 @@ def test_the_dead_of_a_queue_that_has_lost_its_dead_letter_queue_are_reported_an
     ("step", "after", "is_committed"),
     [
         ("update_sink", 0, False),
-        ("update_bucket", 0, True),  # committed, and visible to nobody yet
-        ("update_bucket", 1, True),  # visible there, and not taken out here
+        ("update_bucket", 0, False),  # not even closed
+        ("update_bucket", 1, True),  # committed, and visible to nobody yet
+        ("update_bucket", 2, True),  # visible there, and not taken out here
     ],
 )
 def test_a_dead_letter_queue_that_is_altered_in_mid_move_has_them_once(
