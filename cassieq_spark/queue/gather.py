@@ -102,6 +102,8 @@ def gather(
             gathered.add(lane, flights[flight], flight.result)
         if not done:
             break
+    order = {bucket: at for at, bucket in enumerate(buckets)}
+    gathered.claimed.sort(key=lambda one: order[one.bucket])
     for flight in waiting:
         bucket = flights[flight]
         event(_logger, "bucket_unreachable", queue=lane.queue, bucket=bucket, error="not yet")
