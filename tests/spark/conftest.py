@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.fixtures.queues import door, open_door
 from tests.fixtures.streams import busy_client, streams
 
-__all__ = ["busy_client", "streams"]
+__all__ = ["busy_client", "door", "open_door", "streams"]

@@ -1,0 +1,71 @@
+"""`df.write` without an id, as Spark calls its writer: driver, pickled into tasks, driver again."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from cassieq_spark.errors import QueueDeleted
+from cassieq_spark.options import parse_sink
+from cassieq_spark.spark.sink import BatchWriter
+from cassieq_spark.store.store import close_shared
+from tests.fixtures.cassandra import KEYSPACE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cassieq_spark.testing import EmbeddedCassandra
+    from tests.fixtures.queues import Door, OpenDoor
+
+SCHEMA = StructType([StructField("body", BinaryType())])
+
+
+@pytest.fixture(autouse=True)
+def no_shared_store() -> Iterator[None]:
+    """A process of Spark's keeps it until it ends; this one is the test's."""
+    yield
+    close_shared()
+
+
+def writer_of(cassandra: EmbeddedCassandra, door: Door) -> BatchWriter:
+    options = {
+        "contactPoints": cassandra.contact_points,
+        "keyspace": KEYSPACE,
+        "queue": door.queue.name,
+    }
+    return pickle.loads(pickle.dumps(BatchWriter(parse_sink(options), SCHEMA)))  # noqa: S301
+
+
+def rows(*bodies: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(bodies, pa.binary())], names=["body"])
+
+
+@pytest.mark.invariant("I7")
+def test_t3_a_write_without_an_id_commits_on_the_row_that_its_driver_made(
+    cassandra: EmbeddedCassandra, door: Door
+) -> None:
+    writer = writer_of(cassandra, door)
+    written = [writer.write(iter([rows(b"a")])), writer.write(iter([rows(b"b", b"c")]))]
+    assert [] == door.drain()
+    writer.commit([*written, None])
+    assert [b"a", b"b", b"c"] == door.drain()
+
+
+@pytest.mark.invariant("I1")
+def test_t6_a_write_into_a_queue_that_was_created_again_is_refused_in_task_and_driver(
+    cassandra: EmbeddedCassandra, open_door: OpenDoor
+) -> None:
+    door = open_door()
+    writer = writer_of(cassandra, door)
+    written = [writer.write(iter([rows(b"a")]))]
+    door.client.delete_queue(door.queue.name)
+    anew = open_door()
+    with pytest.raises(QueueDeleted, match="created again"):
+        writer.write(iter([rows(b"b")]))
+    with pytest.raises(QueueDeleted, match="created again"):
+        writer.commit(list(written))
+    assert [] == anew.drain()
