@@ -19,6 +19,7 @@ class Place(StrEnum):
 
     FREE = "free"
     HELD = "held"
+    REJECTED = "rejected"
     DONE = "done"
     MOVED = "moved"
 
@@ -101,13 +102,18 @@ class Reference:
             assert expected.body == new.body
             expected.receipt = new.receipt
 
+    def rejected(self, held: Message, *, was_done: bool) -> None:
+        if self._check(held, was_done=was_done):
+            self.messages[held.message_id].place = Place.REJECTED
+
     def repaired(self) -> None:
         for expected in self.messages.values():
-            if self.is_dying(expected):
+            if self.is_dying(expected) or expected.place is Place.REJECTED:
                 expected.place = Place.MOVED
 
     def purged(self, dropped: int) -> None:
-        left = [one for one in self.messages.values() if one.place in (Place.FREE, Place.HELD)]
+        is_left = (Place.FREE, Place.HELD, Place.REJECTED)
+        left = [one for one in self.messages.values() if one.place in is_left]
         assert len(left) == dropped
         for expected in left:
             expected.place = Place.DONE
@@ -133,7 +139,7 @@ class Reference:
         """(visible or dead, invisible, delayed), as `QueueStats` counts."""
         there = held = delayed = 0
         for one in self.messages.values():
-            if self._is_there(one):
+            if self._is_there(one) or one.place is Place.REJECTED:
                 there += 1
             elif one.place is Place.HELD:
                 held += 1

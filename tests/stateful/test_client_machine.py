@@ -83,7 +83,9 @@ class TwoClients(RuleBasedStateMachine):
         self._got: list[Message] = []
         self._lives = 0
 
-    @initialize(max_deliveries=st.sampled_from([None, 1, 2]), size=st.sampled_from([3, 40]))
+    @initialize(
+        max_deliveries=st.sampled_from([None, 1, 2]), size=st.sampled_from([3, 40, 100_000])
+    )
     def create(self, max_deliveries: int | None, size: int) -> None:
         for one in self._clients:
             one._store.clock = one._session.clock
@@ -149,6 +151,24 @@ class TwoClients(RuleBasedStateMachine):
             refused = error.refused
         for held in some:
             self._reference.given_back(held, was_done=held.receipt not in refused, delay_s=delay_s)
+
+    @precondition(lambda self: self._got and self._reference.max_deliveries is not None)
+    @rule(data=st.data(), who=st.integers(0, 1), is_alone=st.booleans())
+    def reject(self, data: st.DataObject, who: int, is_alone: bool) -> None:
+        """With a reason of their own, as long as it may be, or with the usual one."""
+        some = self._some(data)
+        self._bodies += 1
+        reason = str(self._bodies).ljust(200, "x") if is_alone else "rejected"
+        refused: tuple[str, ...] = ()
+        try:
+            self._doors[who].queue.reject(some, reason=reason)
+        except ReceiptExpired as error:
+            refused = error.refused
+        for held in some:
+            again = self._reference.messages[held.message_id].place is Place.REJECTED
+            if not again:
+                was_done = held.receipt not in refused and self._reference.holds(held)
+                self._reference.rejected(held, was_done=was_done)
 
     @precondition(lambda self: self._got)
     @rule(data=st.data(), who=st.integers(0, 1), has_body=st.booleans())
@@ -232,6 +252,7 @@ class TwoClients(RuleBasedStateMachine):
         self.repair(who)
         self._check_dead_letters()
         assert (0, 0, 0) == self._reference.numbers()
+        assert [] == self._clients[who].verify(self._name).findings
 
     @invariant()
     def it_counts_as_the_dict_does(self) -> None:

@@ -443,7 +443,7 @@ def _all(held: dict[UUID, Runs]) -> NDArray[np.int64]:
 
 TestOneRow = OneRow.TestCase
 TestOneRow.settings = settings(
-    max_examples=40,
+    max_examples=30,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
