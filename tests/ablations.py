@@ -451,7 +451,10 @@ ABLATIONS: Final = (
         path="cassieq_spark/model/ending.py",
         old="    if end is not None:\n        return Close(end=end)\n",
         new="",
-        tests=("tests/node/test_put.py::test_p13_a_put_never_creates_a_monoton_row",),
+        tests=(
+            "tests/node/test_put.py::test_p13_a_put_never_creates_a_monoton_row",
+            "tests/explicit/test_born_again_worlds.py::test_no_interleaving_breaks_an_invariant",
+        ),
     ),
     Ablation(
         mark="P13",
@@ -1642,13 +1645,19 @@ ABLATIONS: Final = (
         rule="The end of the data is read after the monoton row: whoever removes the row has noted it before.",
         path="cassieq_spark/queue/life.py",
         old=(
-            "        # Before the pointers: where it is gone, they say how far the data goes.\n"
             "        monoton = store.monotons.find(lane)\n"
+            "        ids_end = None\n"
+            "        if monoton is not None:\n"
+            "            ids_end = BucketNo(max(0, -(-monoton.value.next_id // bucket_size)))\n"
+            "        match next_step(ids_end, store.pointers.read(lane), at_most=WINDOW):\n"
         ),
         new=(
             "        pointers = store.pointers.read(lane)\n"
             "        monoton = store.monotons.find(lane)\n"
-            "        store.pointers.read = lambda _: pointers\n"
+            "        ids_end = None\n"
+            "        if monoton is not None:\n"
+            "            ids_end = BucketNo(max(0, -(-monoton.value.next_id // bucket_size)))\n"
+            "        match next_step(ids_end, pointers, at_most=WINDOW):\n"
         ),
         tests=(
             "tests/node/test_born_again.py::test_t15_two_that_delete_at_once_leave_nothing_between_them",
