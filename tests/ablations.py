@@ -649,7 +649,9 @@ ABLATIONS: Final = (
         path="cassieq_spark/store/tables/hints.py",
         old="            if took_us <= LATE_AFTER_US:\n",
         new="            if True:\n",
-        tests=("tests/node/test_time.py::test_t7_a_change_that_took_minutes_is_hinted_again",),
+        tests=(
+            "tests/node/test_time.py::test_t7_a_hint_whose_write_took_minutes_is_written_again",
+        ),
     ),
     Ablation(
         mark="T13",

@@ -10,7 +10,6 @@ import pytest
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CasAmbiguous, UsageError
 from cassieq_spark.model.ids import LaneId
-from cassieq_spark.store import statements
 from cassieq_spark.store.cas import (
     TAGGED_CLIENTS,
     Applied,
@@ -81,7 +80,7 @@ def test_a_cas_on_a_row_that_others_changed_is_refused_and_shows_it(row: Row) ->
 @pytest.mark.invariant("I5")
 def test_p3_a_row_that_is_born_again_is_not_the_one_a_stale_cas_read(door: Door, row: Row) -> None:
     """Its counter begins at 1 again, as in its first life; its writer does not."""
-    door.session.run_once(statements.DELETE_MONOTON, (row.lane,))
+    door.store.monotons.delete(row.lane, row.born)
     again = door.store.monotons.insert(row.lane, Monoton(next_id=0, reserved_us=1))
     assert isinstance(again, Applied)
     assert row.born.version.row_version == again.now.version.row_version
