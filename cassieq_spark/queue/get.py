@@ -64,7 +64,7 @@ class Getter:
             CasAmbiguous: A lease may exist; it runs out by itself.
             StoreTimeout, StoreUnavailable: What was claimed is given back, or runs out. Also if
                 leases ran out while their bodies were read, again and again [T17].
-            DataLoss, RowCorrupt: See `_read_apart`.
+            DataLoss, RowCorrupt: Nothing of what was claimed can be read; see `_read_apart`.
         """
         reader = self._take(lane, wanted)
         try:
@@ -149,43 +149,53 @@ def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
 
 
 def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
-    """Bodies of what is leased. If the store does not answer, it is given back uncounted."""
+    """Bodies of what is leased, of all buckets together where all can be read."""
     try:
-        return list(read_messages(lane, [(one.planned, one.lease.until_us) for one in claimed]))
+        with lane.store.session.within(each_s=gather.PATIENT_GRACE_S):
+            return list(read_messages(lane, [(one.planned, one.lease.until_us) for one in claimed]))
     except CassieqError as error:
         held = [one for one in claimed if _is_held(lane, one)]
         if len(held) < len(claimed) and isinstance(error, DataLoss | RowCorrupt):
             # This process slept: meanwhile others had it, acked it, and repair dropped it.
             return _read(lane, held)
-        if isinstance(error, DataLoss | RowCorrupt):
-            return _read_apart(lane, claimed, error)
-        gather.give_back(lane, claimed)
-        event(_logger, "get_given_back", queue=lane.queue, leases=len(claimed))
-        raise
+        return _read_apart(lane, claimed, error)
 
 
 def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list[Message]:
-    """What can be read, where something is not as it was stored.
+    """What can be read, where a bucket does not answer, or something is not as it was stored (I10).
 
-    The rest stays leased until its time is over, and uses up a delivery: given back at once, it
-    would be in every next get, and no get would ever end well (I10) [T21].
+    What was not answered for is given back uncounted, as nobody has seen it [T22]. What is not as
+    it was stored stays leased until its time is over, and uses up a delivery: given back at once,
+    it would be in every next get, and no get would ever end well [T21].
 
     Raises:
-        DataLoss, RowCorrupt: Nothing of it can be read. The next get goes on with other messages.
+        CassieqError: Nothing of it can be read. The next get goes on with other messages.
     """
+    found: list[list[Message] | CassieqError] = [error]
+    if len(claimed) > 1:
+        with lane.store.session.within(each_s=gather.PATIENT_GRACE_S):
+            found = lane.store.session.each(
+                lambda one: list(read_messages(lane, [(one.planned, one.lease.until_us)])), claimed
+            )
     messages: list[Message] = []
-    for one in claimed:
-        try:
-            messages += read_messages(lane, [(one.planned, one.lease.until_us)])
-        except (DataLoss, RowCorrupt) as failure:
+    unanswered: list[Claimed] = []
+    for one, read in zip(claimed, found, strict=True):
+        if isinstance(read, DataLoss | RowCorrupt):
             event(
                 _logger,
                 "messages_unreadable",
                 queue=lane.queue,
                 bucket=one.bucket,
                 messages=one.lease.runs.count,
-                error=str(failure),
+                error=str(read),
             )
+        elif isinstance(read, CassieqError):
+            unanswered.append(one)
+        else:
+            messages += read
+    if unanswered:
+        gather.give_back(lane, unanswered)
+        event(_logger, "get_given_back", queue=lane.queue, leases=len(unanswered))
     if not messages:
         raise error
     return messages
