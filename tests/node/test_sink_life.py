@@ -24,6 +24,7 @@ from cassieq_spark.repair.transactions import LONGEST_PATIENCE_S, REST_S
 from cassieq_spark.store.cas import Applied, Refused
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import Fault
+from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.repair.report import QueueRepair
     from cassieq_spark.store.cas import Stored
+    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
 
 FIVE = [b"%d" % number for number in range(5)]
@@ -38,6 +40,12 @@ A_DAY_S = 86_400.0
 TWO_DAYS_S = 2 * A_DAY_S
 SOON_S = 30.0
 """Ends a test that hangs; none expects it."""
+
+
+@pytest.fixture(scope="module")
+def keyspace(cassandra: EmbeddedCassandra) -> str:
+    """Passes over all queues, days later: not over those of all other tests."""
+    return own_keyspace(cassandra, "cassieq_sink_life")
 
 
 def died(open_door: OpenDoor, movers: int, **settings: float) -> tuple[list[Door], Door]:
