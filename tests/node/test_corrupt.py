@@ -12,12 +12,14 @@ from cassieq_spark.model.sink_txn import TaskResult
 from cassieq_spark.queue import transaction
 from cassieq_spark.repair import verify
 from cassieq_spark.testing.faults import Fault
+from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from cassieq_spark.store.statements import Statement
+    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
 
 
@@ -53,6 +55,12 @@ class Spoiler:
         """What is left would be a problem of every later repair of all queues."""
         for door, bucket, _ in self._put_back:
             self.restore(door, bucket)
+
+
+@pytest.fixture(scope="module")
+def keyspace(cassandra: EmbeddedCassandra) -> str:
+    """What cannot be read here is named wherever all queues of a keyspace are looked at."""
+    return own_keyspace(cassandra, "cassieq_corrupt")
 
 
 @pytest.fixture
