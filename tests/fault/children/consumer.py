@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,8 @@ def main(
         acked, released: The shares of what it gets; the rest it leaves to run out.
         clock_ahead_s: So much is this process's wall clock wrong.
     """
+    # What it prints is its history: no warning may come between.
+    logging.getLogger().addHandler(logging.NullHandler())
     client = cassieq.connect(contact_points, keyspace=keyspace)
     session = client._session
     session.clock = ClusterClock(AheadClock(clock_ahead_s), session.node_clocks)
