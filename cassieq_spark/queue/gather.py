@@ -133,6 +133,8 @@ def have_any(lane: Lane, surveyor: Surveyor, buckets: list[BucketNo]) -> dict[Bu
             lane, lambda bucket: lane.store.messages.has_any(lane.lane_id, bucket), buckets
         )
     for bucket, error in failed.items():
+        if not isinstance(error, StoreError):
+            raise error
         surveyor.pass_over(bucket, error)
     return found
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cassieq_spark.errors import CassieqError, RowCorrupt
+from cassieq_spark.errors import CassieqError, RowCorrupt, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, Bucket, Status
 from cassieq_spark.model.ids import BucketNo, bucket_of
@@ -274,6 +274,8 @@ class Surveyor:
             changed = roll.settle_decided(self._lane, bulk, failed)
         rows.update(changed)
         for sink_id, error in failed.items():
+            if not isinstance(error, StoreError):
+                raise error  # a right that is missing, say: no later look is better off
             event(
                 _logger,
                 "settling_failed",
