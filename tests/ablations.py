@@ -408,8 +408,8 @@ ABLATIONS: Final = (
         mark="T21",
         rule="Stored messages that cannot be read stay leased: given back, they would be in every next get.",
         path="cassieq_spark/queue/get.py",
-        old="            return _read_apart(lane, claimed, error)\n",
-        new="            pass\n",
+        old="        if isinstance(read, DataLoss | RowCorrupt):\n",
+        new="        if False:\n",
         tests=(
             "tests/node/test_corrupt.py::test_t21_stored_messages_that_cannot_be_read_are_in_no_other_get",
         ),
