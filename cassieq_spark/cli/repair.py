@@ -109,3 +109,7 @@ def _show_queues(report: dict[str, Any]) -> None:
         console.print(table)
     for name in report["deletions_finished"]:
         say(f"deletion of {name} finished")
+    if count := report["sinks_swept"]:
+        say(f"transactions of deleted queues removed: {count}")
+    if count := report["swept_lanes"]:
+        say(f"deleted queues in which something had landed late, swept: {count}")

@@ -20,6 +20,9 @@ segment, and large ones overload it first [R15]."""
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 """The largest message body."""
 
+MAX_EXTRA_BYTES: Final = 1024 * 1024
+"""Of a message's tag and headers together, in UTF-8."""
+
 BUCKET_BYTES: Final = 32 * 1024**2
 """A bucket, which is one Cassandra partition, is closed early at this size [R15]."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
-from cassieq_spark.model.sizes import MAX_BODY_BYTES
+from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 from cassieq_spark.options import values
 from cassieq_spark.options.option import THIRTY_DAYS_S
 from cassieq_spark.options.values import NotAllowed
@@ -21,8 +21,6 @@ T = TypeVar("T")
 MOST_MESSAGES = 1_000_000
 """Of one call."""
 
-MOST_EXTRA_BYTES = 1024 * 1024
-"""Of tag and headers together."""
 
 _VISIBILITY = values.seconds(0.1, THIRTY_DAYS_S, from_text=False)
 _EXTENSION = values.seconds(0, THIRTY_DAYS_S, from_text=False)
@@ -161,9 +159,9 @@ def check_extras(tag_: str | None, headers_: dict[str, str]) -> None:
     size = len((tag_ or "").encode()) + sum(
         len(key.encode()) + len(value.encode()) for key, value in headers_.items()
     )
-    if size > MOST_EXTRA_BYTES:
+    if size > MAX_EXTRA_BYTES:
         raise OptionInvalid(
-            f"tag and headers have {size:,} bytes, allowed are {MOST_EXTRA_BYTES:,}. Put the rest "
+            f"tag and headers have {size:,} bytes, allowed are {MAX_EXTRA_BYTES:,}. Put the rest "
             "into the body"
         )
 

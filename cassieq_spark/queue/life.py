@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from cassieq_spark.entropy import new_uuid
@@ -28,6 +29,7 @@ from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.options import QueueSettings, queue_name
 from cassieq_spark.queue import roll, seal
+from cassieq_spark.queue.apart import apart, first_of
 from cassieq_spark.queue.lane import (
     MAX_LOST_RACES,
     Lane,
@@ -168,31 +170,29 @@ def purge(lane: Lane) -> int:
 
     Raises:
         RowCorrupt: Of a bucket that cannot be read; all others were purged.
+        StoreError: Of a bucket, or a sink, that does not answer; as well. Purge again for the rest.
     """
     dropped = 0
-    corrupt: list[BucketNo] = []
+    failed: dict[BucketNo, CassieqError] = {}
+    sinks_failed: dict[str, CassieqError] = {}
     for window in windows(live_buckets(lane), WINDOW):
-        rows = lane.store.buckets.read_many(lane.lane_id, window)
-        rows |= roll.settle_decided(
-            lane,
-            {
-                bucket: row
-                for bucket, row in rows.items()
-                if row is not None and row.value.status in (Status.WRITING, Status.PREPARED)
-            },
+        rows, unread = apart(
+            lane, lambda bucket: lane.store.buckets.read(lane.lane_id, bucket), window
         )
-        todo = [
-            (bucket, row)
+        undecided = {
+            bucket: row
             for bucket, row in rows.items()
-            if row is None or row.value.status not in FINISHED
-        ]
-        corrupt += [
-            bucket for bucket, row in todo if row is not None and row.value.status is Status.CORRUPT
-        ]
-        dropped += sum(lane.store.session.map(lambda one: _purge_bucket(lane, *one), todo))
+            if row is not None and row.value.status in (Status.WRITING, Status.PREPARED)
+        }
+        rows |= roll.settle_decided(lane, undecided, sinks_failed)
+        done, undone = apart(lane, partial(_purge_bucket, lane, rows), rows)
+        dropped += sum(done.values())
+        failed |= unread | undone
     event(_logger, "queue_purged", queue=lane.queue, messages=dropped)
-    for bucket in corrupt:
-        lane.store.buckets.read(lane.lane_id, bucket)  # which says why it could not be dropped
+    if failed:
+        raise first_of(failed)
+    if sinks_failed:
+        raise next(iter(sinks_failed.values()))
     return dropped
 
 
@@ -303,7 +303,10 @@ def _check_same(name: QueueName, asked: QueueSettings, there: QueueSettings) -> 
     )
 
 
-def _purge_bucket(lane: Lane, bucket: BucketNo, row: Stored[Bucket] | None) -> int:
+def _purge_bucket(lane: Lane, rows: dict[BucketNo, Stored[Bucket] | None], bucket: BucketNo) -> int:
+    row = rows[bucket]
+    if row is not None and row.value.status in FINISHED:
+        return 0
     dropped = 0
 
     def change(row: Bucket) -> Bucket | None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid, RowCorrupt
-from cassieq_spark.model.sizes import MAX_BODY_BYTES
+from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -233,7 +233,9 @@ def from_input(batch: pa.RecordBatch, *, position: int) -> pa.RecordBatch:
         else:
             columns[name] = column.cast(STORED_TYPES[name])
     _check_bodies(columns[BODY], position)
-    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    checked = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    _check_extras(checked, position)
+    return checked
 
 
 def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
@@ -242,18 +244,24 @@ def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
     Args:
         batch: As `from_input` gives it, or a slice of it.
     """
+    sizes = _extra_sizes(batch) + _lengths(batch.column(BODY))
+    if MESSAGE_ID in batch.schema.names:
+        column = batch.column(MESSAGE_ID)
+        sizes += column.type.byte_width * np.asarray(column.is_valid())
+    return sizes
+
+
+def _extra_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Bytes of each message's tag and headers."""
     sizes = np.zeros(batch.num_rows, dtype=np.int64)
-    for name in batch.schema.names:
-        column = batch.column(name)
-        if name in (BODY, TAG):
-            sizes += _lengths(column)
-        elif name == MESSAGE_ID:
-            sizes += column.type.byte_width * np.asarray(column.is_valid())
-        elif name == HEADERS:
-            # Of a slice, too, these are all keys and items, and the offsets are the slice's.
-            both = _lengths(column.keys) + _lengths(column.items)
-            before = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(both)])
-            sizes += np.diff(before[np.asarray(column.offsets)]) * np.asarray(column.is_valid())
+    if TAG in batch.schema.names:
+        sizes += _lengths(batch.column(TAG))
+    if HEADERS in batch.schema.names:
+        column = batch.column(HEADERS)
+        # Of a slice, too, these are all keys and items, and the offsets are the slice's.
+        both = _lengths(column.keys) + _lengths(column.items)
+        before = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(both)])
+        sizes += np.diff(before[np.asarray(column.offsets)]) * np.asarray(column.is_valid())
     return sizes
 
 
@@ -316,6 +324,16 @@ def _check_bodies(bodies: pa.Array, position: int) -> None:
                 f"row {position + row} of its input partition has a body of {longest} bytes, the "
                 f"limit is {MAX_BODY_BYTES}. Store it elsewhere and put a reference"
             )
+
+
+def _check_extras(batch: pa.RecordBatch, position: int) -> None:
+    sizes = _extra_sizes(batch)
+    if len(sizes) and sizes.max() > MAX_EXTRA_BYTES:
+        row = int(np.argmax(sizes))
+        raise BodyInvalid(
+            f"row {position + row} of its input partition has a tag and headers of {sizes[row]} "
+            f"bytes, the limit is {MAX_EXTRA_BYTES}. Put the rest into the body"
+        )
 
 
 def _delays(column: pa.Array, position: int) -> pa.Array:

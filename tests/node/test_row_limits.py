@@ -150,10 +150,12 @@ def test_t11_sixteen_thousand_single_gets_in_flight_hide_nothing_of_the_rest(
 
 
 def test_t11_a_get_looks_for_other_buckets_beside_a_crowded_one(open_door: OpenDoor) -> None:
-    """Each CAS on a row with 2,048 leases writes all of them."""
+    """Each CAS on a row with 2,048 leases writes all. The first window ends before the other."""
     door = open_door(bucket_size=5_000)
     _fill(door, 5_000)
     _lease_one_by_one(door, CROWDED_LEASES)
+    for _ in range(8):
+        seal.close(door.lane, door.put(b"later", delay_s=3_600))
     other = door.put(b"in another bucket")
     seal.close(door.lane, other)
 

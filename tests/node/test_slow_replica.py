@@ -439,6 +439,15 @@ def test_t5_stats_read_all_they_can_and_name_the_bucket_that_is_away(door: Door)
         door.queue.stats()
 
 
+def test_t5_a_purge_drops_all_it_can_reach_and_names_the_bucket_that_is_away(door: Door) -> None:
+    fill(door)
+    door.faults.unreachable(0)
+    with pytest.raises(StoreError, match="bucket 0 of"):
+        door.queue.purge()
+    door.faults.reachable()
+    assert sorted(b"%d" % number for number in range(10)) == sorted(door.drain())
+
+
 # --- the drifts ---------------------------------------------------------------------------------
 
 

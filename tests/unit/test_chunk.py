@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid, RowCorrupt
-from cassieq_spark.model.sizes import MAX_BODY_BYTES
+from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 from cassieq_spark.store import chunk
 
 IDS = [UUID(int=5), None, UUID("0189abcd-ef01-7234-8567-89abcdef0123")]
@@ -126,6 +126,19 @@ def test_a_wrong_column_is_refused_by_name(columns: dict[str, Any], says: str) -
     [
         ({"body": pa.array([b"", None])}, "row 11 .* null body"),
         ({"body": pa.array([b"", b"x" * (MAX_BODY_BYTES + 1)])}, "row 11 .* bytes"),
+        (
+            {"body": pa.array([b""] * 2), "tag": pa.array(["a", "é" * (MAX_EXTRA_BYTES // 2 + 1)])},
+            "row 11 .* tag and headers of 1048578 bytes",
+        ),
+        (
+            {
+                "body": pa.array([b""] * 2),
+                "headers": pa.array(
+                    [None, {"key": "v" * MAX_EXTRA_BYTES}], pa.map_(pa.string(), pa.string())
+                ),
+            },
+            "row 11 .* tag and headers of 1048579 bytes",
+        ),
         ({"body": pa.array([b""] * 2), "delay": pa.array([0.0, -1.0])}, "row 11 .* delay of -1"),
         ({"body": pa.array([b""] * 2), "delay": pa.array([0, float("nan")])}, "row 11 .* nan"),
         ({"body": pa.array([b""] * 2), "delay": pa.array([0, 1e9])}, "row 11 .* .30 days."),

@@ -213,6 +213,11 @@ def test_a_person_sees_what_a_repair_did_as_a_table_and_a_program_every_column(
     done = [QueueRepair(queue="orders", dropped=12), QueueRepair(queue="mail", sinks_ended=1)]
     report = RepairReport(queues=done)
 
+    assert not show(RepairReport(sinks_swept=2, swept_lanes=3), as_json=False)
+    assert ["2", "3"] == [
+        line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines()[1:]
+    ]
+
     assert not show(report, as_json=False)
     titles, *rows = capsys.readouterr().out.splitlines()
     assert {"queue", "moved_dead", "dropped"} <= set(titles.split())
