@@ -78,6 +78,40 @@ def test_p4_a_seal_that_finds_a_message_on_one_replica_leaves_it_whole_on_two(
         assert Status.DRAINED is door.value(bucket).status
 
 
+@pytest.mark.invariant("I5")
+def test_t10_a_full_pass_that_lists_all_partitions_tears_no_message(
+    ring: EmbeddedCassandra, queue_name: str
+) -> None:
+    """A put that died half-way again; before its seal, `repair --full` asks which buckets hold any.
+
+    That list selects keys alone; the read repair of a ``SELECT DISTINCT`` writes the whole row.
+    """
+    first, second, third = ring.nodes
+    with door_on(ring, queue_name) as door:
+        bucket = door.reserve()
+        second.kill()
+        third.kill()
+        _write_at_one(door, bucket)
+        ring.start()
+        take_down(third, ring)
+    with door_on(ring, queue_name, nodes=(first, second)) as door:
+        for _ in range(10):  # whichever of them coordinates
+            list(door.store.messages.every())
+            list(door.store.buckets.every())
+            list(door.store.monotons.every())
+    third.start()
+    take_down(first, ring)
+    with door_on(ring, queue_name, nodes=(second, third)) as door:
+        whole = door.store.messages.scan(door.lane.lane_id, bucket)
+        assert all(payload(BODY) == chunk.payload for chunk in whole)
+        (stored,) = door.session._session.execute(
+            f"SELECT count(*) FROM {KEYSPACE}.message WHERE lane = %s AND bucket = %s",  # noqa: S608
+            (door.lane.lane_id, bucket),
+        ).one()
+        assert len(whole) == stored
+    first.start()
+
+
 @pytest.mark.invariant("I1")
 def test_a_node_may_go_and_come_back_between_any_two_steps(
     ring: EmbeddedCassandra, queue_name: str

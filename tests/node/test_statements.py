@@ -94,7 +94,10 @@ def test_p4_the_seals_scan_selects_every_column_of_a_message(client: cassieq.Cli
 def test_t10_a_quorum_read_of_a_row_that_decides_selects_all_of_it(
     client: cassieq.Client, statement: Statement
 ) -> None:
-    """What its read repair writes back is of one version, whichever replica has missed one."""
+    """What its read repair writes back is of one version, whichever replica has missed one.
+
+    That of a ``SELECT DISTINCT`` does so whatever it selects: see tests/fault/test_replicas.py.
+    """
     name = table_of(statement)
     table = client._session._cluster.metadata.keyspaces[client._session.keyspace].tables[name]
     keys = {column.name for column in table.primary_key}
