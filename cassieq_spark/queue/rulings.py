@@ -112,7 +112,8 @@ def reject(lane: Lane, receipts: Iterable[Receipt], *, reason: str) -> list[Rece
     """Bury messages, whatever deliveries they had left.
 
     Returns:
-        Those refused: their delivery has ended.
+        Those refused: their delivery has ended, or the message was acked. To say it again of those
+        that wait for repair is no error.
 
     Raises:
         UsageError: There is no dead-letter queue; nothing was changed.
@@ -136,7 +137,7 @@ def reject(lane: Lane, receipts: Iterable[Receipt], *, reason: str) -> list[Rece
         for bucket, some in by_bucket.items()
         for receipt in some
         if Runs.span(receipt.first, receipt.last)
-        & judged[bucket].stale.get(receipt.lease_id, EMPTY)
+        & (judged[bucket].stale.get(receipt.lease_id, EMPTY) | judged[bucket].acked)
     ]
 
 

@@ -201,6 +201,26 @@ def test_a_rejection_that_comes_too_late_is_refused_and_named(open_door: OpenDoo
     assert [2] == [part.runs.count for part in door.value(0).dead]
 
 
+def test_a_rejection_of_what_was_acked_is_refused_and_named(open_door: OpenDoor) -> None:
+    """Also when the bucket was dropped since."""
+    door, _ = with_dead_letters(open_door)
+    messages = held(door, 3)
+    door.queue.ack(messages[b"0"])
+
+    with pytest.raises(cassieq.ReceiptExpired) as refused:
+        door.queue.reject([messages[b"0"], messages[b"1"]])
+
+    assert (messages[b"0"].receipt,) == refused.value.refused
+    assert 1 == door.queue.stats().dead
+    door.queue.ack(messages[b"2"])
+    for _ in range(2):  # the second drops what the first has moved out of
+        door.clock.advance(3_600)
+        door.client.repair(door.queue.name)
+    assert door.lane.is_dropped(BucketNo(0))
+    with pytest.raises(cassieq.ReceiptExpired):
+        door.queue.reject(messages[b"2"])
+
+
 def test_r22_nothing_is_rejected_where_it_could_not_go(door: Door) -> None:
     messages = held(door, 1)
     row = door.value(0)
