@@ -354,7 +354,7 @@ def _by_bucket(messages: Iterable[Message | int], lane: Lane) -> dict[BucketNo, 
     """Offsets of messages, or of ids."""
     offsets: dict[BucketNo, list[int]] = {}
     for one in messages:
-        if isinstance(one, Message) and one.proof is not None and one.proof.lane != lane.lane_id:
+        if isinstance(one, Message) and one.lane != lane.lane_id:
             raise OptionInvalid(
                 f"message {one.message_id} is not of queue {lane.queue!r}: its id {one.id} is that "
                 "of another message there. Pass what that queue's get or peek returned"

@@ -15,6 +15,7 @@ from cassieq_spark.store import chunk as chunks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,6 +34,7 @@ class Message:
         delivery_count: 1 at the first delivery.
         enqueued_at: UTC, by the cluster's clock.
         visible_until: When the lease runs out, UTC; None for a look.
+        lane: The queue that it is in: a queue that has its name later is another one.
     """
 
     message_id: str
@@ -44,6 +46,7 @@ class Message:
     delivery_count: int
     enqueued_at: datetime
     visible_until: datetime | None
+    lane: LaneId
 
     @property
     def receipt(self) -> str | None:
@@ -129,4 +132,5 @@ def _messages(lane: Lane, found: Found, until_us: int | None) -> Iterator[Messag
             delivery_count=planned.delivery_count,
             enqueued_at=enqueued_at,
             visible_until=visible_until,
+            lane=lane.lane_id,
         )
