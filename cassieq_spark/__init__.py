@@ -51,18 +51,18 @@ from cassieq_spark.errors import (
 from cassieq_spark.options import QueueSettings
 from cassieq_spark.queue.consumer import Consumer
 from cassieq_spark.queue.handle import Queue
-from cassieq_spark.queue.look import QueueStats
+from cassieq_spark.queue.inspect.stats import QueueStats
 from cassieq_spark.queue.message import Message
-from cassieq_spark.queue.rulings import Settled
-from cassieq_spark.queue.verdict import Verdict
+from cassieq_spark.queue.settle.ack_group import Verdict
+from cassieq_spark.queue.settle.rulings import Settled
 from cassieq_spark.repair.redrive import Redriven
 
 if TYPE_CHECKING:
-    from cassieq_spark.spark.config import spark_config
-    from cassieq_spark.spark.connector import foreach_batch
+    from cassieq_spark.spark.connector.config import spark_config
+    from cassieq_spark.spark.connector.writer import foreach_batch
     from cassieq_spark.spark.data_source import register
+    from cassieq_spark.spark.jobs.settle import settle
     from cassieq_spark.spark.listener import CassieqListener
-    from cassieq_spark.spark.settle import settle
 
 __version__ = "0.1.0"
 
@@ -128,10 +128,10 @@ __all__ = [
 
 _OF_SPARK = {
     "CassieqListener": "cassieq_spark.spark.listener",
-    "foreach_batch": "cassieq_spark.spark.connector",
+    "foreach_batch": "cassieq_spark.spark.connector.writer",
     "register": "cassieq_spark.spark.data_source",
-    "settle": "cassieq_spark.spark.settle",
-    "spark_config": "cassieq_spark.spark.config",
+    "settle": "cassieq_spark.spark.jobs.settle",
+    "spark_config": "cassieq_spark.spark.connector.config",
 }
 
 

@@ -16,10 +16,12 @@ from cassieq_spark.options import (
     parse_connection,
     queue_name,
 )
-from cassieq_spark.queue import life, look, transaction
+from cassieq_spark.queue import admin
 from cassieq_spark.queue.handle import Queue, Work
+from cassieq_spark.queue.inspect import stats
 from cassieq_spark.queue.lane import every_row, lane_of, lanes_of, open_lane
 from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.sink import transaction
 from cassieq_spark.repair.dry_run import foresee
 from cassieq_spark.repair.heal import heal
 from cassieq_spark.repair.redrive import Redriven, Wanted, redrive
@@ -151,7 +153,7 @@ class Client:
         checked = queue_name(name)
         wanted = QueueSettings.parse(**settings)
         schema.check(self._session)
-        return self._open(lane_of(self._store, life.create(self._store, checked, wanted)))
+        return self._open(lane_of(self._store, admin.create(self._store, checked, wanted)))
 
     def alter_queue(self, name: str, **settings: Any) -> Queue:
         """Change settings of a queue; who has it open sees them within ten seconds.
@@ -167,7 +169,7 @@ class Client:
         """
         checked = queue_name(name)
         schema.check(self._session)
-        return self._open(lane_of(self._store, life.alter(self._store, checked, settings)))
+        return self._open(lane_of(self._store, admin.alter(self._store, checked, settings)))
 
     def queue(self, name: str) -> Queue:
         """Open a queue.
@@ -187,7 +189,7 @@ class Client:
             UsageError: It lives in another data centre.
         """
         schema.check(self._session)
-        life.delete(self._store, queue_name(name))
+        admin.delete(self._store, queue_name(name))
 
     def queues(self) -> list[QueueInfo]:
         """Every queue of the keyspace that this data centre knows, by name.
@@ -306,7 +308,7 @@ class Client:
             QueueNotFound: There is no such queue.
         """
         schema.check(self._session)
-        return look.browse(open_lane(self._store, queue_name(queue)))
+        return stats.browse(open_lane(self._store, queue_name(queue)))
 
     def forget_sink(self, queue: str, sink_id: str) -> None:
         """Let a new checkpoint write under a sink id that an old one has used.

@@ -22,7 +22,7 @@ from cassieq_spark.cli.repair import is_for_a_program
 from cassieq_spark.cli.report_file import check_report_file, write_report
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.options import parse_connection, queue_name
-from cassieq_spark.spark.redrive_job import redrive_where
+from cassieq_spark.spark.jobs.redrive import redrive_where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,7 +25,7 @@ from cassieq_spark.queue.lane import lanes_of
 from cassieq_spark.repair.dry_run import foresee
 from cassieq_spark.repair.lead import leading
 from cassieq_spark.repair.verify import verify
-from cassieq_spark.spark.repair_job import heal
+from cassieq_spark.spark.jobs.repair import heal
 from cassieq_spark.store.store import opened
 
 if TYPE_CHECKING:

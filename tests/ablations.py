@@ -97,7 +97,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P2",
         rule="All rows of a look are read first, and the repair pointer after them.",
-        path="cassieq_spark/queue/survey.py",
+        path="cassieq_spark/queue/get/scan.py",
         old="        low = self._lane.pointers().repair\n",
         new="        low = survey.pointers.repair\n",
         tests=(
@@ -107,7 +107,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P2",
         rule="What is claimed from a row below the repair pointer is handed to nobody: it is a ghost (ADR 11).",
-        path="cassieq_spark/queue/claim.py",
+        path="cassieq_spark/queue/get/claim.py",
         old="        claimed = [one for one in claimed if one.bucket >= pointers.repair]\n",
         new="",
         tests=("tests/node/test_ghosts.py::test_p2_nothing_is_delivered_from_a_ghost",),
@@ -115,7 +115,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P2",
         rule="A put reads the repair pointer after a sealed row, too, before it believes the manifest (ADR 11).",
-        path="cassieq_spark/queue/put.py",
+        path="cassieq_spark/queue/put/producer.py",
         old="            is_gone = closed is None or lane.is_dropped(bucket)\n",
         new="            is_gone = closed is None\n",
         tests=(
@@ -125,7 +125,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P2",
         rule="An ack is called stale only of a bucket that was not dropped (ADR 11).",
-        path="cassieq_spark/queue/verdict.py",
+        path="cassieq_spark/queue/settle/ack_group.py",
         old="    if not in_doubt.isdisjoint(verdicts) and lane.is_dropped(bucket):\n",
         new="    if row is None and lane.is_dropped(bucket):\n",
         tests=(
@@ -169,7 +169,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P5",
         rule="A bulk writer reads the repair pointer after its `writing` row, and below it takes another bucket.",
-        path="cassieq_spark/queue/bulk.py",
+        path="cassieq_spark/queue/sink/writer.py",
         old=" and not lane.is_dropped(bucket)",
         new="",
         tests=(
@@ -179,7 +179,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P5",
         rule="A driver that opens a block of buckets reads the repair pointer after the last of their rows.",
-        path="cassieq_spark/queue/bulk_buckets.py",
+        path="cassieq_spark/queue/sink/buckets.py",
         old=" or bucket < dropped_below",
         new="",
         tests=(
@@ -189,7 +189,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P5",
         rule="A bucket that is reserved and stays without a row is closed after the gap timeout.",
-        path="cassieq_spark/queue/reader.py",
+        path="cassieq_spark/queue/get/reader.py",
         old=("            elif is_old[bucket]:\n                ripe.append(bucket)\n"),
         new="",
         tests=(
@@ -199,7 +199,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P5",
         rule="A put whose write was not answered seals its bucket, to know its outcome.",
-        path="cassieq_spark/queue/put.py",
+        path="cassieq_spark/queue/put/producer.py",
         old="                closed = seal.close(lane, bucket)\n",
         new="                return None\n",
         tests=(
@@ -224,7 +224,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P6",
         rule="What is gone is never put again: it may have been delivered.",
-        path="cassieq_spark/queue/put.py",
+        path="cassieq_spark/queue/put/producer.py",
         old="            if is_gone:\n                self._leave(bucket)\n                return None\n",
         new="            if is_gone:\n                self._leave(bucket)\n                return Runs()\n",
         tests=(
@@ -265,7 +265,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T1",
         rule="A bulk writer takes no chunk for which its bucket has no ids left.",
-        path="cassieq_spark/queue/bulk.py",
+        path="cassieq_spark/queue/sink/writer.py",
         old="        if not 1 <= count <= self.room():\n",
         new="        if False:\n",
         tests=(
@@ -276,8 +276,8 @@ ABLATIONS: Final = (
         mark="T1",
         rule="A mover cuts its chunks by the room that is left in the bucket.",
         path="cassieq_spark/repair/dead.py",
-        old="outgoing.pack_into(rows, room=writer.room)",
-        new="outgoing.pack(rows, delay_us=0, bucket_size=target.bucket_size)",
+        old="encode.pack_into(rows, room=writer.room)",
+        new="encode.pack(rows, delay_us=0, bucket_size=target.bucket_size)",
         tests=(
             "tests/node/test_bulk.py::test_t1_whatever_the_bucket_size_each_moved_message_has_an_id_of_its_own_and_can_be_acked",
         ),
@@ -285,7 +285,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T1",
         rule="No bucket is prepared with more messages than it has ids.",
-        path="cassieq_spark/queue/bulk_buckets.py",
+        path="cassieq_spark/queue/sink/buckets.py",
         old="    if filled.count > lane.bucket_size:\n",
         new="    if False:\n",
         tests=("tests/node/test_bulk.py::test_t1_no_bucket_is_prepared_with_more_than_its_ids",),
@@ -323,7 +323,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P10",
         rule="A commit rolls forward the list that it overwrites, before it.",
-        path="cassieq_spark/queue/transaction.py",
+        path="cassieq_spark/queue/sink/transaction.py",
         old="                roll_forward(lane, who.sink_id, earlier)\n",
         new="",
         tests=(
@@ -333,7 +333,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P10",
         rule="A reader rolls a decided transaction forward, if its driver died before.",
-        path="cassieq_spark/queue/roll.py",
+        path="cassieq_spark/queue/roll_forward.py",
         old="                listed += [(sink_id, *entry) for entry in sink.listed]\n",
         new="                pass\n",
         tests=("tests/node/test_transaction.py::test_p10_a_reader_rolls_forward_what_is_decided",),
@@ -341,7 +341,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P11",
         rule="What a batch holds is decided once per run and batch.",
-        path="cassieq_spark/spark/planner.py",
+        path="cassieq_spark/spark/source/planner.py",
         old="        if key not in self._plans:\n",
         new="        if True:\n",
         tests=("tests/spark/test_planner.py::test_a_plan_is_made_once_per_run_and_batch",),
@@ -349,7 +349,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P11",
         rule="What another consumer holds by now is left out of a replay.",
-        path="cassieq_spark/spark/planner.py",
+        path="cassieq_spark/spark/source/planner.py",
         old=(
             "                # Else what is missing was settled, before a crash kept Spark from committing.\n"
             "                continue\n"
@@ -376,7 +376,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T21",
         rule="One sink, or bucket, that cannot be read or changed stops no other from being settled.",
-        path="cassieq_spark/queue/roll.py",
+        path="cassieq_spark/queue/roll_forward.py",
         old="    ended = zip(todo, lane.store.session.each(work, todo), strict=True)\n",
         new="    ended = zip(todo, lane.store.session.map(work, todo), strict=True)\n",
         tests=(
@@ -387,7 +387,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T21",
         rule="A get that found nothing, and was not answered about something, does not say that there is nothing.",
-        path="cassieq_spark/queue/survey.py",
+        path="cassieq_spark/queue/get/scan.py",
         old='                    self.pass_over(bucket, why)  # decided or not: "none" would be a guess [T21]\n',
         new="                    pass\n",
         tests=(
@@ -407,7 +407,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T21",
         rule="Stored messages that cannot be read stay leased: given back, they would be in every next get.",
-        path="cassieq_spark/queue/get.py",
+        path="cassieq_spark/queue/get/poll.py",
         old="        if isinstance(read, DataLoss | RowCorrupt):\n",
         new="        if False:\n",
         tests=(
@@ -417,7 +417,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P12",
         rule="A bucket that was dropped counts as acked on a replay.",
-        path="cassieq_spark/spark/planner.py",
+        path="cassieq_spark/spark/source/planner.py",
         old=' == "fail" and not is_gone:',
         new=' == "fail":',
         tests=(
@@ -511,7 +511,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P17",
         rule="A claim's hint is written before its CAS.",
-        path="cassieq_spark/queue/reader.py",
+        path="cassieq_spark/queue/get/reader.py",
         old="        self._claimer.hint((bucket for bucket, _ in shares), terms.until_us)\n",
         new="",
         tests=("tests/node/test_claims.py::test_p17_the_hint_is_written_before_the_claim",),
@@ -519,7 +519,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P17",
         rule="A hint whose minute the time pointer has passed meanwhile is written again.",
-        path="cassieq_spark/queue/claim.py",
+        path="cassieq_spark/queue/get/claim.py",
         old=" if minute_of(one.lease.until_us) < passed]",
         new=" if False]",
         tests=(
@@ -539,7 +539,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P17",
         rule="The time pointer stays at a minute in which something comes back.",
-        path="cassieq_spark/queue/survey.py",
+        path="cassieq_spark/queue/get/scan.py",
         old="            return bucket in away or still_due(rows.get(bucket), minute)\n",
         new="            return False\n",
         tests=(
@@ -636,7 +636,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T7",
         rule="A reader carries what is hinted below a pointer that is ahead over to it.",
-        path="cassieq_spark/queue/survey.py",
+        path="cassieq_spark/queue/get/scan.py",
         old="        self._time.carry_over(survey.pointers, hints, self._finished, now_us=now_us)\n",
         new="",
         tests=(
@@ -676,7 +676,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P18",
         rule="A claim that is answered after its own end is not handed out.",
-        path="cassieq_spark/queue/claim.py",
+        path="cassieq_spark/queue/get/claim.py",
         old="[one for one in claimed if one.lease.until_us > now_us]",
         new="list(claimed)",
         tests=(
@@ -704,7 +704,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T17",
         rule="A get hands out nothing that ran out while bodies were read.",
-        path="cassieq_spark/queue/get.py",
+        path="cassieq_spark/queue/get/poll.py",
         old=(
             "    ended = [one for one in claimed if one.lease.until_us <= now_us]\n"
             "    if not ended:\n"
@@ -720,7 +720,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T17",
         rule="A get that read too slowly claims for longer than a read takes.",
-        path="cassieq_spark/queue/get.py",
+        path="cassieq_spark/queue/get/poll.py",
         old="max(wanted.visibility_us, 2 * took_us)",
         new="wanted.visibility_us",
         tests=(
@@ -778,7 +778,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P21",
         rule="A queue is ended in its home only: elsewhere the repair pointer is raised for another quorum (ADR 17).",
-        path="cassieq_spark/queue/life.py",
+        path="cassieq_spark/queue/admin.py",
         old=("        check_home(store, found.value)\n        lane = found.value.lanes[0]\n"),
         new="        lane = found.value.lanes[0]\n",
         tests=(
@@ -807,7 +807,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P22",
         rule="A `writing` row says where its block ends: the rest of it is no gap.",
-        path="cassieq_spark/queue/survey.py",
+        path="cassieq_spark/queue/get/scan.py",
         old="self._jumps[bucket] = (sink.block_end, until)",
         new="self._jumps[bucket] = (BucketNo(bucket + 1), until)",
         tests=(
@@ -817,7 +817,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P23",
         rule="The same start offset gets the same answer, and claims nothing.",
-        path="cassieq_spark/spark/planner.py",
+        path="cassieq_spark/spark/source/planner.py",
         old="        if self._pending is not None and self._pending[0] == key:\n",
         new="        if False:\n",
         tests=(
@@ -837,7 +837,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P23",
         rule="Leases that nobody asks for any more are renewed no longer.",
-        path="cassieq_spark/spark/renewal.py",
+        path="cassieq_spark/spark/source/renewal.py",
         old="        if now - self._called > self._give_up_after_s:\n",
         new="        if False:\n",
         tests=(
@@ -847,7 +847,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P25",
         rule="A restart takes over the leases that its offset names, whoever's run they carry.",
-        path="cassieq_spark/queue/settle.py",
+        path="cassieq_spark/queue/settle/settle.py",
         old="return rules.take_over(row, wanted, run=run, until_us=until_us, now_us=lane.clock.now_us())",
         new="return rules.extend(row, wanted, until_us=until_us, now_us=lane.clock.now_us())",
         tests=("tests/spark/test_planner.py::test_a_second_run_takes_the_leases_over_at_once",),
@@ -866,7 +866,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P28",
         rule="Who lost a race goes to another bucket.",
-        path="cassieq_spark/queue/reader.py",
+        path="cassieq_spark/queue/get/reader.py",
         old="ROUNDS = 4\n",
         new="ROUNDS = 1\n",
         tests=(
@@ -887,7 +887,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R2",
         rule="A producer that slept looks at its bucket before it writes into it.",
-        path="cassieq_spark/queue/put.py",
+        path="cassieq_spark/queue/put/producer.py",
         old="        if began - block.proven_at <= min(",
         new="        if True or began <= min(",
         tests=("tests/node/test_put.py::test_r2_a_producer_that_slept_looks_before_it_writes",),
@@ -895,7 +895,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T12",
         rule="A producer looks before repair may have dropped its bucket, however long linger is.",
-        path="cassieq_spark/queue/put.py",
+        path="cassieq_spark/queue/put/producer.py",
         old="min(lane.settings.linger_s, lane.rest_s / 2)",
         new="lane.settings.linger_s",
         tests=(
@@ -905,7 +905,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R3",
         rule="A writer says that it is at work before its first row.",
-        path="cassieq_spark/queue/heartbeat.py",
+        path="cassieq_spark/queue/sink/heartbeat.py",
         old="        if not self._is_row_fresh:\n            self._beat()\n",
         new="",
         tests=(
@@ -957,7 +957,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R6",
         rule="A look for messages goes on behind a bucket with 2,048 live leases.",
-        path="cassieq_spark/queue/survey.py",
+        path="cassieq_spark/queue/get/scan.py",
         old="            if is_crowded(row.value, now_us=now_us):\n",
         new="            if available < 0:\n",
         tests=(
@@ -1003,7 +1003,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R10",
         rule="One call seals at most eight young buckets.",
-        path="cassieq_spark/queue/reader.py",
+        path="cassieq_spark/queue/get/reader.py",
         old="[*survey.half_sealed, *ripe][:SEALS_PER_CALL]",
         new="[*survey.half_sealed, *ripe]",
         tests=("tests/node/test_reader.py::test_r10_one_call_seals_at_most_so_many_young_buckets",),
@@ -1011,7 +1011,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R10",
         rule="All buckets without a row cost one read of the repair pointer together.",
-        path="cassieq_spark/queue/survey.py",
+        path="cassieq_spark/queue/get/scan.py",
         old="            if bucket >= low and not any(",
         new="            if bucket >= self._lane.pointers().repair and not any(",
         tests=(
@@ -1021,7 +1021,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R11",
         rule="A gap is as old as the oldest later row says, so a consumer of this moment can close it.",
-        path="cassieq_spark/queue/survey.py",
+        path="cassieq_spark/queue/get/scan.py",
         old="                oldest = min(oldest, times[later.pop(0)])\n",
         new="                later.pop(0)\n",
         tests=("tests/node/test_reader.py::test_r11_a_gap_is_as_old_as_any_later_bucket_says",),
@@ -1029,7 +1029,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R11",
         rule="A bucket that was closed before its writer came is replaced by another.",
-        path="cassieq_spark/queue/bulk_buckets.py",
+        path="cassieq_spark/queue/sink/buckets.py",
         old="    is_ours = isinstance(outcome, Applied) and outcome.now.value.status is Status.WRITING\n",
         new="    is_ours = True\n",
         tests=("tests/node/test_bulk.py::test_r11_a_refused_bucket_is_replaced",),
@@ -1037,7 +1037,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R11",
         rule="Buckets are reserved by 64 at most, each block's rows inserted before the next is reserved.",
-        path="cassieq_spark/queue/bulk_buckets.py",
+        path="cassieq_spark/queue/sink/buckets.py",
         old="min(number - len(opened), LARGEST_BLOCK)",
         new="number - len(opened)",
         tests=(
@@ -1057,7 +1057,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R12",
         rule="The hints of a batch's delays are written before it becomes visible.",
-        path="cassieq_spark/queue/roll.py",
+        path="cassieq_spark/queue/roll_forward.py",
         old="        Returns(lane, bucket).hint(return_times_us(new))\n",
         new="",
         tests=("tests/node/test_bulk.py::test_delays_of_a_batch_are_groups_with_hints",),
@@ -1125,7 +1125,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R14",
         rule="A task never creates the row of a sink for one transaction: a removed one would be born again.",
-        path="cassieq_spark/queue/transaction.py",
+        path="cassieq_spark/queue/sink/transaction.py",
         old="        raise _ended(once.who)\n",
         new="        once = begin_once(lane, once.who.sink_id)\n",
         tests=(
@@ -1162,7 +1162,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T20",
         rule="What is put, or moved, is sized by the bytes of its texts, not by their characters.",
-        path="cassieq_spark/queue/outgoing.py",
+        path="cassieq_spark/queue/put/encode.py",
         old="    return len(text) if text.isascii() else len(text.encode())\n",
         new="    return len(text)\n",
         tests=(
@@ -1172,7 +1172,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R17",
         rule="A renewal never takes a lease back from a later run.",
-        path="cassieq_spark/queue/settle.py",
+        path="cassieq_spark/queue/settle/settle.py",
         old="if lease.lease_id in wanted and lease.run == run",
         new="if lease.lease_id in wanted",
         tests=(
@@ -1182,7 +1182,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R18",
         rule="A purge seals what is open before it drops.",
-        path="cassieq_spark/queue/life.py",
+        path="cassieq_spark/queue/admin.py",
         old="    closed = seal.close(lane, bucket) if row is None else seal.finish(lane, bucket, row)\n",
         new="    closed = None if row is None else seal.finish(lane, bucket, row)\n",
         tests=("tests/node/test_life.py::test_r18_a_purge_drops_all_and_touches_no_open_bucket",),
@@ -1211,7 +1211,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R21",
         rule="A lease lasts at least four of the client's own CAS times.",
-        path="cassieq_spark/queue/claim.py",
+        path="cassieq_spark/queue/get/claim.py",
         old="now_us + max(self.visibility_us, shortest_us)",
         new="now_us + self.visibility_us",
         tests=(
@@ -1260,7 +1260,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R24",
         rule="A sink is forgotten only by its own queue's name, while that queue is alive.",
-        path="cassieq_spark/queue/transaction.py",
+        path="cassieq_spark/queue/sink/transaction.py",
         old="        elif not lane.store.pointers.read(stored.value.lane).is_deleted:\n",
         new="        elif False:\n",
         tests=("tests/node/test_transaction.py::test_r24_one_sink_id_serves_one_queue",),
@@ -1289,7 +1289,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T2",
         rule="A claim is refused for no size of its row: what is visible is to be had.",
-        path="cassieq_spark/queue/reader.py",
+        path="cassieq_spark/queue/get/reader.py",
         old="            available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)\n",
         new=(
             "            if size_of(row.value) > 256 * 1024:\n"
@@ -1367,7 +1367,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A bucket that was not read is passed over by a look, which goes on behind it.",
-        path="cassieq_spark/queue/survey.py",
+        path="cassieq_spark/queue/get/scan.py",
         old="            self.pass_over(bucket, named(error, lane, bucket))\n",
         new="            raise named(error, lane, bucket)\n",
         tests=(
@@ -1377,7 +1377,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="The time pointer does not pass the minute of a hint whose bucket was not read.",
-        path="cassieq_spark/queue/survey.py",
+        path="cassieq_spark/queue/get/scan.py",
         old="            return bucket in away or still_due(rows.get(bucket), minute)\n",
         new="            return still_due(rows.get(bucket), minute)\n",
         tests=(
@@ -1387,7 +1387,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="Acks of one bucket gather for themselves: nobody waits for a bucket of others.",
-        path="cassieq_spark/queue/verdict.py",
+        path="cassieq_spark/queue/settle/ack_group.py",
         old="            gathering = self._gathered.setdefault(bucket, _Gathering())\n",
         new=(
             "            gathering = self._gathered.setdefault(bucket, _Gathering())\n"
@@ -1410,7 +1410,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A batch's leases are renewed bucket by bucket, none waiting for another's round.",
-        path="cassieq_spark/spark/renewal.py",
+        path="cassieq_spark/spark/source/renewal.py",
         old="                        session.begin(self._round, bucket)\n",
         new="                        session.begin(self._round, bucket).result()\n",
         tests=(
@@ -1420,7 +1420,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="What a replay has taken over is renewed before its other buckets have answered.",
-        path="cassieq_spark/spark/planner.py",
+        path="cassieq_spark/spark/source/planner.py",
         old="                self._renewal.hold({bucket: frozenset(ours)}, until_us=until_us)\n",
         new="                pass\n",
         tests=(
@@ -1440,7 +1440,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T16",
         rule="A consumer that is closed takes no ack: what its `ack` returned for is stored.",
-        path="cassieq_spark/queue/acks_behind.py",
+        path="cassieq_spark/queue/settle/ack_buffer.py",
         old="            if self._is_closing:\n                raise UsageError",
         new="            if False:\n                raise UsageError",
         tests=(
@@ -1450,7 +1450,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="An ambiguous claim takes no lease with it that another bucket granted.",
-        path="cassieq_spark/queue/gather.py",
+        path="cassieq_spark/queue/get/gather.py",
         old="        except StoreError as error:\n            # One that is ambiguous",
         new="        except ZeroDivisionError as error:\n            # One that is ambiguous",
         tests=(
@@ -1461,7 +1461,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="A claim that is answered when its caller has gone is given back, uncounted.",
-        path="cassieq_spark/queue/gather.py",
+        path="cassieq_spark/queue/get/gather.py",
         old="        flight.add_done_callback(partial(_give_back, lane, bucket))\n",
         new="",
         tests=(
@@ -1471,7 +1471,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What cannot be confirmed is given back, uncounted.",
-        path="cassieq_spark/queue/claim.py",
+        path="cassieq_spark/queue/get/claim.py",
         old="            gather.give_back(self.lane, claimed)  # nobody gets to see them [T22]\n",
         new="            pass\n",
         tests=(
@@ -1481,7 +1481,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="A planner hands out what it has claimed where it cannot have more.",
-        path="cassieq_spark/spark/planner.py",
+        path="cassieq_spark/spark/source/planner.py",
         old=("            if not claimed:\n                raise\n"),
         new="            raise\n",
         tests=(
@@ -1491,7 +1491,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What a planner has claimed beside an ack that failed is given back.",
-        path="cassieq_spark/spark/planner.py",
+        path="cassieq_spark/spark/source/planner.py",
         old="                give_back(self.lane, claimed)\n",
         new="                pass\n",
         tests=(
@@ -1574,7 +1574,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="A queue is created again where nobody can be given an id of the one that is there (ADR 23).",
-        path="cassieq_spark/queue/life.py",
+        path="cassieq_spark/queue/admin.py",
         old="            if not _is_usable(store, found.value):\n",
         new="            if found.value.status is QueueStatus.DELETING:\n",
         tests=(
@@ -1584,7 +1584,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="Who has lost a name to another's queue ends its own lane: its INSERT may land later (ADR 23).",
-        path="cassieq_spark/queue/life.py",
+        path="cassieq_spark/queue/admin.py",
         old="                _give_up(store, lane, unused)\n",
         new="                pass\n",
         tests=(
@@ -1594,7 +1594,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="It ends its lane only if nobody was given an id of it (ADR 23).",
-        path="cassieq_spark/queue/life.py",
+        path="cassieq_spark/queue/admin.py",
         old="    if isinstance(closed, Applied):\n",
         new="    if closed.now is not None:\n",
         tests=(
@@ -1604,7 +1604,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="A deletion notes L before it raises it: another begins there, not at bucket 0 (ADR 23).",
-        path="cassieq_spark/queue/life.py",
+        path="cassieq_spark/queue/admin.py",
         old="                _note(store, lane, Pointer.DROPPED, dropped)\n",
         new="",
         tests=(
@@ -1615,7 +1615,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="A deletion notes how far it has come, some buckets at a time (ADR 23).",
-        path="cassieq_spark/queue/life.py",
+        path="cassieq_spark/queue/admin.py",
         old="at_most=WINDOW",
         new="at_most=DELETED",
         tests=(
@@ -1625,7 +1625,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="A deletion notes where the ids end before the row goes that says so (ADR 23).",
-        path="cassieq_spark/queue/life.py",
+        path="cassieq_spark/queue/admin.py",
         old="                _note(store, lane, Pointer.END, end)\n",
         new="",
         tests=(
@@ -1645,7 +1645,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="The end of the data is read after the monoton row: whoever removes the row has noted it before.",
-        path="cassieq_spark/queue/life.py",
+        path="cassieq_spark/queue/admin.py",
         old=(
             "        monoton = store.monotons.find(lane)\n"
             "        ids_end = None\n"
@@ -1698,7 +1698,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T3",
         rule="A transaction whose row is for it alone is committed on the version that began it, and tried on no other.",
-        path="cassieq_spark/queue/transaction.py",
+        path="cassieq_spark/queue/sink/transaction.py",
         old="    if not _took_effect(lane, who, outcome, decision.row):\n        raise _ended(who)\n    costs",
         new="    if not _took_effect(lane, who, outcome, decision.row):\n        return commit(lane, who, ONLY_BATCH, results)\n    costs",
         tests=(
@@ -1709,7 +1709,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T3",
         rule="Its commit asks whether the row is that version before it asks for anything else.",
-        path="cassieq_spark/queue/transaction.py",
+        path="cassieq_spark/queue/sink/transaction.py",
         old="    if stored is None or stored.version.writer != once.writer:\n        raise _ended(who)\n",
         new="    if stored is None:\n        raise _ended(who)\n",
         tests=(
@@ -1729,7 +1729,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T3",
         rule="Nor does a write without an id.",
-        path="cassieq_spark/queue/transaction.py",
+        path="cassieq_spark/queue/sink/transaction.py",
         old="        if outcome.was_sent_once:\n",
         new="        if True:\n",
         tests=(
@@ -1739,7 +1739,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T6",
         rule="What was written to a queue that was deleted is not committed to one that has its name now.",
-        path="cassieq_spark/queue/transaction.py",
+        path="cassieq_spark/queue/sink/transaction.py",
         old="    if any(who.lane != lane.lane_id for who in whos):\n",
         new="    if False:\n",
         tests=(
@@ -1749,7 +1749,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T6",
         rule="The repair pointer is read after a commit: a deletion meanwhile is no success.",
-        path="cassieq_spark/queue/transaction.py",
+        path="cassieq_spark/queue/sink/transaction.py",
         old="        lane.pointers()\n        roll_forward",
         new="        roll_forward",
         tests=(
@@ -1779,7 +1779,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T9",
         rule="A commit that was not answered, and whose row is gone, is known by its buckets or is ambiguous.",
-        path="cassieq_spark/queue/transaction.py",
+        path="cassieq_spark/queue/sink/transaction.py",
         old="        case Refused(now=None, was_sent_once=False):\n            return _is_visible(lane, who, row)\n",
         new="",
         tests=(

@@ -26,8 +26,8 @@ from cassieq_spark.cli.output import (
 from cassieq_spark.cli.queue import QueueName, Yes, make_sure
 from cassieq_spark.cli.settings import Connection
 from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.model.dead_letter import letter_of
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.letters import letter_of
 
 if TYPE_CHECKING:
     from cassieq_spark.client import Client

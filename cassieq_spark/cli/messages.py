@@ -30,7 +30,7 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.message import Message
-from cassieq_spark.queue.verdict import Verdict
+from cassieq_spark.queue.settle.ack_group import Verdict
 
 LOOK_S = 1.0
 """One get of a long wait: so soon Ctrl-C is noticed, and never between a claim and its receipts."""

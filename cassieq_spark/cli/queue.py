@@ -23,9 +23,9 @@ from cassieq_spark.cli.output import (
 from cassieq_spark.cli.settings import Connection, options_of
 from cassieq_spark.client import QueueInfo
 from cassieq_spark.errors import OptionInvalid, UsageError
+from cassieq_spark.queue.admin import FIXED
 from cassieq_spark.queue.handle import Queue
-from cassieq_spark.queue.life import FIXED
-from cassieq_spark.queue.look import QueueStats
+from cassieq_spark.queue.inspect.stats import QueueStats
 from cassieq_spark.queue.message import time_of
 
 app = typer.Typer(help="Whole queues.", no_args_is_help=True, cls=Commands)

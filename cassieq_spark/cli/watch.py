@@ -21,7 +21,7 @@ from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError, OptionInvalid, QueueDeleted, QueueNotFound
 from cassieq_spark.queue.handle import Queue
-from cassieq_spark.queue.look import QueueStats
+from cassieq_spark.queue.inspect.stats import QueueStats
 from cassieq_spark.queue.message import time_of
 
 COLUMNS = ("visible", "invisible", "delayed", "dead")

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final, Self
 from cassieq_spark.errors import CassieqError, QueueDeleted, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.options import arguments
-from cassieq_spark.queue import hold
-from cassieq_spark.queue.acks_behind import RETRY_S, AcksBehind
-from cassieq_spark.queue.get import Getter, Wanted, pause_after
+from cassieq_spark.queue.get.poll import Getter, Wanted, pause_after
 from cassieq_spark.queue.message import Message, time_of, us_of
-from cassieq_spark.queue.verdict import AckGroup
+from cassieq_spark.queue.settle import hold
+from cassieq_spark.queue.settle.ack_buffer import RETRY_S, AcksBehind
+from cassieq_spark.queue.settle.ack_group import AckGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import ReceiptInvalid
 from cassieq_spark.options import arguments
-from cassieq_spark.queue import hold, life, look, outgoing, put, receipts, rulings
+from cassieq_spark.queue import admin
 from cassieq_spark.queue.consumer import Consumer, Ways
-from cassieq_spark.queue.get import Getter, Wanted
+from cassieq_spark.queue.get.poll import Getter, Wanted
+from cassieq_spark.queue.inspect.stats import QueueStats, peek, stats
 from cassieq_spark.queue.lane import look_again
 from cassieq_spark.queue.message import Message, time_of
-from cassieq_spark.queue.verdict import AckGroup, Verdict
+from cassieq_spark.queue.put import encode
+from cassieq_spark.queue.put.producer import Producer, message_id_texts
+from cassieq_spark.queue.settle import hold, receipts, rulings
+from cassieq_spark.queue.settle.ack_group import AckGroup, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +29,6 @@ if TYPE_CHECKING:
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.options import QueueSettings
     from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.queue.look import QueueStats
 
     Seconds = float | timedelta
     Held = Message | str
@@ -38,7 +41,7 @@ LOOK_AGAIN_S: Final = 5.0
 class Work:
     """What one client keeps for one lane, whoever opens the queue in it, and from which thread."""
 
-    producer: put.Producer = field(default_factory=put.Producer)
+    producer: Producer = field(default_factory=Producer)
     getter: Getter = field(default_factory=Getter)
     acks: AckGroup = field(default_factory=AckGroup)
 
@@ -319,7 +322,7 @@ class Queue:
             OptionInvalid: ``max_messages`` is out of range.
             QueueDeleted: The queue is gone.
         """
-        return look.peek(self._lane, arguments.count("max_messages", max_messages))
+        return peek(self._lane, arguments.count("max_messages", max_messages))
 
     def stats(self) -> QueueStats:
         """Count what is in the queue: one read per bucket that repair has not dropped.
@@ -327,7 +330,7 @@ class Queue:
         Raises:
             QueueDeleted: The queue is gone.
         """
-        return look.stats(self._lane)
+        return stats(self._lane)
 
     def purge(self) -> int:
         """Drop all messages: visible, leased, delayed and dead. Returns how many.
@@ -335,7 +338,7 @@ class Queue:
         Raises:
             QueueDeleted: The queue is gone.
         """
-        return life.purge(self._lane)
+        return admin.purge(self._lane)
 
     def delete(self) -> None:
         """End the queue with all it holds; whoever still has it open gets `QueueDeleted`.
@@ -344,7 +347,7 @@ class Queue:
             QueueNotFound: It is gone already. One that was created since stays.
         """
         lane = self._known_lane
-        life.delete(lane.store, lane.queue, lane.lane_id)
+        admin.delete(lane.store, lane.queue, lane.lane_id)
 
     @property
     def _lane(self) -> Lane:
@@ -378,12 +381,12 @@ class Queue:
         message_ids: Sequence[object] | None,
     ) -> list[str]:
         delay_us = arguments.delay_us(delay)
-        rows = outgoing.messages(bodies, tag=tag, headers=headers, message_ids=message_ids)
+        rows = encode.messages(bodies, tag=tag, headers=headers, message_ids=message_ids)
         if not rows:
             return []
         lane = self._lane
-        packed = outgoing.pack(rows, delay_us=delay_us, bucket_size=lane.bucket_size)
-        return put.message_ids(lane, self._work.producer.put(lane, packed))
+        packed = encode.pack(rows, delay_us=delay_us, bucket_size=lane.bucket_size)
+        return message_id_texts(lane, self._work.producer.put(lane, packed))
 
     def _receipts(self, messages: Held | Iterable[Held]) -> list[Receipt]:
         return receipts.checked(self._known_lane, messages)

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 from cassieq_spark.errors import SinkFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
+from cassieq_spark.model import dead_letter
 from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.dead_letter import HISTORY, PREFIX
 from cassieq_spark.model.ids import first_id, union
 from cassieq_spark.model.sink_txn import (
     NO_BATCH,
@@ -34,14 +36,14 @@ from cassieq_spark.model.sink_txn import (
     new_row,
 )
 from cassieq_spark.model.sizes import BUCKET_BYTES, BYTES_IN_FLIGHT
-from cassieq_spark.queue import letters, outgoing, transaction
-from cassieq_spark.queue.bulk import BulkWriter
 from cassieq_spark.queue.fetch import Planned
-from cassieq_spark.queue.heartbeat import Heartbeat
 from cassieq_spark.queue.lane import MAX_LOST_RACES
-from cassieq_spark.queue.letters import HISTORY, PREFIX
 from cassieq_spark.queue.message import read_messages, time_of
-from cassieq_spark.queue.roll import roll_forward
+from cassieq_spark.queue.put import encode
+from cassieq_spark.queue.roll_forward import roll_forward
+from cassieq_spark.queue.sink import transaction
+from cassieq_spark.queue.sink.heartbeat import Heartbeat
+from cassieq_spark.queue.sink.writer import BulkWriter
 from cassieq_spark.repair.transactions import is_silent
 from cassieq_spark.store import chunk as chunks
 from cassieq_spark.store.cas import Applied
@@ -192,7 +194,7 @@ def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) 
         base = first_id(bucket, lane.bucket_size)
         for some in _together(_dead_messages(lane, bucket, dead)):
             rows = [_with_history(lane, one, entries[one.id - base]) for one in some]
-            for packed in outgoing.pack_into(rows, room=writer.room):
+            for packed in encode.pack_into(rows, room=writer.room):
                 writer.add(packed.payload, packed.count)
         buckets = writer.finish()
     result = TaskResult(who=begun.who, epoch=begun.epoch, buckets=buckets)
@@ -216,12 +218,12 @@ def _dead_messages(lane: Lane, bucket: BucketNo, dead: Dead) -> Iterator[Message
 def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:
     """Its own body, tag and headers; and where it comes from, and why."""
     hop: dict[str, str] = {
-        letters.SOURCE_QUEUE: lane.queue,
-        letters.SOURCE_ID: str(message.id),
-        letters.DELIVERIES: str(dead.deliveries),
-        letters.FIRST_TIME: message.enqueued_at.isoformat(),
-        letters.LAST_TIME: time_of(dead.died_us).isoformat(),
-        letters.REASON: dead.reason,
+        dead_letter.SOURCE_QUEUE: lane.queue,
+        dead_letter.SOURCE_ID: str(message.id),
+        dead_letter.DELIVERIES: str(dead.deliveries),
+        dead_letter.FIRST_TIME: message.enqueued_at.isoformat(),
+        dead_letter.LAST_TIME: time_of(dead.died_us).isoformat(),
+        dead_letter.REASON: dead.reason,
     }
     return chunks.Row(
         body=message.body,

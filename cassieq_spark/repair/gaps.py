@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.survey import Rows, Surveyor
+from cassieq_spark.queue.get.scan import Rows, Surveyor
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane

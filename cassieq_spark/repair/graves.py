@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cassieq_spark.model.pointer import DELETED, Pointer
-from cassieq_spark.queue.life import drop_dead
+from cassieq_spark.queue.admin import drop_dead
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

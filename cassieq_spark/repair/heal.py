@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.entropy import generator
 from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.model.sink_txn import set_of
-from cassieq_spark.queue import life
+from cassieq_spark.queue import admin
 from cassieq_spark.queue.lane import (
     Lane,
     at_home,
@@ -137,7 +137,7 @@ class Pass:
             and found.value.status is QueueStatus.DELETING
             and at_home(self._store, found.value)
         ):
-            life.finish_deletion(self._store, found)
+            admin.finish_deletion(self._store, found)
             self.report.deletions_finished.append(name)
 
     def _end_moves(self) -> None:

@@ -17,12 +17,13 @@ from cassieq_spark.errors import CassieqError, OptionInvalid, RowCorrupt, SinkFe
 from cassieq_spark.model import redrive as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.dead import may_redrive
+from cassieq_spark.model.dead_letter import letter_of
 from cassieq_spark.model.ids import BucketNo, Runs, union
 from cassieq_spark.options import queue_name
-from cassieq_spark.queue import look, roll, seal
+from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.inspect import stats
 from cassieq_spark.queue.lane import open_lane
-from cassieq_spark.queue.letters import letter_of
 from cassieq_spark.queue.message import read_messages
 from cassieq_spark.repair import dead
 
@@ -154,7 +155,7 @@ class _Redrive:
         """Bucket by bucket, ascending."""
         ids = self._wanted.ids
         found = 0
-        for bucket, row, waiting in look.live_rows(self._lane, _spans(ids)):
+        for bucket, row, waiting in stats.live_rows(self._lane, _spans(ids)):
             if row is not None and row.value.status is Status.CORRUPT:
                 found += 0 if ids is None else ids[bucket].count
                 self._pass_over(bucket)
@@ -323,7 +324,7 @@ class _Redrive:
             closed = seal.close(lane, bucket) if row is None else seal.finish(lane, bucket, row)
             return None if closed is None else closed.row
         if row.value.status is Status.PREPARED:
-            return roll.settle_decided(lane, {bucket: row}).get(bucket)
+            return roll_forward.settle_decided(lane, {bucket: row}).get(bucket)
         return row
 
     def _move(self, bucket: BucketNo, part: DeadSet) -> None:

@@ -14,7 +14,7 @@ from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import FINISHED, Bucket, Status, with_closed_sets
 from cassieq_spark.model.dead import may_close, movable
 from cassieq_spark.model.lease import Terms, is_dying
-from cassieq_spark.queue import roll, seal
+from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.lane import Lane, open_lane
 from cassieq_spark.repair import dead
@@ -112,7 +112,7 @@ def _finish_halves(lane: Lane, rows: dict[BucketNo, Row], done: QueueRepair) -> 
     bulk = {bucket: row for bucket, row in rows.items() if row.value.status in BULK}
     with noting(done):
         failed: dict[str, CassieqError] = {}
-        changed = roll.settle_decided(lane, bulk, failed)
+        changed = roll_forward.settle_decided(lane, bulk, failed)
         done.rolled_forward += len(changed)
         rows.update(changed)
         for error in failed.values():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import sink_txn as rules
 from cassieq_spark.model.sink_txn import FIRST_EPOCH, NO_BATCH, set_of
-from cassieq_spark.queue.roll import roll_forward, settle_decided
+from cassieq_spark.queue.roll_forward import roll_forward, settle_decided
 from cassieq_spark.store.cas import Applied
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from cassieq_spark.model.integrity import (
 )
 from cassieq_spark.model.lease import held_by_nobody
 from cassieq_spark.model.row_limits import limit_of
+from cassieq_spark.queue.get.time_pointer import TimePointer
 from cassieq_spark.queue.lane import live_buckets, windows
-from cassieq_spark.queue.time_pointer import TimePointer
 from cassieq_spark.store.tables.buckets import size_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader
 
     from cassieq_spark.spark.sink import BatchWriter, StreamWriter
-    from cassieq_spark.spark.source import StreamReader
+    from cassieq_spark.spark.source.reader import StreamReader
 
 
 @boundary.door
@@ -34,22 +34,22 @@ class CassieqDataSource(DataSource):
     def schema(self) -> StructType:
         """All columns of the view; a user schema may name some of them instead."""
         environment.check_here()
-        from cassieq_spark.spark import views  # noqa: PLC0415 - after the check: needs pyarrow
+        from cassieq_spark.spark.views import reader  # noqa: PLC0415 - after the check: needs pyarrow
 
-        return views.schema_of(parse_view(self.options))
+        return reader.schema_of(parse_view(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A look at visible messages, or at another view, without a lease."""
         environment.check_here()
-        from cassieq_spark.spark import views  # noqa: PLC0415 - after the check: needs pyarrow
+        from cassieq_spark.spark.views import reader  # noqa: PLC0415 - after the check: needs pyarrow
 
-        return views.reader(parse_read(self.options), schema)
+        return reader.reader(parse_read(self.options), schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """A consumer that leases messages and acks them when their micro-batch is done."""
         environment.check_here()
         from cassieq_spark.spark import columns  # noqa: PLC0415 - after the check: needs pyarrow
-        from cassieq_spark.spark.source import StreamReader  # noqa: PLC0415 - as above
+        from cassieq_spark.spark.source.reader import StreamReader  # noqa: PLC0415 - as above
 
         return StreamReader(parse_source(self.options), columns.resolve(schema))
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from cassieq_spark.client import Client
-    from cassieq_spark.queue.look import QueueStats
+    from cassieq_spark.queue.inspect.stats import QueueStats
 
 FLIGHTS: Final = "flights"
 LATE_FLIGHTS: Final = "late-flights"

@@ -21,11 +21,11 @@ from pyspark.sql.datasource import (
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import UsageError
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Begun, Identity, TaskResult
-from cassieq_spark.queue import transaction
-from cassieq_spark.queue.bulk import BulkWriter
-from cassieq_spark.queue.heartbeat import Heartbeat
 from cassieq_spark.queue.lane import open_lane
-from cassieq_spark.queue.meter import Meter
+from cassieq_spark.queue.sink import transaction
+from cassieq_spark.queue.sink.heartbeat import Heartbeat
+from cassieq_spark.queue.sink.meter import Meter
+from cassieq_spark.queue.sink.writer import BulkWriter
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.columns import check_sink_schema
 from cassieq_spark.spark.packer import Packer

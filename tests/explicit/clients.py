@@ -10,7 +10,7 @@ from cassieq_spark.model import bucket as bucket_rules
 from cassieq_spark.model.bucket import MEANS_NOTHING_ALONE, Bucket, Lease, Status
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.lease import Terms
-from cassieq_spark.queue.claim import held
+from cassieq_spark.queue.get.claim import held
 from tests.explicit.network import Step, idle
 from tests.explicit.settle import VISIBILITY_US, Settle
 from tests.explicit.states import (
@@ -176,7 +176,7 @@ class Clients(Settle):
             row, manifest=runs_of(seen), due_us=due, size_bytes=0, now_us=now_us
         )
 
-    # --- get (queue/survey.py, reader.py, claim.py) -----------------------------------------------
+    # --- get (queue/get/scan.py, reader.py, claim.py) ---------------------------------------------
     def _at_idle(self, state: State, number: int, client: Client) -> Iterator[Step]:
         if client.moves:
             for receipt in client.held:

@@ -1,9 +1,9 @@
 """One name and its queues, one after the other, step by step: created, deleted, born again.
 
 Who deletes takes the steps of `cassieq_spark.model.ending`; what a transaction's row becomes is
-computed by `cassieq_spark.model.sink_txn`. The order of the steps is that of `queue/life.py`,
-`queue/put.py`, `spark/sink.py` and `repair/dead.py`. Lane n is the one that creator n brings along.
-Buckets hold one message or one batch. A step that never comes is a crash.
+computed by `cassieq_spark.model.sink_txn`. The order of the steps is that of `queue/admin.py`,
+`queue/put/producer.py`, `spark/sink.py` and `repair/dead.py`. Lane n is the one that creator n
+brings along. Buckets hold one message or one batch. A step that never comes is a crash.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Lives(Lwt):
         monotons = [None if one is None else one.value for one in state.rows[MONOTON:]]
         return f"{None if row is None else row.value}, monotons {monotons}, lanes {lanes}"
 
-    # --- create (queue/life.py) -------------------------------------------------------------------
+    # --- create (queue/admin.py) ------------------------------------------------------------------
     def _at_create(self, state: State, number: int, client: Client) -> Iterator[Step]:
         row = state.rows[QUEUE]
         if client.tries == 0:
@@ -186,7 +186,7 @@ class Lives(Lwt):
         after = self.sending(state, number, "monoton removal", MONOTON + number, client.seen, None)
         yield "raises L of its lane", after
 
-    # --- delete (queue/life.py, model/ending.py) --------------------------------------------------
+    # --- delete (queue/admin.py, model/ending.py) -------------------------------------------------
     def _at_delete(self, state: State, number: int, client: Client) -> Iterator[Step]:
         row = state.rows[QUEUE]
         if row is None or client.tries == 0:
@@ -244,7 +244,7 @@ class Lives(Lwt):
             after = self.sending(state, number, "monoton removal", key, monoton, None)
             yield "begins to remove the monoton row", after
 
-    # --- put (queue/put.py) -----------------------------------------------------------------------
+    # --- put (queue/put/producer.py) --------------------------------------------------------------
     def _at_open(self, state: State, number: int, _: Client) -> Iterator[Step]:
         yield from self._opened(state, number, "judge")
 
@@ -287,7 +287,7 @@ class Lives(Lwt):
         state = with_lane(state, lane, one.with_bucket(bucket, ACKED))
         yield "is acknowledged", at(state, number, "acknowledged" if self.is_alone else "ended")
 
-    # --- a batch of a sink (spark/sink.py, queue/transaction.py) ----------------------------------
+    # --- a batch of a sink (spark/sink.py, queue/sink/transaction.py) -----------------------------
     def _at_task(self, state: State, number: int, _: Client) -> Iterator[Step]:
         """Tasks have opened lane 0; they prepare what the driver then commits."""
         state = at(state, number, "task", seen=0)

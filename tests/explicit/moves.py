@@ -202,7 +202,7 @@ class Moves(Lwt):
             after = self.sending(state, number, "removal", SINK, row, None)
             yield "sees the set gone, rolls forward and begins to remove the row", after
 
-    # --- anybody who reads the target (queue/roll.py) ---------------------------------------------
+    # --- anybody who reads the target (queue/roll_forward.py) -------------------------------------
     def _reader(self, state: State) -> Iterator[Step]:
         rest = state.rest
         if rest.settling is not None:

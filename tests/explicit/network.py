@@ -28,7 +28,7 @@ Step = tuple[str, State]
 
 
 def found_by_lease_id(row: Bucket, receipt: Receipt) -> Lease | None:
-    """What an ack, extend, release or update is about (`queue/settle.py`)."""
+    """What an ack, extend, release or update is about (`queue/settle/settle.py`)."""
     return row.lease(receipt.lease_id)
 
 

@@ -26,7 +26,7 @@ VISIBILITY_US = TICK_US // 2
 
 
 class Settle(Network):
-    """Ack, release, extend, update (queue/settle.py, lane.py)."""
+    """Ack, release, extend, update (queue/settle/settle.py, lane.py)."""
 
     def _verbs(self, state: State, number: int, client: Client, one: Receipt) -> Iterator[Step]:
         part = one._replace(offsets=one.offsets & -one.offsets)

@@ -13,7 +13,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import generator, new_uuid
 from cassieq_spark.errors import PutAmbiguous, StoreError
-from cassieq_spark.queue.verdict import Verdict
+from cassieq_spark.queue.settle.ack_group import Verdict
 from cassieq_spark.testing import wait_until
 from tests.fault.children.deliveries import Deliveries, drain
 from tests.fixtures.cassandra import KEYSPACE

@@ -11,7 +11,7 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.entropy import generator, new_uuid
-from cassieq_spark.queue import transaction
+from cassieq_spark.queue.sink import transaction
 from cassieq_spark.testing import ManualClock, wait_until
 from cassieq_spark.testing.faults import FaultyStore
 from tests.fault.children.deliveries import drain

@@ -10,10 +10,11 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.model.ids import BucketNo
-from cassieq_spark.queue import inspect, seal
+from cassieq_spark.queue import seal
+from cassieq_spark.queue.inspect import facts
 from cassieq_spark.queue.reserve import reserve
-from cassieq_spark.spark.view_columns import VIEWS
-from cassieq_spark.spark.view_rows import Asked, queue_rows
+from cassieq_spark.spark.views.columns import VIEWS
+from cassieq_spark.spark.views.rows import Asked, queue_rows
 from cassieq_spark.store.tables.messages import ChunkRow
 from cassieq_spark.store.tables.queues import QueueStatus
 from cassieq_spark.testing.faults import Fault
@@ -65,7 +66,7 @@ def test_t14_a_view_shows_a_queue_row_that_is_born_again_as_one_being_deleted(
         asked = Asked(view=VIEWS[view], names=(), conditions=())
         found = [row for row in queue_rows(door.store, None, asked) if row.name == ghost.name]
         assert found == queue_rows(door.store, ghost._known_lane.queue, asked)
-        return [(row.status.value, inspect.queue_facts(door.store, row).pointers) for row in found]
+        return [(row.status.value, facts.queue_facts(door.store, row).pointers) for row in found]
 
     assert [("deleting", None)] == shown("queues")
     assert [] == shown("stats")
@@ -224,7 +225,7 @@ def test_t15_a_deletion_beside_another_goes_over_no_dropped_bucket(open_door: Op
 def test_t15_a_long_deletion_goes_on_where_it_was_cut_off(
     open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cassieq_spark.queue.life.WINDOW", 4)
+    monkeypatch.setattr("cassieq_spark.queue.admin.WINDOW", 4)
     door, other = open_door(), open_door()
     door.queue.put_many([b"m"] * 100)
     lane = door.lane.lane_id

@@ -14,7 +14,7 @@ from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.bulk_buckets import open_buckets, prepare
+from cassieq_spark.queue.sink.buckets import open_buckets, prepare
 from cassieq_spark.store.tables.monotons import Monoton
 from tests.fixtures.queues import payload
 

@@ -11,10 +11,10 @@ from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
-from cassieq_spark.queue.bulk_buckets import LARGEST_BLOCK, open_buckets, prepare
+from cassieq_spark.queue.sink.buckets import LARGEST_BLOCK, open_buckets, prepare
 
 if TYPE_CHECKING:
-    from cassieq_spark.queue.bulk_buckets import OpenBucket
+    from cassieq_spark.queue.sink.buckets import OpenBucket
     from tests.fixtures.queues import Door
 
 

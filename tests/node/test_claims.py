@@ -10,8 +10,8 @@ import pytest
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.pointer import MINUTE_US, Pointer, minute_of
-from cassieq_spark.queue import settle
-from cassieq_spark.spark.renewal import Renewal
+from cassieq_spark.queue.settle import settle
+from cassieq_spark.spark.source.renewal import Renewal
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:

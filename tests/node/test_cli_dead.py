@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cassieq_spark as cassieq
-from cassieq_spark.queue.letters import letter_of
+from cassieq_spark.model.dead_letter import letter_of
 from tests.fixtures.commands import CommandLine
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cassieq_spark as cassieq
-from cassieq_spark.queue import acks_behind, hold
 from cassieq_spark.queue import consumer as module
+from cassieq_spark.queue.settle import ack_buffer, hold
 from cassieq_spark.store import cas, session
 from cassieq_spark.store.statements import Kind, every_statement
 from cassieq_spark.testing import wait_until
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cassieq_spark.model.receipt import Receipt
-    from cassieq_spark.queue.get import Wanted
+    from cassieq_spark.queue.get.poll import Wanted
     from cassieq_spark.queue.lane import Lane
     from tests.fixtures.queues import Door, OpenDoor
 
@@ -68,7 +68,7 @@ def test_acks_are_stored_without_anybody_asking(door: Door) -> None:
 
 
 def test_flush_returns_when_acks_are_stored(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acks_behind, "ACK_WITHIN_S", 600)
+    monkeypatch.setattr(ack_buffer, "ACK_WITHIN_S", 600)
     put(door, 3)
     with door.queue.consumer(visibility_timeout=3_600) as consumer:
         message = consumer.get(wait=30)
@@ -187,7 +187,7 @@ def test_threads_may_share_a_consumer(open_door: OpenDoor) -> None:
 def test_an_error_of_the_store_is_raised_where_the_program_waits_and_then_it_goes_on(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room in (module, acks_behind):
+    for room in (module, ack_buffer):
         monkeypatch.setattr(room, "RETRY_S", 0.05)
     for room in (cas, session):
         monkeypatch.setattr(room, "DEADLINE_S", 0.3)
@@ -208,7 +208,7 @@ def test_an_error_of_the_store_is_raised_where_the_program_waits_and_then_it_goe
 def test_an_ack_that_could_not_be_stored_is_stored_later(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room in (module, acks_behind):
+    for room in (module, ack_buffer):
         monkeypatch.setattr(room, "RETRY_S", 0.05)
     monkeypatch.setattr(cas, "DEADLINE_S", 0.3)
     put(door, 1)
@@ -290,8 +290,8 @@ def test_a_renewal_takes_nothing_from_what_the_program_has_extended(
 def test_acks_that_a_flush_could_not_store_are_stored_later(
     door: Door, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    monkeypatch.setattr(acks_behind, "ACK_WITHIN_S", 600)
-    for room in (module, acks_behind):
+    monkeypatch.setattr(ack_buffer, "ACK_WITHIN_S", 600)
+    for room in (module, ack_buffer):
         monkeypatch.setattr(room, "RETRY_S", 0.05)
     put(door, 1)
 
@@ -334,7 +334,7 @@ def test_a_bucket_that_cannot_be_acked_stops_nothing_else(
 def test_an_error_that_is_over_is_not_told_later(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room in (module, acks_behind):
+    for room in (module, ack_buffer):
         monkeypatch.setattr(room, "RETRY_S", 0.05)
     getter = door.queue._work.getter
     get, failed = getter.get, []

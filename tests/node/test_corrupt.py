@@ -9,7 +9,7 @@ import pytest
 from cassieq_spark.errors import RowCorrupt, StoreError
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.sink_txn import TaskResult
-from cassieq_spark.queue import transaction
+from cassieq_spark.queue.sink import transaction
 from cassieq_spark.repair import verify
 from cassieq_spark.store.side_by_side import WIDTH
 from cassieq_spark.testing.faults import Fault

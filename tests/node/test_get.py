@@ -17,7 +17,7 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.queue import reader
+from cassieq_spark.queue.get import reader
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import Fault
 

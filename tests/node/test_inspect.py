@@ -12,10 +12,10 @@ from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.options import QueueSettings
-from cassieq_spark.queue import inspect, look
-from cassieq_spark.queue.inspect import BucketFacts, LeaseFacts
-from cassieq_spark.spark.view_columns import QUEUES, VIEWS
-from cassieq_spark.spark.view_rows import Asked, QueuesPartition, queue_rows
+from cassieq_spark.queue.inspect import facts, stats
+from cassieq_spark.queue.inspect.facts import BucketFacts, LeaseFacts
+from cassieq_spark.spark.views.columns import QUEUES, VIEWS
+from cassieq_spark.spark.views.rows import Asked, QueuesPartition, queue_rows
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ DISJOINT = ("fresh", "returned", "leased", "delayed", "dead", "acked")
 def buckets(door: Door) -> dict[int, BucketFacts]:
     now_us = door.lane.clock.now_us()
     return {
-        bucket: inspect.bucket_facts(
+        bucket: facts.bucket_facts(
             bucket, row, waiting, bucket_size=door.lane.bucket_size, now_us=now_us
         )
-        for bucket, row, waiting in look.live_rows(door.lane)
+        for bucket, row, waiting in stats.live_rows(door.lane)
     }
 
 
@@ -39,17 +39,17 @@ def leases(door: Door) -> list[LeaseFacts]:
     now_us = door.lane.clock.now_us()
     return [
         one
-        for bucket, row, _ in look.live_rows(door.lane, scans=False)
+        for bucket, row, _ in stats.live_rows(door.lane, scans=False)
         if row is not None
-        for one in inspect.lease_facts(
+        for one in facts.lease_facts(
             bucket, row.value, bucket_size=door.lane.bucket_size, now_us=now_us
         )
     ]
 
 
-def counts(facts: BucketFacts) -> dict[str, int]:
+def counts(found: BucketFacts) -> dict[str, int]:
     """Those that are not 0."""
-    return {name: value for name in DISJOINT if (value := getattr(facts, name))}
+    return {name: value for name in DISJOINT if (value := getattr(found, name))}
 
 
 def test_every_message_of_a_bucket_is_counted_once_wherever_it_is(open_door: OpenDoor) -> None:
@@ -67,24 +67,24 @@ def test_every_message_of_a_bucket_is_counted_once_wherever_it_is(open_door: Ope
     door.queue.release(delayed, delay=60)
     door.queue.update(back, body=b"again", visibility_timeout=0)
 
-    [facts] = buckets(door).values()
+    [found] = buckets(door).values()
 
     assert ("sealed", 0, 9, 8) == (
-        facts.status,
-        facts.first_id,
-        facts.last_id,
-        facts.messages,
+        found.status,
+        found.first_id,
+        found.last_id,
+        found.messages,
     )
-    assert 8 == sum(getattr(facts, name) for name in DISJOINT)
-    assert {"billing": 1} == facts.consumers
-    assert 1 == facts.updated
-    assert (1, 2, 1) == (facts.leased, facts.dead, facts.acked)
-    stats = door.queue.stats()
-    assert (stats.visible, stats.invisible, stats.delayed, stats.dead) == (
-        facts.fresh + facts.returned,
-        facts.leased,
-        facts.delayed,
-        facts.dead,
+    assert 8 == sum(getattr(found, name) for name in DISJOINT)
+    assert {"billing": 1} == found.consumers
+    assert 1 == found.updated
+    assert (1, 2, 1) == (found.leased, found.dead, found.acked)
+    told = door.queue.stats()
+    assert (told.visible, told.invisible, told.delayed, told.dead) == (
+        found.fresh + found.returned,
+        found.leased,
+        found.delayed,
+        found.dead,
     )
     assert held.id in {one.first_id for one in leases(door) if one.consumer == "billing"}
 
@@ -94,27 +94,27 @@ def test_an_open_bucket_has_no_row_and_its_messages(door: Door) -> None:
     door.write(bucket, 0, b"a", b"b")
     door.write(bucket, 2, b"later", delay_s=60)
 
-    facts = buckets(door)[bucket]
+    found = buckets(door)[bucket]
 
-    assert (inspect.OPEN, 3, {"fresh": 2, "delayed": 1}) == (
-        facts.status,
-        facts.messages,
-        counts(facts),
+    assert (facts.OPEN, 3, {"fresh": 2, "delayed": 1}) == (
+        found.status,
+        found.messages,
+        counts(found),
     )
-    assert (None, None) == (facts.row_version, facts.changed_us)
-    assert 0 < facts.stored_bytes
+    assert (None, None) == (found.row_version, found.changed_us)
+    assert 0 < found.stored_bytes
 
 
 def test_a_bucket_of_a_transaction_names_it_before_it_is_committed(door: Door) -> None:
     door.task(door.identity(sink_id="s"), 0, b"a", b"b")
 
-    [facts] = [one for one in buckets(door).values() if one.status == Status.PREPARED.value]
+    [found] = [one for one in buckets(door).values() if one.status == Status.PREPARED.value]
 
     assert ("s", 1, 2, {"fresh": 2}) == (
-        facts.sink_id,
-        facts.epoch,
-        facts.messages,
-        counts(facts),
+        found.sink_id,
+        found.epoch,
+        found.messages,
+        counts(found),
     )
 
 
@@ -134,8 +134,8 @@ def test_a_lease_that_ran_out_says_so_until_somebody_takes_its_messages_over(doo
         lease.id_runs,
         lease.run,
     )
-    [facts] = buckets(door).values()
-    assert ({"returned": 2, "acked": 1}, {}, 1) == (counts(facts), facts.consumers, facts.leases)
+    [found] = buckets(door).values()
+    assert ({"returned": 2, "acked": 1}, {}, 1) == (counts(found), found.consumers, found.leases)
 
     assert 2 == len(door.queue.get(3, consumer="quick"))
     assert [("quick", 2, False)] == [
@@ -213,9 +213,9 @@ def test_a_queue_shows_its_settings_and_what_it_has_handed_out(door: Door) -> No
     row = door.store.queues.read(door.lane.queue)
     assert row is not None
 
-    facts = inspect.queue_facts(door.store, row.value)
+    found = facts.queue_facts(door.store, row.value)
 
-    assert (10, 0) == (facts.next_id, facts.pointers.repair if facts.pointers else None)
+    assert (10, 0) == (found.next_id, found.pointers.repair if found.pointers else None)
     assert {one.name for one in fields(QueueSettings)} <= set(QUEUES.schema.names)
 
 
@@ -232,8 +232,8 @@ def test_a_queue_whose_deletion_was_interrupted_is_shown_as_that(door: Door) -> 
     [row] = rows("queues")
     assert ("deleting", None, None) == (
         row.status.value,
-        inspect.queue_facts(door.store, row).next_id,
-        inspect.queue_facts(door.store, row).pointers,
+        facts.queue_facts(door.store, row).next_id,
+        facts.queue_facts(door.store, row).pointers,
     )
     assert [] == rows("stats")
     door.client.delete_queue(door.queue.name)

@@ -16,9 +16,10 @@ from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.ruling import Ruling
 from cassieq_spark.model.sink_txn import TaskResult
-from cassieq_spark.queue import rulings, seal, settle
+from cassieq_spark.queue import seal
+from cassieq_spark.queue.get.scan import Survey, Surveyor
 from cassieq_spark.queue.message import Message
-from cassieq_spark.queue.survey import Survey, Surveyor
+from cassieq_spark.queue.settle import rulings, settle
 from cassieq_spark.repair.gaps import close_gaps
 from tests.fixtures.queues import Door, payload
 

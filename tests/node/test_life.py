@@ -8,7 +8,7 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.model.ids import BucketNo
-from cassieq_spark.queue import transaction
+from cassieq_spark.queue.sink import transaction
 from cassieq_spark.store.tables.queues import QueueStatus
 from cassieq_spark.testing.faults import Fault
 

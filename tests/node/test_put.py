@@ -16,7 +16,7 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.model.sizes import BUCKET_BYTES, MAX_BODY_BYTES
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.put import Producer
+from cassieq_spark.queue.put.producer import Producer
 from cassieq_spark.store import session
 from cassieq_spark.testing.faults import Fault
 

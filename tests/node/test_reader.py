@@ -10,8 +10,8 @@ from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import SinkRef, Status
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
-from cassieq_spark.queue import life, seal
-from cassieq_spark.queue.reader import SEALS_PER_CALL
+from cassieq_spark.queue import admin, seal
+from cassieq_spark.queue.get.reader import SEALS_PER_CALL
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.testing.faults import Fault
 
@@ -274,5 +274,5 @@ def test_what_was_purged_since_the_look_ahead_is_not_found(open_door: OpenDoor) 
     mine.put_batch(0, b"a", b"b")
     reader = mine.reader()
     reader.look_ahead(2)
-    life.purge(other.lane)
+    admin.purge(other.lane)
     assert [] == reader.get(2)

@@ -10,7 +10,7 @@ from cassieq_spark.errors import PutAmbiguous, SinkFenced
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
-from cassieq_spark.queue import transaction
+from cassieq_spark.queue.sink import transaction
 from cassieq_spark.repair.transactions import LONGEST_PATIENCE_S, REST_S
 from tests.fixtures.queues import Crash, crash
 

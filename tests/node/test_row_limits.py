@@ -19,7 +19,8 @@ from cassieq_spark.model.row_limits import (
     limit_of,
 )
 from cassieq_spark.model.sink_txn import TaskResult, WriteUnder
-from cassieq_spark.queue import seal, transaction
+from cassieq_spark.queue import seal
+from cassieq_spark.queue.sink import transaction
 from cassieq_spark.store.tables.buckets import size_of
 from tests.fixtures.queues import payload
 

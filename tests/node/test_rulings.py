@@ -14,7 +14,7 @@ from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.model.ruling import Ruling
-from cassieq_spark.queue.rulings import Settled, settle_bucket
+from cassieq_spark.queue.settle.rulings import Settled, settle_bucket
 from cassieq_spark.repair import dead
 from cassieq_spark.testing.faults import Fault
 

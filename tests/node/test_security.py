@@ -19,7 +19,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import AuthenticationRefused, TlsFailed, UsageError
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.ids import Runs
-from cassieq_spark.queue import transaction
+from cassieq_spark.queue.sink import transaction
 from cassieq_spark.store import statements
 from cassieq_spark.store.statements import Kind
 from cassieq_spark.store.tables import sinks

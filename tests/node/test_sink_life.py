@@ -19,7 +19,7 @@ from cassieq_spark.model.sink_txn import (
     TaskResult,
     move_id,
 )
-from cassieq_spark.queue import transaction
+from cassieq_spark.queue.sink import transaction
 from cassieq_spark.repair.transactions import LONGEST_PATIENCE_S, REST_S
 from cassieq_spark.store.cas import Applied, Refused
 from cassieq_spark.testing import wait_until

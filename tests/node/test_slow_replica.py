@@ -14,15 +14,16 @@ from cassieq_spark.errors import CasAmbiguous, StoreError
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue import consumer as consumers
-from cassieq_spark.queue import seal, settle
-from cassieq_spark.queue.verdict import Verdict
+from cassieq_spark.queue import seal
+from cassieq_spark.queue.settle import settle
+from cassieq_spark.queue.settle.ack_group import Verdict
 from cassieq_spark.repair.heal import heal
 from cassieq_spark.store import cas, session
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import Away, Fault
 
 if TYPE_CHECKING:
-    from cassieq_spark.queue.claim import Claimed
+    from cassieq_spark.queue.get.claim import Claimed
     from tests.fixtures.queues import Door, OpenDoor
 
 HOWS = pytest.mark.parametrize("how", [Away.UNAVAILABLE, Away.TIMES_OUT])

@@ -9,10 +9,11 @@ import pytest
 from cassieq_spark import metrics
 from cassieq_spark.errors import StoreTimeout
 from cassieq_spark.model.pointer import Pointer, minute_of
-from cassieq_spark.queue import seal, settle
-from cassieq_spark.queue.get import read_in_time
+from cassieq_spark.queue import seal
+from cassieq_spark.queue.get.poll import read_in_time
+from cassieq_spark.queue.get.reader import QUIET_FOR_S
 from cassieq_spark.queue.message import us_of
-from cassieq_spark.queue.reader import QUIET_FOR_S
+from cassieq_spark.queue.settle import settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,9 +14,9 @@ from cassieq_spark.model.bucket import SinkRef, Status
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.model.sink_txn import BucketList, SinkRow
-from cassieq_spark.queue import transaction
-from cassieq_spark.queue.heartbeat import Heartbeat
-from cassieq_spark.queue.roll import roll_forward
+from cassieq_spark.queue.roll_forward import roll_forward
+from cassieq_spark.queue.sink import transaction
+from cassieq_spark.queue.sink.heartbeat import Heartbeat
 from cassieq_spark.store import statements
 from cassieq_spark.store.cas import Applied
 from cassieq_spark.testing.faults import Fault

@@ -11,7 +11,7 @@ from cassieq_spark.cli.repair import show
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import SinkRef
 from cassieq_spark.model.ids import BucketNo, Runs
-from cassieq_spark.queue.bulk_buckets import insert_writing
+from cassieq_spark.queue.sink.buckets import insert_writing
 from cassieq_spark.repair.verify import FINDINGS, Finding, Verdict
 from cassieq_spark.store.cas import Applied
 from cassieq_spark.store.tables import sinks

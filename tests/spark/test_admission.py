@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark.model.offset import INITIAL, SourceOffset
-from cassieq_spark.spark.admission import Limits
-from cassieq_spark.spark.planner import Planner
+from cassieq_spark.spark.source.admission import Limits
+from cassieq_spark.spark.source.planner import Planner
 from cassieq_spark.store.statements import Kind, every_statement
 from cassieq_spark.testing import ManualClock, wait_until
 from tests.fixtures.streams import Collected, bodies

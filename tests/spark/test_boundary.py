@@ -16,11 +16,11 @@ from pyspark.sql import datasource
 import cassieq_spark.spark
 from cassieq_spark.errors import ReceiptExpired, RowCorrupt, StoreUnavailable
 from cassieq_spark.spark import boundary
-from cassieq_spark.spark.redrive_job import _in_task as redrive_in_task
-from cassieq_spark.spark.redrive_job import redrive_where
-from cassieq_spark.spark.repair_job import _heal_in_task, heal
-from cassieq_spark.spark.settle import _in_task as settle_in_task
-from cassieq_spark.spark.settle import settle
+from cassieq_spark.spark.jobs.redrive import _in_task as redrive_in_task
+from cassieq_spark.spark.jobs.redrive import redrive_where
+from cassieq_spark.spark.jobs.repair import _heal_in_task, heal
+from cassieq_spark.spark.jobs.settle import _in_task as settle_in_task
+from cassieq_spark.spark.jobs.settle import settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -262,7 +262,7 @@ def test_a_session_without_the_connector_is_told_before_anything_is_reserved(
 def test_a_driver_without_pandas_is_told_what_to_install(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cassieq_spark.spark.connector.find_spec", lambda _: None)
+    monkeypatch.setattr("cassieq_spark.spark.connector.writer.find_spec", lambda _: None)
     put = cassieq.foreach_batch(
         queue=streams.queue.name, contact_points=streams.options["contactPoints"]
     )
@@ -273,7 +273,7 @@ def test_a_driver_without_pandas_is_told_what_to_install(
 def test_a_host_without_an_address_is_named(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cassieq_spark.spark.connector._check_session", lambda *_: None)
+    monkeypatch.setattr("cassieq_spark.spark.connector.writer._check_session", lambda *_: None)
     put = cassieq.foreach_batch(queue=streams.queue.name, contact_points="no-such-host.invalid")
     with pytest.raises(cassieq.StoreUnavailable, match=r"'no-such-host\.invalid'"):
         put(streams.numbered(0, 1), 0)

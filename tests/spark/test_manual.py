@@ -11,9 +11,9 @@ import pytest
 from cassieq_spark import metrics
 from cassieq_spark.model.offset import INITIAL, SourceOffset
 from cassieq_spark.model.ruling import Ruling
-from cassieq_spark.queue.rulings import settle_bucket
-from cassieq_spark.spark.admission import Limits
-from cassieq_spark.spark.planner import Planner
+from cassieq_spark.queue.settle.rulings import settle_bucket
+from cassieq_spark.spark.source.admission import Limits
+from cassieq_spark.spark.source.planner import Planner
 from cassieq_spark.testing import wait_until
 
 if TYPE_CHECKING:

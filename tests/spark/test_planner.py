@@ -14,9 +14,9 @@ from cassieq_spark import metrics
 from cassieq_spark.errors import DataLoss, LeaseLost, StoreTimeout, StreamFenced
 from cassieq_spark.model.offset import INITIAL, SourceOffset
 from cassieq_spark.model.pointer import Pointer
-from cassieq_spark.queue import settle
-from cassieq_spark.spark.admission import Limits
-from cassieq_spark.spark.planner import Planner
+from cassieq_spark.queue.settle import settle
+from cassieq_spark.spark.source.admission import Limits
+from cassieq_spark.spark.source.planner import Planner
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import Away, FaultyStore
 
@@ -291,7 +291,7 @@ def test_t22_what_was_claimed_beside_an_ack_that_failed_is_given_back_uncounted(
         def fails(*_args: object, **_more: object) -> int:
             raise StoreTimeout("the ack was not answered")
 
-        monkeypatch.setattr("cassieq_spark.queue.settle.ack", fails)
+        monkeypatch.setattr("cassieq_spark.queue.settle.settle.ack", fails)
         with pytest.raises(StoreTimeout):
             planner.latest(first, Limits(at_most=100))
         assert (100, 100) == (streams.queue.stats().visible, streams.queue.stats().invisible)

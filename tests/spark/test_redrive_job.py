@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import cassieq_spark as cassieq
 from cassieq_spark.model.ids import Runs
 from cassieq_spark.repair import dead
-from cassieq_spark.spark import redrive_job
+from cassieq_spark.spark.jobs import redrive
 from cassieq_spark.store import store
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.streams import bodies
@@ -75,7 +75,7 @@ def got(queue: cassieq.Queue) -> list[bytes]:
 def test_sql_chooses_and_tasks_redrive_many_buckets_once(
     streams: Streams, graves: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redrive_job, "BUCKETS_PER_TASK", 1)
+    monkeypatch.setattr(redrive, "BUCKETS_PER_TASK", 1)
     die(streams, 0, 450, "timeout")
     die(streams, 450, 500, "no such customer")
     where = "reason = 'timeout' and last_time <= now() and id % 2 = 0 and deliveries = 1"
@@ -181,7 +181,7 @@ def test_a_wrong_argument_is_named_and_nothing_is_taken(
 
 @given(st.lists(st.integers(0, 60)), st.integers(1, 20))
 def test_ids_are_put_together_by_bucket(ids: list[int], bucket_size: int) -> None:
-    found = dict(redrive_job.by_bucket(np.array(ids, dtype=np.int64), bucket_size))
+    found = dict(redrive.by_bucket(np.array(ids, dtype=np.int64), bucket_size))
     expected: dict[int, set[int]] = {}
     for one in ids:
         expected.setdefault(one // bucket_size, set()).add(one % bucket_size)

@@ -12,9 +12,9 @@ import pytest
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.sink_txn import Identity
 from cassieq_spark.options import parse_connection
-from cassieq_spark.queue import transaction
+from cassieq_spark.queue.sink import transaction
 from cassieq_spark.repair.lead import leading
-from cassieq_spark.spark import repair_job
+from cassieq_spark.spark.jobs import repair
 from cassieq_spark.testing import wait_until
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.rows import leased_twice
@@ -60,7 +60,7 @@ def test_tasks_heal_what_a_driver_alone_would(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dead messages in many buckets, moved by tasks, each once."""
-    monkeypatch.setattr(repair_job, "BUCKETS_PER_SHARE", 1)
+    monkeypatch.setattr(repair, "BUCKETS_PER_SHARE", 1)
     dead = streams.client.create_queue(f"{streams.queue.name}.dead", bucket_size=500)
     streams.client.alter_queue(
         streams.queue.name, dead_letter_queue=dead.name, max_deliveries=1, visibility_timeout=0.1
@@ -72,13 +72,11 @@ def test_tasks_heal_what_a_driver_alone_would(
     connection = parse_connection(
         {"contactPoints": streams.options["contactPoints"], "keyspace": KEYSPACE}
     )
-    report = repair_job.heal(streams.spark, connection, [queue._lane.queue])
+    report = repair.heal(streams.spark, connection, [queue._lane.queue])
     assert [] == report.problems
     moved = report.queues[0].moved_dead
     while moved < 4_000:
-        moved += (
-            repair_job.heal(streams.spark, connection, [queue._lane.queue]).queues[0].moved_dead
-        )
+        moved += repair.heal(streams.spark, connection, [queue._lane.queue]).queues[0].moved_dead
     assert 4_000 == dead.stats().visible
     assert 0 == queue.stats().dead
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, Row
 
-    from cassieq_spark.queue.look import QueueStats
+    from cassieq_spark.queue.inspect.stats import QueueStats
     from tests.fixtures.processes import Script
 
 RETRIED = Path(__file__).with_name("children") / "settled_tasks.py"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark.model.offset import INITIAL
-from cassieq_spark.spark.planner import Planner
+from cassieq_spark.spark.source.planner import Planner
 from cassieq_spark.testing import wait_until
 from tests.fixtures.streams import Collected, Streams, bodies, failure_of
 

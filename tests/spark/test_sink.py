@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import SinkFenced
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult, WriteUnder
-from cassieq_spark.queue import transaction
+from cassieq_spark.queue.sink import transaction
 from cassieq_spark.testing import wait_until
 from tests.fixtures.streams import Collected, Streams, bodies, bodies_of, failure_of
 

@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.options import parse_read
 from cassieq_spark.queue.message import time_of
-from cassieq_spark.spark.view_columns import VIEWS
-from cassieq_spark.spark.views import PushingLookReader, PushingViewReader, reader
+from cassieq_spark.spark.views.columns import VIEWS
+from cassieq_spark.spark.views.reader import PushingLookReader, PushingViewReader, reader
 from cassieq_spark.store import store
 
 if TYPE_CHECKING:

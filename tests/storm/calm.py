@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import cassieq_spark as cassieq
-    from cassieq_spark.queue.look import QueueStats
+    from cassieq_spark.queue.inspect.stats import QueueStats
     from tests.storm.history import Recorder
 
 LONGEST_S: Final = 90.0

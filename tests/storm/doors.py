@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.spark.data_source import CassieqDataSource
 from cassieq_spark.spark.sink import StreamWriter
-from cassieq_spark.spark.source import StreamReader
+from cassieq_spark.spark.source.reader import StreamReader
 from tests.storm import dials
 from tests.storm.history import Recorder
 

@@ -21,7 +21,7 @@ OURS: Final = (
     Ablation(
         mark="HANDSHAKE",
         rule="A put that was written reads its bucket's row: a sealed one may have missed it.",
-        path="cassieq_spark/queue/put.py",
+        path="cassieq_spark/queue/put/producer.py",
         old="            if is_written:\n                row = lane",
         new=(
             "            if is_written:\n"
@@ -53,7 +53,7 @@ OURS: Final = (
     Ablation(
         mark="RECEIPT",
         rule="An ack asks for the lease: a receipt acks its own delivery, no later one.",
-        path="cassieq_spark/queue/verdict.py",
+        path="cassieq_spark/queue/settle/ack_group.py",
         old="    return Verdict.STALE if runs & unacked else Verdict.ALREADY_ACKED\n",
         new="    return Verdict.ACKED\n",
         tests=(),

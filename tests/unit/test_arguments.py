@@ -12,7 +12,7 @@ import pytest
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
 from cassieq_spark.options import arguments
-from cassieq_spark.queue import outgoing
+from cassieq_spark.queue.put import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,14 +75,14 @@ def test_bodies_are_anything_that_is_bytes() -> None:
 @pytest.mark.parametrize("value", [b"abc", "abc", bytearray(b"abc")])
 def test_put_many_of_one_body_is_refused(value: object) -> None:
     with pytest.raises(BodyInvalid, match="list of bodies"):
-        outgoing.messages(value)  # type: ignore[arg-type]
+        encode.messages(value)  # type: ignore[arg-type]
 
 
 def test_put_many_says_which_body_is_wrong() -> None:
     with pytest.raises(BodyInvalid, match="number 1 of 3"):
-        outgoing.messages([b"a", "b", b"c"])
+        encode.messages([b"a", "b", b"c"])
     with pytest.raises(BodyInvalid, match="not int"):
-        outgoing.messages(7)  # type: ignore[arg-type]
+        encode.messages(7)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_tag_that_is_no_text_is_refused(value: object) -> None:
 
 def test_tag_and_headers_together_have_a_limit() -> None:
     with pytest.raises(OptionInvalid, match="into the body"):
-        outgoing.messages([b""], tag="t" * 600_000, headers={"h": "v" * 500_000})
+        encode.messages([b""], tag="t" * 600_000, headers={"h": "v" * 500_000})
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_message_id_is_a_uuid_or_its_text() -> None:
 
 def test_message_ids_are_as_many_as_bodies() -> None:
     with pytest.raises(OptionInvalid, match="1 entries for 2 bodies"):
-        outgoing.messages([b"a", b"b"], message_ids=[None])
+        encode.messages([b"a", b"b"], message_ids=[None])
 
 
 @pytest.mark.parametrize("value", ["", "c" * 201, 7, None])

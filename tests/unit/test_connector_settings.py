@@ -10,7 +10,7 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.errors import OptionInvalid, OptionUnknown, UsageError
 from cassieq_spark.options import parse_connection
-from cassieq_spark.spark import config
+from cassieq_spark.spark.connector import config
 
 NODES = "10.0.0.1:9142,[fd00::2]"
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cassieq_spark.model.bucket_plan import decode_due
-from cassieq_spark.queue import outgoing
-from cassieq_spark.spark.packed import NO_CHUNK, packing
+from cassieq_spark.queue.put import encode
+from cassieq_spark.spark.connector.packed import NO_CHUNK, packing
 from cassieq_spark.spark.packer import Packer
 from cassieq_spark.store import chunk as chunks
 
@@ -105,10 +105,10 @@ def test_t20_a_put_counts_bytes_of_all_columns_and_not_characters() -> None:
     wide = chunks.Row(
         body=b"m", tag="\N{SNOWMAN}" * 20 * KILO, headers={"k": "\N{SNOWMAN}" * 20 * KILO}
     )
-    packed = outgoing.pack([wide] * 20, delay_us=0, bucket_size=50_000)
+    packed = encode.pack([wide] * 20, delay_us=0, bucket_size=50_000)
     assert {2} == {one.count for one in packed}
     small = chunks.Row(body=b"", message_id=bytes(16))
-    assert [2, 1] == [one.count for one in outgoing.pack_into([small] * 3, room=lambda: 2)]
+    assert [2, 1] == [one.count for one in encode.pack_into([small] * 3, room=lambda: 2)]
 
 
 def test_t20_a_message_that_is_larger_than_a_chunk_is_alone_in_one() -> None:
@@ -176,7 +176,7 @@ def test_t1_no_door_gives_a_bucket_more_than_its_ids(
     total = sum(counts)
     moved = Taken(bucket_size)
     for count in counts:
-        for packed in outgoing.pack_into([chunks.Row(body=b"")] * count, room=moved.room):
+        for packed in encode.pack_into([chunks.Row(body=b"")] * count, room=moved.room):
             moved.add(packed.payload, packed.count)
     assert total == sum(count for _, count in moved.chunks)
 

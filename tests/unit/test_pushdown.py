@@ -24,8 +24,8 @@ from pyspark.sql.datasource import (
 )
 
 from cassieq_spark.model.ids import BucketNo
-from cassieq_spark.spark import pushdown
-from cassieq_spark.spark.views import FEWEST_BUCKETS, MOST_BUCKETS, windows
+from cassieq_spark.spark.views import pushdown
+from cassieq_spark.spark.views.reader import FEWEST_BUCKETS, MOST_BUCKETS, windows
 
 SIZE = 5
 KINDS: dict[str, type[str | int]] = {"bucket": int, "id": int, "status": str, "is_expired": bool}

@@ -13,11 +13,11 @@ from cassieq_spark.model import redrive as rules
 from cassieq_spark.model import ruling
 from cassieq_spark.model.bucket import Returned, Status, without_dead
 from cassieq_spark.model.dead import REDRIVE, DeadSet
+from cassieq_spark.model.dead_letter import Letter, letter_of
 from cassieq_spark.model.delays import Delayed
 from cassieq_spark.model.ids import EMPTY, QueueName, Runs, union
 from cassieq_spark.model.integrity import broken
 from cassieq_spark.model.ruling import Ruling
-from cassieq_spark.queue.letters import Letter, letter_of
 from cassieq_spark.store.tables.claims import decode_dead, encode_dead
 from tests.fixtures import rows
 from tests.fixtures.rows import TEN, ids, sealed

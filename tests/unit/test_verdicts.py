@@ -17,7 +17,7 @@ from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt, prefix
 from cassieq_spark.model.ruling import Ruling
 from cassieq_spark.spark.columns import receipt_texts
-from cassieq_spark.spark.verdicts import Gathered, gather, put_together
+from cassieq_spark.spark.jobs.settle_rows import Gathered, gather, put_together
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.spark.data_source import CassieqDataSource
 from cassieq_spark.spark.sink import StreamWriter
-from cassieq_spark.spark.source import StreamReader
+from cassieq_spark.spark.source.reader import StreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

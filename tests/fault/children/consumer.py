@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import cassieq_spark as cassieq
 from cassieq_spark.clock import ClusterClock, SystemClock
 from cassieq_spark.entropy import generator
-from cassieq_spark.queue.verdict import Verdict
+from cassieq_spark.queue.settle.ack_group import Verdict
 from tests.fault.children.deliveries import Log
 
 if TYPE_CHECKING:

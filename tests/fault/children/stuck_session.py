@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import cassieq_spark
-from cassieq_spark.spark import connector_sessions
+from cassieq_spark.spark.connector import sessions
 from cassieq_spark.testing import wait_until
 from tests.fixtures.processes import reached, say
 from tests.storm.calm import committed_batches
@@ -39,7 +39,7 @@ def build_session(contact_points: str) -> Any:
 
 def the_session(spark: Any) -> Any:
     """Of the connector's Java driver, as it has it now."""
-    values = connector_sessions.connector_of(spark.sparkContext).sessionCache().cache()
+    values = sessions.connector_of(spark.sparkContext).sessionCache().cache()
     return values.valuesIterator().next()
 
 
@@ -49,8 +49,8 @@ def refresh(session: Any) -> Any:
 
 def main() -> None:
     connection, queue, directory = json.loads(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-    connector_sessions.LOOKS_EVERY_S = 2.0  # type: ignore[misc]
-    connector_sessions.AGREEMENT_S = 0.5  # type: ignore[misc]
+    sessions.LOOKS_EVERY_S = 2.0  # type: ignore[misc]
+    sessions.AGREEMENT_S = 0.5  # type: ignore[misc]
 
     def committed() -> int:
         return len(committed_batches(directory))

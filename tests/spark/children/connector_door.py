@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 import cassieq_spark
-from cassieq_spark.spark import connector
+from cassieq_spark.spark.connector import writer
 from cassieq_spark.store import store
 from cassieq_spark.testing import wait_until
 from tests.spark.children import connector_stops
@@ -172,13 +172,13 @@ class Patched:
     """For a block: something of the door in another form."""
 
     def __init__(self, name: str, make: Callable[[Any], Any]) -> None:
-        self._name, self._make, self._was = name, make, getattr(connector, name)
+        self._name, self._make, self._was = name, make, getattr(writer, name)
 
     def __enter__(self) -> None:
-        setattr(connector, self._name, self._make(self._was))
+        setattr(writer, self._name, self._make(self._was))
 
     def __exit__(self, *exc: object) -> None:
-        setattr(connector, self._name, self._was)
+        setattr(writer, self._name, self._was)
 
 
 def mapped_rows(function: Any) -> Patched:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import cloudpickle
 
 from cassieq_spark.spark.data_source import CassieqDataSource
-from cassieq_spark.spark.source import StreamReader
+from cassieq_spark.spark.source.reader import StreamReader
 from cassieq_spark.store import store
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.testing import ManualClock
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-    from cassieq_spark.spark.planner import Planner
+    from cassieq_spark.spark.source.planner import Planner
 
 OPTION = "stop"
 NEVER = 1 << 30

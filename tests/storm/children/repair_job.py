@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 
-from cassieq_spark.spark import repair_job
+from cassieq_spark.spark.jobs import repair
 from tests.storm import dials
 from tests.storm.processes import ROOT
 
@@ -22,8 +22,8 @@ def end_with_the_runner() -> None:
 
 threading.Thread(target=end_with_the_runner, daemon=True).start()
 dials.install_by_variable()
-repair_job.FEW_SHARES = 0  # type: ignore[misc]  # else the driver does it alone
-repair_job.BUCKETS_PER_SHARE = 32  # type: ignore[misc]  # as above
+repair.FEW_SHARES = 0  # type: ignore[misc]  # else the driver does it alone
+repair.BUCKETS_PER_SHARE = 32  # type: ignore[misc]  # as above
 os.environ["PYSPARK_SUBMIT_ARGS"] = (
     "--master local[1,3] --driver-memory 450m --conf spark.ui.enabled=false "
     f"--driver-java-options -Dlog4j2.configurationFile={os.environ['STORM_LOG4J']} pyspark-shell"

@@ -1,0 +1,365 @@
+"""The life of a queue: create, alter, purge, delete; each survives a crash at any step (design 9).
+
+    delete:  status = deleting  ->  L = 2^62  ->  no monoton row  ->  no data  ->  no queue row
+
+Who finds a queue half-way deleted carries on where the other has stopped: all steps are idempotent.
+A row that is active over a lane with L = 2^62 is half-way deleted, too [T14].
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import (
+    CasContention,
+    CassieqError,
+    QueueExists,
+    QueueNotFound,
+    UsageError,
+)
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model import bucket as rules
+from cassieq_spark.model.bucket import FINISHED, Bucket, Status
+from cassieq_spark.model.ending import Close, Drop, Over, Raise, next_step
+from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
+from cassieq_spark.model.pointer import DELETED, Pointer
+from cassieq_spark.options import QueueSettings, queue_name
+from cassieq_spark.queue import roll_forward, seal
+from cassieq_spark.queue.apart import apart, first_of
+from cassieq_spark.queue.lane import (
+    MAX_LOST_RACES,
+    Lane,
+    at_home,
+    check_home,
+    live_buckets,
+    read_row,
+    windows,
+)
+from cassieq_spark.store.cas import Applied, Stored
+from cassieq_spark.store.tables.monotons import CLOSED, Monoton
+from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cassieq_spark.store.store import Store
+
+WINDOW: Final = 256
+"""So many buckets are read, closed or dropped together."""
+
+FIXED: Final = ("bucket_size",)
+"""Ids are bucket number times size: what is stored would be looked for elsewhere."""
+
+_logger = get_logger("queue")
+
+
+def create(store: Store, name: QueueName, settings: QueueSettings) -> QueueRow:
+    """The queue of that name with these settings: a new one, or the one that is there.
+
+    Raises:
+        QueueExists: It is there with other settings; or its dead-letter queues form a cycle.
+        QueueNotFound: The dead-letter queue is not there.
+        UsageError: It, or its dead-letter queue, lives in another data centre.
+    """
+    check_dead_letter_queue(store, name, settings)
+    for _ in range(MAX_LOST_RACES):
+        found = read_row(store, name)
+        if found is not None:
+            check_home(store, found.value)
+            if not _is_usable(store, found.value):
+                finish_deletion(store, found)
+                found = None
+        if found is None:
+            found = _insert(store, name, settings)
+        if found is not None and found.value.status is QueueStatus.ACTIVE:
+            _check_same(name, settings, found.value.settings)
+            return found.value
+    raise QueueNotFound(f"queue {name!r} is created and deleted by others all the while. Try again")
+
+
+def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
+    """Change settings; every client that has the queue open sees them within seconds.
+
+    Raises:
+        QueueNotFound: It is not there.
+        OptionUnknown, OptionInvalid: Names the setting.
+        QueueExists: A setting that cannot change, or a cycle of dead-letter queues.
+        UsageError: It, or its dead-letter queue, lives in another data centre.
+    """
+    for _ in range(MAX_LOST_RACES):
+        found = read_row(store, name)
+        if found is None or found.value.status is not QueueStatus.ACTIVE:
+            raise missing(store, name)
+        check_home(store, found.value)
+        settings = found.value.settings.altered(changes)
+        different = [key for key, _, _ in settings.differences(found.value.settings)]
+        if fixed := [key for key in different if key in FIXED]:
+            raise QueueExists(
+                f"{', '.join(fixed)} of queue {name!r} cannot change: the ids of its messages "
+                "depend on it. Create another queue",
+                queue=name,
+                differences=tuple(fixed),
+            )
+        if "dead_letter_queue" in different:
+            check_dead_letter_queue(store, name, settings)
+        if not different:
+            return found.value
+        row = replace(found.value, settings=settings)
+        outcome = store.queues.update(found, row)
+        if isinstance(outcome, Applied):
+            _undo_if_a_cycle(store, outcome.now, found.value.settings)
+            event(_logger, "queue_altered", queue=name, settings=",".join(different))
+            return row
+    raise CasContention(f"queue {name!r} is altered by others all the while. Try again")
+
+
+def delete(store: Store, name: QueueName, lane: LaneId | None = None) -> None:
+    """End a queue, with all it holds.
+
+    Args:
+        lane: The queue that has this one; None: whichever has the name now. One that was created
+            under the name since is another queue, and stays.
+
+    Raises:
+        QueueNotFound: It is not there.
+        UsageError: It lives in another data centre, and so does all that a deletion has to outrun.
+    """
+    is_ending = False
+    for _ in range(MAX_LOST_RACES):
+        found = read_row(store, name)
+        if found is None or (lane is not None and lane not in found.value.lanes):
+            if is_ending:
+                return  # somebody else has carried it to its end
+            raise missing(store, name)
+        check_home(store, found.value)
+        lane = found.value.lanes[0]
+        if found.value.status is QueueStatus.DELETING:
+            finish_deletion(store, found)
+            return
+        outcome = store.queues.update(found, replace(found.value, status=QueueStatus.DELETING))
+        is_ending |= isinstance(outcome, Applied)
+    raise missing(store, name)
+
+
+def finish_deletion(store: Store, found: Stored[QueueRow]) -> None:
+    """Carry a deletion to its end, from wherever it stopped.
+
+    The repair pointer first: from then on every put, get and commit fails its check against it, so
+    nothing is acknowledged that the drop below would take away [P13] [R25].
+    """
+    row = found.value
+    check_home(store, row)
+    for lane in row.lanes:
+        _end_lane(store, lane, row.settings.bucket_size)
+    store.queues.delete(found)
+    event(_logger, "queue_deleted", queue=row.name)
+
+
+def purge(lane: Lane) -> int:
+    """Drop every message that is in the queue now: visible, leased, delayed and dead ones.
+
+    Open buckets are sealed first, so that a put that is under way is either in, and dropped, or
+    goes into a later bucket [R18]. What a sink is still writing is not in the queue yet.
+
+    Returns:
+        How many messages were dropped.
+
+    Raises:
+        RowCorrupt: Of a bucket that cannot be read; all others were purged.
+        StoreError: Of a bucket, or a sink, that does not answer; as well. Purge again for the rest.
+    """
+    dropped = 0
+    failed: dict[BucketNo, CassieqError] = {}
+    sinks_failed: dict[str, CassieqError] = {}
+    for window in windows(live_buckets(lane), WINDOW):
+        rows, unread = apart(
+            lane, lambda bucket: lane.store.buckets.read(lane.lane_id, bucket), window
+        )
+        undecided = {
+            bucket: row
+            for bucket, row in rows.items()
+            if row is not None and row.value.status in (Status.WRITING, Status.PREPARED)
+        }
+        rows |= roll_forward.settle_decided(lane, undecided, sinks_failed)
+        done, undone = apart(lane, partial(_purge_bucket, lane, rows), rows)
+        dropped += sum(done.values())
+        failed |= unread | undone
+    event(_logger, "queue_purged", queue=lane.queue, messages=dropped)
+    if failed:
+        raise first_of(failed)
+    if sinks_failed:
+        raise next(iter(sinks_failed.values()))
+    return dropped
+
+
+def missing(store: Store, name: str) -> QueueNotFound:
+    """The error of a queue that is not there."""
+    return QueueNotFound(
+        f"there is no queue {name!r} in keyspace {store.session.keyspace!r}. Create it with "
+        f"client.create_queue({name!r})"
+    )
+
+
+def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettings) -> None:
+    """It must be there, in this data centre, and no chain of them may lead back here."""
+    seen = [name]
+    target = settings.dead_letter_queue
+    while target is not None:
+        if target in seen:
+            raise QueueExists(
+                f"the dead-letter queues {' -> '.join([*seen, target])} form a cycle: a dead "
+                "message would never rest. Choose another dead_letter_queue",
+                queue=name,
+                differences=("dead_letter_queue",),
+            )
+        found = read_row(store, queue_name(target))
+        if found is None or found.value.status is not QueueStatus.ACTIVE:
+            raise QueueNotFound(
+                f"the dead-letter queue {target!r} of {name!r} is not there. Create it first"
+            )
+        if not at_home(store, found.value):
+            raise UsageError(
+                f"the dead-letter queue {target!r} of {name!r} lives in data centre "
+                f"{found.value.home_datacenter!r}, the queue in {store.session.datacenter!r}: "
+                "repair could not move anything there. Choose one that lives with its queue"
+            )
+        seen.append(QueueName(target))
+        target = found.value.settings.dead_letter_queue
+
+
+def _undo_if_a_cycle(store: Store, altered: Stored[QueueRow], before: QueueSettings) -> None:
+    """Two may each close half of a cycle, and have seen none before: each looks again after."""
+    name, settings = QueueName(altered.value.name), altered.value.settings
+    try:
+        check_dead_letter_queue(store, name, settings)
+    except CassieqError:
+        store.queues.update(altered, replace(altered.value, settings=before))
+        raise
+
+
+def _is_usable(store: Store, row: QueueRow) -> bool:
+    """Whether ids may come of its lane; a queue without a monoton row counts as deleted [P13]."""
+    return row.status is QueueStatus.ACTIVE and store.monotons.read(row.lanes[0]) is not None
+
+
+def _insert(store: Store, name: QueueName, settings: QueueSettings) -> Stored[QueueRow] | None:
+    """The lane's monoton row first: a queue without one counts as deleted [P13].
+
+    None: another queue had the name.
+    """
+    lane = LaneId(new_uuid())
+    now_us = store.clock.now_us()
+    unused = store.monotons.insert(lane, Monoton(next_id=0, reserved_us=now_us)).now
+    row = QueueRow(
+        name=name,
+        queue_id=new_uuid(),
+        status=QueueStatus.ACTIVE,
+        settings=settings,
+        lanes=(lane,),
+        home_datacenter=store.session.datacenter,
+        created_us=now_us,
+    )
+    outcome = store.queues.insert(row)
+    if isinstance(outcome, Applied):
+        event(_logger, "queue_created", queue=name)
+    elif outcome.now is None or lane not in outcome.now.value.lanes:
+        if unused is not None:
+            with suppress(CassieqError):  # the caller's queue is there, whatever becomes of this
+                _give_up(store, lane, unused)
+        return None
+    return outcome.now
+
+
+def _give_up(store: Store, lane: LaneId, unused: Stored[Monoton]) -> None:
+    """End a lane whose INSERT has lost the name to another queue's, and may land later [T14].
+
+    The monoton row decides whether it is ended: where the INSERT has landed meanwhile and others
+    have reserved ids, it is a queue in use, and stays one (I1). It is closed before L goes up, and
+    is there until then: a copy of its own INSERT must not open the lane again between the two.
+    """
+    closed = store.monotons.update(lane, unused, replace(unused.value, next_id=CLOSED))
+    if isinstance(closed, Applied):
+        store.pointers.advance(lane, Pointer.REPAIR, DELETED)
+        store.monotons.delete(lane, closed.now)
+
+
+def _check_same(name: QueueName, asked: QueueSettings, there: QueueSettings) -> None:
+    different = asked.differences(there)
+    if not different:
+        return
+    raise QueueExists(
+        f"queue {name!r} exists with "
+        + ", ".join(f"{key}={is_there!r}" for key, _, is_there in different)
+        + ", asked for "
+        + ", ".join(f"{key}={is_asked!r}" for key, is_asked, _ in different)
+        + f". Open it with client.queue({name!r}), change it with client.alter_queue({name!r}), or "
+        "choose another name",
+        queue=name,
+        differences=tuple(key for key, _, _ in different),
+    )
+
+
+def _purge_bucket(lane: Lane, rows: dict[BucketNo, Stored[Bucket] | None], bucket: BucketNo) -> int:
+    row = rows[bucket]
+    if row is not None and row.value.status in FINISHED:
+        return 0
+    dropped = 0
+
+    def change(row: Bucket) -> Bucket | None:
+        nonlocal dropped
+        dropped = 0
+        if row.status is not Status.SEALED:
+            return None
+        dropped = row.unacked.count
+        return rules.purged(row, now_us=lane.clock.now_us())
+
+    closed = seal.close(lane, bucket) if row is None else seal.finish(lane, bucket, row)
+    if closed is None or lane.change_bucket(bucket, change, known=closed.row) is None:
+        return 0
+    return dropped
+
+
+def _end_lane(store: Store, lane: LaneId, bucket_size: int) -> None:
+    """All steps of `model.ending` that are left."""
+    while True:
+        # Before the pointers: where it is gone, they say how far the data goes.
+        monoton = store.monotons.find(lane)
+        ids_end = None
+        if monoton is not None:
+            ids_end = BucketNo(max(0, -(-monoton.value.next_id // bucket_size)))
+        match next_step(ids_end, store.pointers.read(lane), at_most=WINDOW):
+            case Raise(dropped=dropped):
+                _note(store, lane, Pointer.DROPPED, dropped)
+                store.pointers.advance(lane, Pointer.REPAIR, DELETED)
+            case Close(end=end):
+                _note(store, lane, Pointer.END, end)
+                if monoton is not None:
+                    store.monotons.delete(lane, monoton)
+            case Drop(first=first, end=end):
+                drop_dead(store, lane, [BucketNo(at) for at in range(first, end)])
+                _note(store, lane, Pointer.DROPPED, end)
+            case Over():
+                return
+            case other:
+                assert_never(other)
+
+
+def _note(store: Store, lane: LaneId, pointer: Pointer, value: int) -> None:
+    """Answered at quorum before what it tells of is destroyed (G4); absent is 0."""
+    if value:
+        store.pointers.advance(lane, pointer, value)
+
+
+def drop_dead(store: Store, lane: LaneId, buckets: Iterable[BucketNo]) -> None:
+    """Remove messages, overlays and rows of a dead lane's buckets."""
+
+    def one(bucket: BucketNo) -> None:
+        store.messages.drop(lane, bucket)
+        store.overlays.drop(lane, bucket)
+        store.buckets.delete(lane, bucket)
+
+    store.session.map(one, buckets)

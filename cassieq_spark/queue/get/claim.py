@@ -1,0 +1,190 @@
+"""Claim messages of sealed buckets: one LWT per bucket, whatever the count (design 5). Holds I2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cassieq_spark import metrics
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import CassieqError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.bucket import Bucket, Lease
+from cassieq_spark.model.lease import Terms, claim
+from cassieq_spark.model.pointer import minute_of
+from cassieq_spark.queue import seal
+from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.get import gather
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from uuid import UUID
+
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.get.budget import Room
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+
+CAS_TIMES_SPARE = 4
+"""A claim lasts at least this many of the client's own CAS times, or it would be born expired and
+burn a delivery that nobody held [R21]."""
+
+_logger = get_logger("queue")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """One lease that is ours, and the row it is in as last seen."""
+
+    bucket: BucketNo
+    lease: Lease
+    row: Stored[Bucket]
+
+    @property
+    def planned(self) -> Planned:
+        """What is to be read for it."""
+        return Planned(
+            bucket=self.bucket,
+            runs=self.lease.runs,
+            delivery_count=self.lease.delivery_count,
+            lease_id=self.lease.lease_id,
+            revisions=self.row.value.revisions_of(self.lease.runs),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimer:
+    """Who claims, and for how long."""
+
+    lane: Lane
+    owner: str
+    run: UUID | None
+    visibility_us: int
+
+    def terms(self, at_most: int, *, below: int | None = None) -> Terms:
+        """The terms of a claim that is sent now (G6) [P18]."""
+        now_us = self.lane.clock.now_us()
+        shortest_us = int(CAS_TIMES_SPARE * self.lane.store.sender.median_s * 1e6)
+        return Terms(
+            at_most=at_most,
+            owner=self.owner,
+            run=self.run,
+            now_us=now_us,
+            until_us=now_us + max(self.visibility_us, shortest_us),
+            below=below,
+            max_deliveries=self.lane.max_deliveries,
+        )
+
+    def hint(self, buckets: Iterable[BucketNo], until_us: int) -> None:
+        """Write the expiry hints of claims that are about to be sent (design 6)."""
+        lane = self.lane
+        lane.store.hints.write(
+            lane.lane_id,
+            [(bucket, until_us) for bucket in buckets],
+            now_us=lane.clock.now_us(),
+        )
+
+    def claim(
+        self, bucket: BucketNo, row: Stored[Bucket], terms: Terms
+    ) -> tuple[list[Claimed], Stored[Bucket] | None]:
+        """Try once, on the row as last seen, under the hint that `hint` has written before.
+
+        Returns:
+            What is ours now (nothing if the race was lost), and the row as it is now.
+
+        Raises:
+            CasAmbiguous: The lease may exist. It then runs out by itself; do not claim again.
+        """
+        new, leases = claim(row.value, terms, new_uuid)
+        if not leases and new.dead == row.value.dead:
+            return [], row
+        outcome = self.lane.store.buckets.update(self.lane.lane_id, bucket, row, new)
+        # Whatever the outcome, what counts is whether our leases are in the row: after 64 other
+        # clients even the tags cannot tell [R8].
+        return held(bucket, outcome.now, leases), outcome.now
+
+    def close(
+        self, bucket: BucketNo, *, room: Room | None, below: int | None
+    ) -> tuple[list[Claimed], Stored[Bucket] | None]:
+        """Seal an open bucket, and claim what there is room for, by the same CAS if that can be.
+
+        Args:
+            room: None: it is only to be closed.
+
+        Returns:
+            As `claim`; no row if the bucket was dropped long ago.
+        """
+        lane = self.lane
+        # What it weighs is known once it is sealed: a limit of bytes has its claim after that.
+        at_once = room is not None and room.size_bytes is None
+        terms = self.terms(room.messages, below=below) if room is not None and at_once else None
+        closed = seal.close(lane, bucket, terms)
+        if closed is None:
+            return [], None
+        manifest = closed.row.value.manifest
+        event(_logger, "bucket_sealed", queue=lane.queue, bucket=bucket, messages=manifest.count)
+        got = held(bucket, closed.row, closed.leases)
+        if got or room is None:
+            return got, closed.row
+        at_most = room.for_messages_of(closed.row.value, room.messages)
+        terms = self.terms(at_most, below=below)
+        self.hint([bucket], terms.until_us)
+        got, now = self.claim(bucket, closed.row, terms)
+        return got, now or closed.row
+
+    def confirm(self, claimed: list[Claimed]) -> list[Claimed]:
+        """After the claims of one call: keep those that are real and came in time.
+
+        A row below the repair pointer is a ghost: a statement that was sent twice has landed again
+        after the drop, and what was claimed from it was acked long since (G5, ADR 11).
+        A claim answered after its own end is given back without counting [P18]. If the time pointer
+        has passed the minute of a hint while its CAS was on the way, the hint is written again
+        where the pointer has not been: at the present minute, or behind one that is ahead of it
+        [P17, T7].
+        """
+        if not claimed:
+            return []
+        try:
+            return self._confirmed(claimed)
+        except CassieqError:
+            gather.give_back(self.lane, claimed)  # nobody gets to see them [T22]
+            raise
+
+    def _confirmed(self, claimed: list[Claimed]) -> list[Claimed]:
+        lane = self.lane
+        pointers = lane.pointers()
+        claimed = [one for one in claimed if one.bucket >= pointers.repair]
+        now_us = lane.clock.now_us()
+        in_time = [one for one in claimed if one.lease.until_us > now_us]
+        too_late = [one for one in claimed if one.lease.until_us <= now_us]
+        if too_late:
+            gather.give_back(lane, too_late)
+            for late in too_late:
+                event(
+                    _logger,
+                    "claim_answered_late",
+                    queue=lane.queue,
+                    bucket=late.bucket,
+                    messages=late.lease.runs.count,
+                )
+        passed = pointers.time
+        lane.store.hints.write(
+            lane.lane_id,
+            [(one.bucket, now_us) for one in in_time if minute_of(one.lease.until_us) < passed],
+            now_us=now_us,
+        )
+        metrics.MESSAGES_CLAIMED.inc(sum(one.lease.runs.count for one in in_time))
+        again = (one.lease for one in in_time if one.lease.delivery_count > 1)
+        metrics.REDELIVERED.inc(sum(lease.runs.count for lease in again))
+        return in_time
+
+
+def held(bucket: BucketNo, row: Stored[Bucket] | None, leases: Iterable[Lease]) -> list[Claimed]:
+    """Those of our new leases that are in the row."""
+    if row is None:
+        return []
+    return [
+        Claimed(bucket=bucket, lease=lease, row=row)
+        for lease in leases
+        if row.value.lease(lease.lease_id) is not None
+    ]

@@ -1,0 +1,204 @@
+"""Gather what many buckets answer a get, and wait for none that others could go on without.
+
+Holds I10: what one bucket has granted is handed out, whatever becomes of another's claim (ADR 21).
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.entropy import jitter
+from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.queue.apart import apart, first_of, named
+from cassieq_spark.queue.settle import settle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.get.claim import Claimed
+    from cassieq_spark.queue.get.scan import Surveyor
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+
+    Answer = tuple[list[Claimed], Stored[Bucket] | None]
+
+GRACE_S: Final = 1.0
+"""So long a call that has some messages waits for claims that are not answered: leases run."""
+
+PATIENT_GRACE_S: Final = 5.0
+"""So long for each statement of a seal a call waits that has nothing yet."""
+
+PAUSE_S: Final = 0.25
+"""Before a call that has nothing asks again what did not answer."""
+
+_logger = get_logger("queue")
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What became of some claims.
+
+    Attributes:
+        claimed: What is ours now.
+        updated: The rows as they are now.
+        failed: Buckets whose claim was not answered, or not yet.
+    """
+
+    claimed: list[Claimed] = field(default_factory=list)
+    updated: dict[BucketNo, Stored[Bucket]] = field(default_factory=dict)
+    failed: dict[BucketNo, CassieqError] = field(default_factory=dict)
+
+    def add(self, lane: Lane, bucket: BucketNo, claim: Callable[[], Answer]) -> None:
+        """The outcome of one claim.
+
+        Raises:
+            CassieqError: Of the queue as a whole.
+        """
+        try:
+            got, now = claim()
+        except StoreError as error:
+            # One that is ambiguous may exist: it runs out by itself, and takes no other with it
+            # [T22].
+            self.failed[bucket] = named(error, lane, bucket)
+            event(_logger, "bucket_unreachable", queue=lane.queue, bucket=bucket, error=str(error))
+        else:
+            self.claimed += got
+            if now is not None:
+                self.updated[bucket] = now
+
+
+def gather(
+    lane: Lane,
+    claim: Callable[[BucketNo], Answer],
+    buckets: list[BucketNo],
+    *,
+    has_found: bool,
+) -> Gathered:
+    """Claim in all of these, up to 16 at once.
+
+    Args:
+        has_found: Whether the caller has messages already.
+
+    Raises:
+        QueueDeleted: The lane is dead.
+    """
+    gathered = Gathered()
+    if len(buckets) == 1 and not has_found:
+        gathered.add(lane, buckets[0], partial(claim, buckets[0]))
+        return gathered
+    flights = {lane.store.session.begin(claim, bucket): bucket for bucket in buckets}
+    waiting: set[Future[Answer]] = set(flights)
+    while waiting:
+        is_enough = has_found or bool(gathered.claimed)
+        done, waiting = wait(waiting, GRACE_S if is_enough else None, FIRST_COMPLETED)
+        for flight in done:
+            gathered.add(lane, flights[flight], flight.result)
+        if not done:
+            break
+    order = {bucket: at for at, bucket in enumerate(buckets)}
+    gathered.claimed.sort(key=lambda one: order[one.bucket])
+    for flight in waiting:
+        bucket = flights[flight]
+        event(_logger, "bucket_unreachable", queue=lane.queue, bucket=bucket, error="not yet")
+        gathered.failed[bucket] = named(
+            CasAmbiguous("a claim is not answered yet; what it is granted is given back"),
+            lane,
+            bucket,
+        )
+        flight.add_done_callback(partial(_give_back, lane, bucket))
+    return gathered
+
+
+def try_one(
+    lane: Lane, bucket: BucketNo, claim: Callable[[], Answer], *, has_found: bool
+) -> Gathered:
+    """One step that takes several statements, and no long wait for any: others are to follow."""
+    gathered = Gathered()
+    with lane.store.session.within(each_s=GRACE_S if has_found else PATIENT_GRACE_S):
+        gathered.add(lane, bucket, claim)
+    return gathered
+
+
+def have_any(lane: Lane, surveyor: Surveyor, buckets: list[BucketNo]) -> dict[BucketNo, bool]:
+    """Whether these open buckets hold messages, of those that answer."""
+    with lane.store.session.within(each_s=GRACE_S):
+        found, failed = apart(
+            lane, lambda bucket: lane.store.messages.has_any(lane.lane_id, bucket), buckets
+        )
+    for bucket, error in failed.items():
+        if not isinstance(error, StoreError):
+            raise error
+        surveyor.pass_over(bucket, error)
+    return found
+
+
+class Waiting:
+    """One get's patience with buckets that do not answer, while others have nothing for it.
+
+    It may not say "nothing is visible" of them; and what others hold must not wait for them.
+    """
+
+    def __init__(self, lane: Lane, surveyor: Surveyor) -> None:
+        self._lane = lane
+        self._surveyor = surveyor
+        self._until = lane.clock.monotonic() + lane.store.session.left_s()
+        self._known = set(surveyor.away)
+
+    def goes_on(self) -> bool:
+        """After a round that found nothing: whether another may; waits a moment if it is the same.
+
+        Raises:
+            StoreError: Some did not answer all the while; the first one's.
+        """
+        away = self._surveyor.away
+        if not away:
+            return False
+        has_more = not self._known >= away.keys()
+        self._known = set(away)
+        if has_more:
+            return True  # without them it may find what lies behind them
+        if self._lane.clock.monotonic() >= self._until:
+            raise first_of(away)
+        self._lane.clock.wait(jitter(PAUSE_S, 0))
+        self._surveyor.forget_away()
+        self._known.clear()
+        return True
+
+
+def give_back(lane: Lane, claimed: list[Claimed]) -> None:
+    """Release what nobody will get to see, uncounted; what cannot be released runs out by itself.
+
+    No longer than `GRACE_S` for each statement: whoever calls this has an error to tell.
+    """
+    with lane.store.session.within(each_s=GRACE_S):
+        released = lane.store.session.each(
+            lambda one: settle.release(lane, one.bucket, [one.lease.lease_id], is_counted=False),
+            claimed,
+        )
+    for one, failure in zip(claimed, released, strict=True):
+        if failure is not None:
+            error = str(failure)
+            event(_logger, "bucket_unreachable", queue=lane.queue, bucket=one.bucket, error=error)
+
+
+def _give_back(lane: Lane, bucket: BucketNo, flight: Future[Answer]) -> None:
+    """A claim that was answered when its caller had gone: nobody holds it, so it does not count."""
+    if flight.cancelled() or isinstance(flight.exception(), BaseException):
+        return
+    claimed, _ = flight.result()
+    if claimed:
+        event(
+            _logger,
+            "claim_answered_late",
+            queue=lane.queue,
+            bucket=bucket,
+            messages=sum(one.lease.runs.count for one in claimed),
+        )
+        give_back(lane, claimed)

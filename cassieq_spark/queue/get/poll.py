@@ -1,0 +1,205 @@
+"""Get messages for a program: claim, read, hand out; long poll with back-off (design 5, 11)."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark import metrics
+from cassieq_spark.entropy import jitter
+from cassieq_spark.errors import CassieqError, DataLoss, RowCorrupt, StoreTimeout
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.queue.get import gather
+from cassieq_spark.queue.get.reader import Reader
+from cassieq_spark.queue.message import Message, read_messages
+
+if TYPE_CHECKING:
+    from cassieq_spark.queue.get.claim import Claimed
+    from cassieq_spark.queue.lane import Lane
+
+PAUSES_S: Final = (0.03, 0.12, 0.5, 1.6)
+"""A long poll looks again after a quarter to all of these; the last one stays. A look at a quiet
+queue is two reads, so an idle consumer stays below five a second, in polls of a second, too."""
+
+_READS: Final = 4
+"""So many times leases may run out while their bodies are read: each is longer than the last read
+took, so the second is enough, unless this machine is suspended again and again."""
+
+_logger = get_logger("queue")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One get.
+
+    Attributes:
+        wait_s: How long to wait for the first message; 0: one look.
+    """
+
+    at_most: int
+    owner: str
+    visibility_us: int
+    wait_s: float
+
+
+class Getter:
+    """One client's way out of a lane. Thread-safe: each get uses a reader that no other uses."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: deque[Reader] = deque()
+        # Not of one call: who polls an idle queue over and over must not begin anew each time. What
+        # two threads do to them at once only makes a pause shorter.
+        self._empty_looks = 0
+        self._looked_at = -inf
+
+    def get(self, lane: Lane, wanted: Wanted) -> list[Message]:
+        """Lease messages and read them; none only if none was visible all the while.
+
+        Raises:
+            QueueDeleted: The lane is dead.
+            CasAmbiguous: A lease may exist; it runs out by itself.
+            StoreTimeout, StoreUnavailable: What was claimed is given back, or runs out. Also if
+                leases ran out while their bodies were read, again and again [T17].
+            DataLoss, RowCorrupt: Nothing of what was claimed can be read; see `_read_apart`.
+        """
+        reader = self._take(lane, wanted)
+        try:
+            return self._claim_and_read(lane, reader, wanted)
+        finally:
+            self._idle.append(reader)
+
+    def _claim_and_read(self, lane: Lane, reader: Reader, wanted: Wanted) -> list[Message]:
+        deadline = lane.clock.monotonic() + wanted.wait_s
+        for _ in range(_READS):
+            claimed = self._claim(lane, reader, wanted, deadline)
+            if not claimed:
+                return []
+            began = lane.clock.monotonic()
+            if messages := read_in_time(lane, claimed):
+                return messages
+            # Others may have it now. If not, it is to be held for longer than a read takes.
+            took_us = int((lane.clock.monotonic() - began) * 1e6)
+            reader.lease_as(wanted.owner, max(wanted.visibility_us, 2 * took_us))
+        raise StoreTimeout(
+            f"{_READS} times in a row the leases of messages of queue {lane.queue!r} ran out while "
+            "their bodies were read; they were given back. Try again, with a longer visibility "
+            "timeout or fewer messages"
+        )
+
+    def _claim(self, lane: Lane, reader: Reader, wanted: Wanted, deadline: float) -> list[Claimed]:
+        clock = lane.clock
+        now = clock.monotonic()
+        while True:
+            if self._empty_looks and now < deadline:
+                pause_s = pause_after(self._empty_looks)
+                due = self._looked_at + pause_s
+                if due > now:
+                    # The last look is at the deadline: not one just before it, too.
+                    is_last = due + pause_s / 2 >= deadline
+                    clock.wait((deadline if is_last else due) - now)
+            self._looked_at = clock.monotonic()
+            if claimed := _look(reader, wanted):
+                self._empty_looks = 0
+                return claimed
+            self._empty_looks += 1
+            now = clock.monotonic()
+            if now >= deadline:
+                return []
+
+    def _take(self, lane: Lane, wanted: Wanted) -> Reader:
+        """One that knows what it has seen lately, if there is one of these settings."""
+        with self._lock:
+            while self._idle:
+                reader = self._idle.pop()
+                if reader.lane == lane:
+                    reader.lease_as(wanted.owner, wanted.visibility_us)
+                    return reader
+        return Reader(lane, owner=wanted.owner, run=None, visibility_us=wanted.visibility_us)
+
+
+def pause_after(empty_looks: int) -> float:
+    """Seconds until the next look, after so many that found nothing, 1 or more."""
+    return jitter(PAUSES_S[min(empty_looks, len(PAUSES_S)) - 1], 0)
+
+
+def _look(reader: Reader, wanted: Wanted) -> list[Claimed]:
+    return reader.get(wanted.at_most) if reader.may_find() else []
+
+
+def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
+    """Messages whose leases still run when all bodies are read (I2) [T17].
+
+    What ran out is given back uncounted, as nobody has seen it, and if nobody has claimed it again.
+    """
+    messages = _read(lane, claimed)
+    now_us = lane.clock.now_us()
+    ended = [one for one in claimed if one.lease.until_us <= now_us]
+    if not ended:
+        return messages
+    lost = sum(one.lease.runs.count for one in ended)
+    metrics.LEASES_LOST.inc(lost)
+    event(_logger, "get_ran_out", queue=lane.queue, messages=lost)
+    gather.give_back(lane, ended)
+    gone = {one.lease.lease_id for one in ended}
+    return [one for one in messages if one.proof is None or one.proof.lease_id not in gone]
+
+
+def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
+    """Bodies of what is leased, of all buckets together where all can be read."""
+    try:
+        with lane.store.session.within(each_s=gather.PATIENT_GRACE_S):
+            return list(read_messages(lane, [(one.planned, one.lease.until_us) for one in claimed]))
+    except CassieqError as error:
+        held = [one for one in claimed if _is_held(lane, one)]
+        if len(held) < len(claimed) and isinstance(error, DataLoss | RowCorrupt):
+            # This process slept: meanwhile others had it, acked it, and repair dropped it.
+            return _read(lane, held)
+        return _read_apart(lane, claimed, error)
+
+
+def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list[Message]:
+    """What can be read, where a bucket does not answer, or something is not as it was stored (I10).
+
+    What was not answered for is given back uncounted, as nobody has seen it [T22]. What is not as
+    it was stored stays leased until its time is over, and uses up a delivery: given back at once,
+    it would be in every next get, and no get would ever end well [T21].
+
+    Raises:
+        CassieqError: Nothing of it can be read. The next get goes on with other messages.
+    """
+    found: list[list[Message] | CassieqError] = [error]
+    if len(claimed) > 1:
+        with lane.store.session.within(each_s=gather.PATIENT_GRACE_S):
+            found = lane.store.session.each(
+                lambda one: list(read_messages(lane, [(one.planned, one.lease.until_us)])), claimed
+            )
+    messages: list[Message] = []
+    unanswered: list[Claimed] = []
+    for one, read in zip(claimed, found, strict=True):
+        if isinstance(read, DataLoss | RowCorrupt):
+            event(
+                _logger,
+                "messages_unreadable",
+                queue=lane.queue,
+                bucket=one.bucket,
+                messages=one.lease.runs.count,
+                error=str(read),
+            )
+        elif isinstance(read, CassieqError):
+            unanswered.append(one)
+        else:
+            messages += read
+    if unanswered:
+        gather.give_back(lane, unanswered)
+        event(_logger, "get_given_back", queue=lane.queue, leases=len(unanswered))
+    if not messages:
+        raise error
+    return messages
+
+
+def _is_held(lane: Lane, claimed: Claimed) -> bool:
+    return claimed.lease.until_us > lane.clock.now_us() and not lane.is_dropped(claimed.bucket)

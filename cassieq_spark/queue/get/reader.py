@@ -1,0 +1,381 @@
+"""Get messages: survey, claim what is sealed, seal what is still needed (design 5). I2, I10."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cassieq_spark.model.lease import claimable, is_dying
+from cassieq_spark.model.row_limits import PREFERRED_BYTES, PREFERRED_LEASES
+from cassieq_spark.queue.get.budget import Room
+from cassieq_spark.queue.get.claim import Claimed, Claimer
+from cassieq_spark.queue.get.gather import Gathered, Waiting, gather, have_any, try_one
+from cassieq_spark.queue.get.scan import (
+    BUCKETS_PER_CALL,
+    Rows,
+    Survey,
+    Surveyor,
+    offset_below,
+)
+from cassieq_spark.queue.lane import MAX_LOST_RACES
+from cassieq_spark.store.tables.buckets import size_of
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+
+SEALS_PER_CALL = 8
+"""At most so many young buckets are sealed by one call [R10]."""
+
+YOUNG_PER_OPEN_S = 0.005
+"""A call that has found something leaves buckets alone that are younger than this times the number
+of open non-empty ones: eager sealing would make every put reserve [R10]."""
+
+CLAIMS_PER_HINT = 64
+"""So many claims are sent under hints that were written together: their leases begin to run with
+the hints, and must not be old when the last CAS is sent."""
+
+QUIET_FOR_S = 30.0
+"""So long an idle consumer goes without a whole look, which also moves the pointers on."""
+
+AHEAD_FOR_S = 5.0
+"""So long a look ahead counts. Later others have been there, and claims would be in vain."""
+
+ROUNDS = 4
+"""How often a call goes for the rest after it lost races."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ahead:
+    """A look that found enough, what it was asked for, and how long it counts (monotonic)."""
+
+    survey: Survey
+    asked: tuple[int, int | None, float | None]
+    good_until: float
+
+
+class Reader:
+    """One consumer of a lane. Not thread-safe."""
+
+    def __init__(self, lane: Lane, *, owner: str, run: UUID | None, visibility_us: int) -> None:
+        self.lane = lane
+        self._lane = lane
+        self._claimer = Claimer(lane=lane, owner=owner, run=run, visibility_us=visibility_us)
+        self._surveyor = Surveyor(lane)
+        self._first_seen: dict[BucketNo, float] = {}
+        self._looked_at: dict[BucketNo, float] = {}
+        self._quiet: tuple[Survey, float] | None = None
+        self._ahead: _Ahead | None = None
+        self._passed: tuple[Survey, Rows] | None = None
+
+    def lease_as(self, owner: str, visibility_us: int) -> None:
+        """Whose leases the next gets take, and for how long."""
+        self._claimer = replace(self._claimer, owner=owner, visibility_us=visibility_us)
+
+    def may_find(self) -> bool:
+        """After a get that found nothing: whether another may find something; two cheap reads."""
+        if self._quiet is None:
+            return True
+        survey, looked_at = self._quiet
+        if self._lane.clock.monotonic() - looked_at > QUIET_FOR_S:
+            return True
+        return self._surveyor.has_news(survey)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the last get has found nothing, and the next begins with `may_find`'s reads."""
+        return self._quiet is not None
+
+    def count(self, enough: int) -> int:
+        """About how many messages a get would find, or that they are enough; claims nothing."""
+        lane = self._lane
+        survey = self._surveyor.look(enough)
+        found = survey.available + survey.available_in_crowds
+        now_us = lane.clock.now_us()
+        for bucket in (*survey.half_sealed, *survey.open):
+            if found >= enough:
+                break
+            found += lane.store.messages.count(lane.lane_id, bucket, now_us=now_us)
+        return found
+
+    def look_ahead(
+        self, at_most: int, *, below_id: int | None = None, at_most_bytes: float | None = None
+    ) -> None:
+        """Look now for what the next `get` of as much is to claim; claims nothing.
+
+        That get is spared the look if this one has found enough in sealed buckets. What it claims
+        are rows as last seen, by CAS, as ever: one that has changed since is claimed as it is now.
+
+        Raises:
+            QueueDeleted: The lane is dead.
+        """
+        if self._passed is not None:
+            self._surveyor.advance(*self._passed)
+            self._passed = None
+        survey = self._surveyor.look(at_most, below_id=below_id, want_bytes=at_most_bytes)
+        if survey.available >= at_most or survey.available_bytes >= (at_most_bytes or math.inf):
+            self._ahead = _Ahead(
+                survey=survey,
+                asked=(at_most, below_id, at_most_bytes),
+                good_until=self._lane.clock.monotonic() + AHEAD_FOR_S,
+            )
+
+    def get(
+        self, at_most: int, *, below_id: int | None = None, at_most_bytes: float | None = None
+    ) -> list[Claimed]:
+        """Claim up to ``at_most`` messages, ids below ``below_id``; none only if none is visible.
+
+        And about ``at_most_bytes``, as they are stored, but one message at least.
+
+        One LWT per sealed bucket, two more per bucket it has to seal first. May wait up to
+        ``linger`` for a bucket that is still too young.
+
+        Raises:
+            QueueDeleted: The lane is dead.
+            StoreTimeout, StoreUnavailable: Nothing was found, and of something it is not known.
+            CasAmbiguous: See `Claimer.claim`.
+            CasContention: Others were faster all the while.
+        """
+        self._quiet = None
+        ahead, self._ahead = self._ahead, None
+        is_asked = ahead is not None and ahead.asked == (at_most, below_id, at_most_bytes)
+        if ahead and is_asked and self._lane.clock.monotonic() < ahead.good_until:
+            room = Room(messages=at_most, size_bytes=at_most_bytes)
+            updated: Rows = {}
+            claimed = self._claim_sealed(ahead.survey, room, below_id, updated)
+            self._passed = (ahead.survey, updated)  # the pointer has time until the next look
+            if confirmed := self._claimer.confirm(claimed):
+                return confirmed
+        is_sure = False
+        in_vain = 0
+        waiting = Waiting(self._lane, self._surveyor)
+        while in_vain < MAX_LOST_RACES:
+            room = Room(messages=at_most, size_bytes=at_most_bytes)
+            claimed, changed, sealed = self._go_round(room, below_id)
+            if confirmed := self._claimer.confirm(claimed):
+                return confirmed
+            if waiting.goes_on():
+                is_sure = False  # of what was passed over nothing is known
+                continue
+            # "None" is only said after a round in which nothing changed: no race lost, no gap
+            # closed, no dead set made, no claim in vain; and nothing was passed over from memory.
+            if not changed:
+                if is_sure or not self._surveyor.forget_jumps():
+                    return []
+            elif not sealed:
+                in_vain += 1
+                self._lane.stand_back(in_vain)
+            is_sure = not changed
+        raise self._lane.contended("what is visible")
+
+    def _go_round(self, room: Room, below_id: int | None) -> tuple[list[Claimed], bool, bool]:
+        """One look and what it leads to.
+
+        Returns:
+            What was claimed; whether any row was changed, by us or by others; whether by a seal, of
+            which there are only so many.
+        """
+        survey = self._surveyor.look(room.messages, below_id=below_id, want_bytes=room.size_bytes)
+        updated: Rows = {}
+        claimed = self._claim_sealed(survey, room, below_id, updated)
+        if survey.open or survey.half_sealed:
+            claimed += self._claim_open(survey, room, below_id, updated, bool(claimed))
+        self._surveyor.advance(survey, updated)
+        if not claimed and not updated and self._surveyor.is_quiet_after(survey):
+            self._quiet = (survey, self._lane.clock.monotonic())
+        silent = {*survey.open, *survey.half_sealed}
+        return claimed, bool(updated), not silent.isdisjoint(updated)
+
+    def _claim_sealed(
+        self, survey: Survey, room: Room, below_id: int | None, updated: Rows
+    ) -> list[Claimed]:
+        """The candidates side by side; the rest is taken from where a race was not lost [P28]."""
+        claimed: list[Claimed] = []
+        now_us = self._lane.clock.now_us()
+        rows = dict(
+            sorted(
+                survey.candidates.items(),
+                key=lambda item: (_is_crowded(item[1]), _came_back_us(item[1], now_us)),
+            )
+        )
+        for _ in range(ROUNDS):
+            shares = self._share(rows, replace(room), below_id)
+            if not shares:
+                break
+            got: list[Claimed] = []
+            for at in range(0, len(shares), CLAIMS_PER_HINT):
+                some = shares[at : at + CLAIMS_PER_HINT]
+                has_found = bool(claimed or got)
+                got += self._claim_shares(some, rows, below_id, updated, has_found=has_found)
+            claimed += got
+            _take(room, got)
+            if room.is_full:
+                break
+            # What a race was lost for goes to the end, as it is now [P28].
+            tried = {bucket: updated[bucket] for bucket, _ in shares if bucket in updated}
+            rows = {bucket: row for bucket, row in rows.items() if bucket not in tried} | tried
+        return claimed
+
+    def _claim_shares(
+        self,
+        shares: list[tuple[BucketNo, int]],
+        rows: Rows,
+        below_id: int | None,
+        updated: Rows,
+        *,
+        has_found: bool,
+    ) -> list[Claimed]:
+        """All their hints at once, then a CAS for each, up to 16 at a time.
+
+        What one bucket has granted is not lost with another's answer [T22].
+        """
+        terms = self._claimer.terms(1)
+        self._claimer.hint((bucket for bucket, _ in shares), terms.until_us)
+        counts = dict(shares)
+
+        def one(bucket: BucketNo) -> tuple[list[Claimed], Stored[Bucket] | None]:
+            below = offset_below(below_id, bucket, self._lane.bucket_size)
+            of_bucket = replace(terms, at_most=counts[bucket], below=below)
+            return self._claimer.claim(bucket, rows[bucket], of_bucket)
+
+        gathered = gather(self._lane, one, list(counts), has_found=has_found)
+        self._settle_up(gathered, updated)
+        return gathered.claimed
+
+    def _settle_up(self, gathered: Gathered, updated: Rows) -> None:
+        updated.update(gathered.updated)
+        for bucket, error in gathered.failed.items():
+            self._surveyor.pass_over(bucket, error)
+
+    def _share(self, rows: Rows, room: Room, below_id: int | None) -> list[tuple[BucketNo, int]]:
+        """(bucket, messages to take) until the room is full."""
+        shares: list[tuple[BucketNo, int]] = []
+        now_us = self._lane.clock.now_us()
+        away = self._surveyor.away
+        for bucket, row in rows.items():
+            if bucket in away:
+                continue
+            if room.is_full or len(shares) >= BUCKETS_PER_CALL:
+                break
+            below = offset_below(below_id, bucket, self._lane.bucket_size)
+            limit = self._lane.max_deliveries
+            dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
+            available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)
+            count = room.for_messages_of(row.value, available)
+            if count > 0 or dies:
+                shares.append((bucket, count))
+                room.take(row.value, count)
+            elif available > 0:
+                break  # the next message is larger than what is left; none goes out before it
+        return shares
+
+    def _claim_open(
+        self,
+        survey: Survey,
+        room: Room,
+        below_id: int | None,
+        updated: Rows,
+        has_found: bool,
+    ) -> list[Claimed]:
+        """Seal what is ripe, oldest first, and claim by the same CAS [P16].
+
+        With enough found, only gaps are closed: behind one the reader pointer would stand still and
+        every later call would begin there (I9, I10).
+        """
+        claimed: list[Claimed] = []
+        wants_more = not room.is_full
+        if not has_found:
+            # What was put since the last look must be found: memory only serves calls that have
+            # something already.
+            self._looked_at.clear()
+        ripe, young_for_s = self._ripe(survey, has_found=has_found, only_gaps=not wants_more)
+        has_filled = any(bucket in self._first_seen for bucket in ripe)
+        nothing_else = not (has_filled or has_found or survey.half_sealed)
+        if nothing_else and young_for_s is not None:
+            # Nothing else is visible: a get waits for the young rather than say "none".
+            self._lane.clock.wait(young_for_s)
+            self._looked_at.clear()
+            ripe, _ = self._ripe(survey, has_found=False)
+        # What holds messages first: a dead writer's gaps must not hide them.
+        ripe.sort(key=lambda bucket: (bucket not in self._first_seen, bucket))
+        for bucket in [*survey.half_sealed, *ripe][:SEALS_PER_CALL]:
+            if wants_more and room.is_full:
+                break
+            below = offset_below(below_id, bucket, self._lane.bucket_size)
+            close = partial(
+                self._claimer.close, bucket, room=room if wants_more else None, below=below
+            )
+            gathered = try_one(self._lane, bucket, close, has_found=has_found or bool(claimed))
+            self._settle_up(gathered, updated)
+            self._first_seen.pop(bucket, None)
+            got = gathered.claimed
+            claimed += got
+            _take(room, got)
+        return claimed
+
+    def _ripe(
+        self, survey: Survey, *, has_found: bool, only_gaps: bool = False
+    ) -> tuple[list[BucketNo], float | None]:
+        """Open buckets that may be sealed now; and when the first non-empty one will be, in s.
+
+        Age is by this reader's own monotonic clock since it first saw a message there [R9]; an
+        empty one waits for the gap timeout, by the oldest proof of its reservation [R11] [P5].
+        """
+        lane = self._lane
+        now = lane.clock.monotonic()
+        linger = lane.settings.linger_s
+        self._looked_at = {
+            bucket: seen for bucket, seen in self._looked_at.items() if now - seen < linger
+        }
+        gap_us = int(lane.settings.gap_timeout_s * 1e6)
+        now_us = lane.clock.now_us()
+        is_old = {
+            bucket: now_us - survey.oldest_later_us[bucket] >= gap_us for bucket in survey.open
+        }
+        to_look = [
+            bucket
+            for bucket in survey.open
+            if bucket not in self._looked_at and (is_old[bucket] or not only_gaps)
+        ][: SEALS_PER_CALL if only_gaps else None]
+        has_messages = have_any(self._lane, self._surveyor, to_look)
+        seen_at = lane.clock.monotonic()
+        ripe = []
+        filled = [
+            bucket
+            for bucket in survey.open
+            if bucket in self._looked_at and bucket in self._first_seen and not only_gaps
+        ]
+        for bucket in has_messages:
+            self._looked_at[bucket] = seen_at
+            if has_messages[bucket]:
+                self._first_seen.setdefault(bucket, seen_at)
+                filled.append(bucket)
+            elif is_old[bucket]:
+                ripe.append(bucket)
+        oldest_allowed = max(linger, YOUNG_PER_OPEN_S * len(filled) if has_found else 0.0)
+        ages = {bucket: seen_at - self._first_seen[bucket] for bucket in filled}
+        ripe += [bucket for bucket in filled if ages[bucket] >= oldest_allowed]
+        waits = [oldest_allowed - ages[bucket] for bucket in filled if bucket not in ripe]
+        return ripe, min(waits, default=None)
+
+
+def _take(room: Room, claimed: list[Claimed]) -> None:
+    for one in claimed:
+        room.take(one.row.value, one.lease.runs.count)
+
+
+def _came_back_us(row: Stored[Bucket], now_us: int) -> float:
+    """When the first of it came back: what waits longest goes out first; then what is fresh."""
+    due_us = row.value.earliest_return_us()
+    return due_us if due_us is not None and due_us <= now_us else math.inf
+
+
+def _is_crowded(row: Stored[Bucket]) -> bool:
+    """Whether a claimer prefers another bucket; it leaves none alone for its size [R6] [T2]."""
+    return len(row.value.leases) >= PREFERRED_LEASES or size_of(row.value) > PREFERRED_BYTES

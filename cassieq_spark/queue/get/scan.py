@@ -1,0 +1,371 @@
+"""Look over a lane: what can be claimed, what is open, how far the pointers may move (design 5, 6).
+
+Reads only, but for rolling decided transactions forward. One `Surveyor` per consumer remembers for
+a moment what it need not look at again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cassieq_spark.errors import CassieqError, RowCorrupt, StoreError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, Bucket, Status
+from cassieq_spark.model.ids import BucketNo, bucket_of
+from cassieq_spark.model.lease import claimable, is_crowded, is_dying
+from cassieq_spark.model.pointer import Pointer, Pointers
+from cassieq_spark.queue import roll_forward
+from cassieq_spark.queue.apart import named
+from cassieq_spark.queue.get.budget import mean_bytes
+from cassieq_spark.queue.get.time_pointer import TimePointer, still_due
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+    from cassieq_spark.store.tables.monotons import Monoton
+
+UNDECIDED_REMEMBERED_S = 1.0
+"""So long a block that is being written is jumped without a look [P22]."""
+
+AWAY_REMEMBERED_S = 5.0
+"""So long a bucket that did not answer is passed over without a look (ADR 21)."""
+
+EACH_S = 2.0
+"""So long a look waits for one key among many: for those that are decided by others' rows."""
+
+BUCKETS_PER_CALL = 2_048
+"""A larger claim comes in several calls: the offset that names its leases stays small."""
+
+_FIRST_WINDOW = 8
+_LARGEST_WINDOW = 64
+
+_logger = get_logger("queue")
+
+Rows = dict[BucketNo, "Stored[Bucket]"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Survey:
+    """What one look found.
+
+    Attributes:
+        pointers: As read at the start.
+        monoton: As read at the start.
+        candidates: Sealed rows with something to claim: what came back first, then by id.
+        open: Reserved buckets without a row, oldest first; L was read after them.
+        half_sealed: Buckets that somebody began to seal; L was read after them.
+        oldest_later_us: Per open bucket: some later bucket or the monoton row is at least this old,
+            so this bucket was reserved before that (cluster time) [R11].
+        available: Messages in ``candidates``, but for those in the next.
+        available_in_crowds: Messages in ``candidates`` that have so many leases that others are
+            looked for first [R6].
+        available_bytes: Of them, as stored, by the mean of each bucket.
+        claimable: Buckets in ``candidates`` that hold some of them.
+        is_settled: Whether all that was looked at waits for time alone, or for nothing: what comes
+            next is under a new id, or has a hint.
+    """
+
+    pointers: Pointers
+    monoton: Monoton
+    candidates: Rows = field(default_factory=dict)
+    open: list[BucketNo] = field(default_factory=list)
+    half_sealed: list[BucketNo] = field(default_factory=list)
+    oldest_later_us: dict[BucketNo, int] = field(default_factory=dict)
+    available: int = 0
+    available_in_crowds: int = 0
+    available_bytes: float = 0
+    claimable: int = 0
+    is_settled: bool = True
+
+
+class Surveyor:
+    """Looks for one consumer. Not thread-safe."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._corrupt: set[BucketNo] = set()
+        self._finished: set[BucketNo] = set()
+        self._jumps: dict[BucketNo, tuple[BucketNo, float]] = {}
+        self._time = TimePointer(lane)
+        self._away: dict[BucketNo, tuple[CassieqError, float]] = {}
+
+    def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
+        """Look at others only for a while: this one did not answer [T5] [T22]."""
+        self._away[bucket] = (error, self._lane.clock.monotonic() + AWAY_REMEMBERED_S)
+
+    @property
+    def away(self) -> dict[BucketNo, CassieqError]:
+        """What is passed over, and why: with any of it, nobody knows that nothing is visible."""
+        now = self._lane.clock.monotonic()
+        self._away = {bucket: one for bucket, one in self._away.items() if one[1] > now}
+        return {bucket: error for bucket, (error, _) in self._away.items()}
+
+    def forget_away(self) -> None:
+        """Look at these again."""
+        self._away.clear()
+
+    def look(
+        self, want: int, *, below_id: int | None = None, want_bytes: float | None = None
+    ) -> Survey:
+        """Find up to ``want`` claimable messages with ids below ``below_id``.
+
+        Or fewer that have ``want_bytes`` together.
+
+        At least two reads (pointers, monoton) and one per hour since the time pointer; then the
+        bucket rows from the reader pointer on, until enough is found.
+
+        Raises:
+            QueueDeleted: The lane is dead.
+        """
+        lane = self._lane
+        pointers = lane.pointers()
+        monoton = lane.store.monotons.read(lane.lane_id)
+        if monoton is None:
+            raise lane.deleted()
+        survey = Survey(pointers=pointers, monoton=monoton.value)
+        self._look_at_hints(survey, below_id)
+        self._look_ahead(survey, want, math.inf if want_bytes is None else want_bytes, below_id)
+        return survey
+
+    def advance(self, survey: Survey, updated: Rows) -> None:
+        """Move the reader pointer over buckets that hold nothing fresh: one plain write, if at all.
+
+        Args:
+            updated: Rows that changed since the survey, by our own claims.
+        """
+        reader = survey.pointers.reader
+        known = {**survey.candidates, **updated}
+        while reader in self._finished or (
+            reader in known and known[reader].value.is_behind_reader
+        ):
+            reader = BucketNo(reader + 1)
+        if reader > survey.pointers.reader:
+            self._lane.store.pointers.advance(self._lane.lane_id, Pointer.READER, reader)
+
+    def is_quiet_after(self, survey: Survey) -> bool:
+        """Whether `has_news` will notice all that may become visible after this look."""
+        return survey.is_settled and not (
+            survey.open or survey.half_sealed or self._jumps or self._away
+        )
+
+    def has_news(self, survey: Survey) -> bool:
+        """After a look that left nothing open: may there be something since? Two reads.
+
+        A new message has an id that was not handed out then, and what comes back has a hint; what
+        is hinted in a drained bucket never does.
+        """
+        lane = self._lane
+        monoton = lane.store.monotons.read(lane.lane_id)
+        hints = self._time.hints(survey.pointers, lane.clock.now_us())
+        return (
+            monoton is None
+            or monoton.value.next_id != survey.monoton.next_id
+            or any(
+                bucket >= survey.pointers.repair and bucket not in self._finished
+                for _, bucket in hints
+            )
+        )
+
+    def forget_jumps(self) -> bool:
+        """Look at blocks that were being written again; whether there are any."""
+        had_some = bool(self._jumps)
+        self._jumps.clear()
+        return had_some
+
+    def _look_at_hints(self, survey: Survey, below_id: int | None) -> None:
+        """What ran out or fell due, wherever the reader pointer is."""
+        now_us = self._lane.clock.now_us()
+        hints = self._time.hints(survey.pointers, now_us)
+        hinted = {bucket for _, bucket in hints if bucket >= survey.pointers.repair}
+        reader = survey.pointers.reader
+        self._finished = {
+            bucket for bucket in self._finished if bucket >= reader or bucket in hinted
+        }
+        rows: dict[BucketNo, Stored[Bucket] | None] = {}
+        to_read = sorted(hinted - self._finished - self.away.keys())
+        for at in range(0, len(to_read), _LARGEST_WINDOW):
+            rows |= self._read(to_read[at : at + _LARGEST_WINDOW])
+        for bucket, row in rows.items():
+            if row is not None:
+                self._consider(survey, bucket, row, now_us, below_id)
+        # What could not be read may be due there: its hint is all that finds it (R12).
+        away = self.away
+
+        def is_due(bucket: BucketNo, minute: int) -> bool:
+            return bucket in away or still_due(rows.get(bucket), minute)
+
+        self._time.advance(survey.pointers, hints, is_due, now_us=now_us)
+        self._time.carry_over(survey.pointers, hints, self._finished, now_us=now_us)
+
+    def _look_ahead(
+        self, survey: Survey, want: int, want_bytes: float, below_id: int | None
+    ) -> None:
+        """From the reader pointer to the monoton id, in growing windows."""
+        lane = self._lane
+        size = lane.bucket_size
+        end_id = (
+            survey.monoton.next_id if below_id is None else min(below_id, survey.monoton.next_id)
+        )
+        end = -(-end_id // size)
+        at: int = survey.pointers.reader
+        window = _FIRST_WINDOW
+        times: dict[BucketNo, int] = {}
+        silent: dict[BucketNo, bool] = {}
+        while (
+            at < end
+            and survey.available < want
+            and survey.available_bytes < want_bytes
+            and survey.claimable < BUCKETS_PER_CALL
+        ):
+            buckets, at = self._window(at, end, window)
+            window = min(window * 2, _LARGEST_WINDOW)
+            rows = self._read(buckets)
+            undecided = self._settle(
+                {bucket: row for bucket, row in rows.items() if row is not None}, rows
+            )
+            now_us = lane.clock.now_us()
+            for bucket in buckets:
+                if bucket not in rows:
+                    continue  # it did not answer
+                row = rows[bucket]
+                if row is not None and row.value.status is not Status.CORRUPT:
+                    times[bucket] = row.value.changed_us
+                if row is None or row.value.status in MEANS_NOTHING_ALONE:
+                    silent[bucket] = row is not None
+                elif bucket not in undecided:
+                    self._consider(survey, bucket, row, now_us, below_id)
+            at = self._jump(undecided, at)
+        self._sort_out_silent(survey, silent, times)
+
+    def _sort_out_silent(
+        self, survey: Survey, silent: dict[BucketNo, bool], times: dict[BucketNo, int]
+    ) -> None:
+        """One read of L after all rows tells which silent ones were dropped (G5) [P2] [R10]."""
+        if not silent:
+            return
+        low = self._lane.pointers().repair
+        oldest = survey.monoton.reserved_us
+        later = sorted(times, reverse=True)
+        for bucket in sorted(silent, reverse=True):
+            while later and later[0] > bucket:
+                oldest = min(oldest, times[later.pop(0)])
+            survey.oldest_later_us[bucket] = oldest
+        # What lies in a block that is being written is its writer's: no gap yet [P22].
+        blocks = [(first, end) for first, (end, _) in self._jumps.items()]
+        for bucket, has_row in silent.items():
+            if bucket >= low and not any(first <= bucket < end for first, end in blocks):
+                (survey.half_sealed if has_row else survey.open).append(bucket)
+
+    def _settle(self, found: Rows, rows: dict[BucketNo, Stored[Bucket] | None]) -> set[BucketNo]:
+        """Roll what is decided forward; the rest is undecided and jumped for a second [P22]."""
+        bulk = {
+            bucket: row
+            for bucket, row in found.items()
+            if row.value.status in (Status.WRITING, Status.PREPARED)
+        }
+        if not bulk:
+            return set()
+        failed: dict[str, CassieqError] = {}
+        with self._lane.store.session.within(each_s=EACH_S):
+            changed = roll_forward.settle_decided(self._lane, bulk, failed)
+        rows.update(changed)
+        for sink_id, error in failed.items():
+            if not isinstance(error, StoreError):
+                raise error  # a right that is missing, say: no later look is better off
+            event(
+                _logger,
+                "settling_failed",
+                queue=self._lane.queue,
+                sink=sink_id,
+                error=str(error),
+            )
+        undecided = {
+            bucket
+            for bucket in bulk
+            if (changed.get(bucket) or bulk[bucket]).value.status
+            in (Status.WRITING, Status.PREPARED)
+        }
+        until = self._lane.clock.monotonic() + UNDECIDED_REMEMBERED_S
+        for bucket in undecided:
+            sink = bulk[bucket].value.sink
+            if sink is not None:
+                self._jumps[bucket] = (sink.block_end, until)
+                why = failed.get(sink.sink_id)
+                if why is not None and not isinstance(why, RowCorrupt):
+                    self.pass_over(bucket, why)  # decided or not: "none" would be a guess [T21]
+        return undecided
+
+    def _window(self, at: int, end: int, size: int) -> tuple[list[BucketNo], int]:
+        """The next buckets worth a read, and where to go on; without finished and jumped ones."""
+        now = self._lane.clock.monotonic()
+        self._jumps = {bucket: jump for bucket, jump in self._jumps.items() if jump[1] > now}
+        buckets: list[BucketNo] = []
+        away = self.away
+        while at < end and len(buckets) < size:
+            bucket = BucketNo(at)
+            jump = self._jumps.get(bucket)
+            if jump is not None:
+                at = max(at + 1, jump[0])
+                continue
+            if bucket not in self._finished and bucket not in away:
+                buckets.append(bucket)
+            at += 1
+        return buckets, at
+
+    def _jump(self, undecided: Iterable[BucketNo], at: int) -> int:
+        """Behind the last block that is being written, if it reaches further than the window."""
+        ends = [self._jumps[bucket][0] for bucket in undecided if bucket in self._jumps]
+        return max([at, *ends])
+
+    def _consider(
+        self,
+        survey: Survey,
+        bucket: BucketNo,
+        row: Stored[Bucket],
+        now_us: int,
+        below_id: int | None,
+    ) -> None:
+        if row.value.status in FINISHED:
+            self._finished.add(bucket)
+            return
+        if row.value.status is Status.CORRUPT:
+            # Neither a candidate nor finished: the reader pointer stays below it (I1) [T21].
+            if bucket not in self._corrupt:
+                self._corrupt.add(bucket)
+                event(_logger, "bucket_row_corrupt", queue=self._lane.queue, bucket=bucket)
+            return
+        if bucket in survey.candidates:
+            return
+        below = offset_below(below_id, bucket, self._lane.bucket_size)
+        limit = self._lane.max_deliveries
+        available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)
+        dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
+        if available or dies or row.value.is_behind_reader:
+            survey.candidates[bucket] = row
+            if is_crowded(row.value, now_us=now_us):
+                survey.available_in_crowds += available
+            else:
+                survey.available += available
+                survey.available_bytes += available * mean_bytes(row.value)
+            survey.claimable += bool(available)
+        survey.is_settled &= row.value.is_behind_reader and not (available or dies)
+
+    def _read(self, buckets: Iterable[BucketNo]) -> dict[BucketNo, Stored[Bucket] | None]:
+        """Those that answer; the others are passed over, and no look waits for them twice."""
+        lane = self._lane
+        found, unread = lane.store.buckets.read_some(lane.lane_id, buckets)
+        for bucket, error in unread.items():
+            self.pass_over(bucket, named(error, lane, bucket))
+            event(_logger, "bucket_unreachable", queue=lane.queue, error=str(error))
+        return found
+
+
+def offset_below(below_id: int | None, bucket: BucketNo, bucket_size: int) -> int | None:
+    """The offset in this bucket below which ids are below ``below_id``; None if all are."""
+    if below_id is None or bucket < bucket_of(below_id, bucket_size):
+        return None
+    return max(0, below_id - bucket * bucket_size)

@@ -1,0 +1,1 @@
+"""Put messages: from the arguments of a call to rows that are stored and acknowledged."""

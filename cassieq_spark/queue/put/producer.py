@@ -1,0 +1,266 @@
+"""Put messages so that each one that was acknowledged is delivered (design 4). Holds I1, I6.
+
+    reserve ids (1 LWT)  ->  write rows at quorum  ->  read the bucket row: is it still open?
+
+If that read saw no ``sealing``, no seal's scan can have begun before the rows were complete, so
+whoever seals the bucket finds them. If it did, the manifest says which are in; the others go again,
+under new ids.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark import metrics
+from cassieq_spark.errors import (
+    CassieqError,
+    PutAmbiguous,
+    StoreError,
+    StoreTimeout,
+    StoreUnavailable,
+)
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Runs, message_id_of
+from cassieq_spark.model.sizes import BUCKET_BYTES, BYTES_IN_FLIGHT
+from cassieq_spark.queue import seal
+from cassieq_spark.queue.lane import MAX_LOST_RACES
+from cassieq_spark.queue.reserve import reserve
+from cassieq_spark.store.tables.messages import ChunkRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.queue.put.encode import Packed
+
+WRITES_IN_FLIGHT: Final = 8
+"""Of one call, as of a bulk writer."""
+
+_logger = get_logger("queue")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Where a row goes, or went: ``first`` is the offset of its first message."""
+
+    bucket: BucketNo
+    first: int
+    packed: Packed
+
+    @property
+    def runs(self) -> Runs:
+        """Its offsets."""
+        return Runs.span(self.first, self.first + self.packed.count - 1)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Block:
+    """The bucket that is this producer's own: nobody else's messages cause its seal [P15].
+
+    Attributes:
+        next: The next free offset.
+        size_bytes: Written or about to be.
+        proven_at: When the last read that saw it open began, monotonic seconds.
+    """
+
+    bucket: BucketNo
+    proven_at: float
+    next: int = 0
+    size_bytes: int = 0
+
+
+class Producer:
+    """One client's way into a lane. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._block: _Block | None = None
+        self._closed_below = FIRST_BUCKET
+
+    def put(self, lane: Lane, rows: Sequence[Packed]) -> list[Placed]:
+        """Store rows, and know that they stay: three round trips where the bucket is our own.
+
+        One write a row, then for each bucket one read of its row and one of the repair pointer. An
+        LWT where a fresh bucket is begun; two reads more where the last put was longer than
+        ``linger`` ago, or than half the time for which repair leaves a bucket alone [R2, T12].
+
+        Returns:
+            Where each of ``rows`` is, in their order.
+
+        Raises:
+            PutAmbiguous: It is unknown of some whether they will be delivered, or some are stored
+                and the rest is not; names both.
+            QueueDeleted: The lane is dead.
+            StoreTimeout, StoreUnavailable, CasAmbiguous, CasContention: Nothing was stored.
+        """
+        done: dict[int, Placed] = {}
+        unsettled: list[Placed] = []
+        todo = dict(enumerate(rows))
+        failure: CassieqError | None = None
+        for attempt in range(MAX_LOST_RACES):
+            try:
+                placed = self._place(lane, todo)
+            except StoreError as error:
+                failure = error
+                break
+            kept = dict(self._store(lane, placed))
+            todo = {}
+            for at, one in placed.items():
+                manifest = kept[one.bucket]
+                if manifest is None:
+                    unsettled.append(one)
+                elif one.runs.issubset(manifest):
+                    done[at] = one
+                else:
+                    todo[at] = one.packed
+            if not todo:
+                break
+            lane.stand_back(attempt)
+        if unsettled or (todo and done):
+            raise _ambiguous(lane, unsettled, done.values()) from failure
+        if todo:
+            raise failure or lane.contended("every bucket of this producer")
+        metrics.MESSAGES_PUT.inc(sum(one.packed.count for one in done.values()))
+        return [done[at] for at in range(len(rows))]
+
+    def _place(self, lane: Lane, todo: dict[int, Packed]) -> dict[int, Placed]:
+        """Offsets for each row, in their order, in as few buckets as they fit."""
+        placed: dict[int, Placed] = {}
+        with self._lock:
+            self._leave_a_stale_bucket(lane)
+            for at, packed in todo.items():
+                block = self._block
+                if block is None or not _fits(block, packed, lane.bucket_size):
+                    fresh = reserve(lane, 1, above=self._closed_below)
+                    block = self._block = _Block(
+                        bucket=fresh.first, proven_at=lane.clock.monotonic()
+                    )
+                placed[at] = Placed(bucket=block.bucket, first=block.next, packed=packed)
+                block.next += packed.count
+                block.size_bytes += len(packed.payload)
+        return placed
+
+    def _leave_a_stale_bucket(self, lane: Lane) -> None:
+        """A reader may have sealed it meanwhile, or repair dropped it: look before writing [R2]."""
+        block = self._block
+        if block is None:
+            return
+        began = lane.clock.monotonic()
+        # A bucket that was closed since then rests before it is dropped: within half of that, the
+        # write and its proof come in time, however long ``linger`` is [T12].
+        if began - block.proven_at <= min(lane.settings.linger_s, lane.rest_s / 2):
+            return
+        row = lane.store.buckets.read_many(lane.lane_id, [block.bucket])[block.bucket]
+        if row is None and not lane.is_dropped(block.bucket):
+            block.proven_at = began
+        else:
+            self._leave(block.bucket)
+
+    def _leave(self, bucket: BucketNo) -> None:
+        if self._block is not None and self._block.bucket == bucket:
+            self._block = None
+        self._closed_below = max(self._closed_below, BucketNo(bucket + 1))
+
+    def _store(self, lane: Lane, placed: dict[int, Placed]) -> list[tuple[BucketNo, Runs | None]]:
+        """Write all, then prove each bucket: (bucket, what stays of it; None if nobody can say)."""
+        by_bucket: dict[BucketNo, list[Placed]] = {}
+        for one in placed.values():
+            by_bucket.setdefault(one.bucket, []).append(one)
+        return [
+            (bucket, self._prove(lane, bucket, is_written=self._write(lane, bucket, some)))
+            for bucket, some in by_bucket.items()
+        ]
+
+    def _write(self, lane: Lane, bucket: BucketNo, some: list[Placed]) -> bool:
+        """Rows at quorum; whether all were answered."""
+        writer = lane.store.messages.writer(
+            lane.lane_id, writes_in_flight=WRITES_IN_FLIGHT, bytes_in_flight=BYTES_IN_FLIGHT
+        )
+        now_us = lane.clock.now_us()
+        try:
+            for one in some:
+                delay_us = one.packed.delay_us
+                writer.write(
+                    bucket,
+                    ChunkRow(
+                        first=one.first,
+                        count=one.packed.count,
+                        payload=one.packed.payload,
+                        enqueued_us=now_us,
+                        due_us=now_us + delay_us if delay_us else None,
+                    ),
+                )
+            writer.flush()
+        except (StoreTimeout, StoreUnavailable) as error:
+            event(_logger, "put_unanswered", queue=lane.queue, bucket=bucket, error=str(error))
+            return False
+        return True
+
+    def _prove(self, lane: Lane, bucket: BucketNo, *, is_written: bool) -> Runs | None:
+        """Which offsets of a bucket stay: all while it is open; None if nobody can say.
+
+        A write that was not answered closes the bucket first: then the seal says what is in it, and
+        what is not cannot come in any more [P5] [P6].
+        """
+        began = lane.clock.monotonic()
+        try:
+            if is_written:
+                row = lane.store.buckets.read(lane.lane_id, bucket)
+                if row is None:
+                    return self._open_or_gone(lane, bucket, began)
+                closed = seal.finish(lane, bucket, row)
+            else:
+                closed = seal.close(lane, bucket)
+            # Of a sealed row, too: it may be a ghost of a bucket that was dropped (G5, ADR 11).
+            is_gone = closed is None or lane.is_dropped(bucket)
+        except StoreError as error:
+            event(_logger, "put_unproven", queue=lane.queue, bucket=bucket, error=str(error))
+            closed, is_gone = None, True
+        with self._lock:
+            self._leave(bucket)
+        return None if closed is None or is_gone else closed.row.value.manifest
+
+    def _open_or_gone(self, lane: Lane, bucket: BucketNo, began: float) -> Runs | None:
+        """Of an absent row only the repair pointer, read after it, says what it means (G5) [P2]."""
+        is_gone = lane.is_dropped(bucket)
+        with self._lock:
+            if is_gone:
+                self._leave(bucket)
+                return None
+            if self._block is not None and self._block.bucket == bucket:
+                self._block.proven_at = max(self._block.proven_at, began)
+        return Runs.span(0, lane.bucket_size - 1)
+
+
+def message_id_texts(lane: Lane, placed: Iterable[Placed]) -> list[str]:
+    """Of each message, in order: what its producer chose, else what is made of lane and id."""
+    return [
+        message_id_of(lane.lane_id, one.bucket * lane.bucket_size + one.first + at, chosen)
+        for one in placed
+        for at, chosen in enumerate(one.packed.message_ids)
+    ]
+
+
+def _fits(block: _Block, packed: Packed, bucket_size: int) -> bool:
+    return block.next + packed.count <= bucket_size and (
+        block.next == 0 or block.size_bytes + len(packed.payload) <= BUCKET_BYTES
+    )
+
+
+def _ambiguous(lane: Lane, unsettled: Iterable[Placed], stored: Iterable[Placed]) -> PutAmbiguous:
+    unknown = message_id_texts(lane, unsettled)
+    known = message_id_texts(lane, stored)
+    what = (
+        f"{len(unknown)} messages may or may not be delivered: their bucket could be neither "
+        "proven open nor sealed"
+        if unknown
+        else "a part of the messages could not be stored"
+    )
+    return PutAmbiguous(
+        f"put into queue {lane.queue!r}: {what}; {len(known)} are stored. Look for the message ids "
+        "where they are consumed before you put them again, and put again what is named in neither",
+        message_ids=tuple(unknown),
+        stored=tuple(known),
+    )

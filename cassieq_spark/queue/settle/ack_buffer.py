@@ -1,0 +1,221 @@
+"""Acks that are stored a moment later, together: one LWT a bucket for what gathered (design 5).
+
+Holds I4: what is not stored yet is kept until it is, also across a Ctrl-C. Holds I10: a bucket that
+cannot be reached holds up no other's acks.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, wait
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.errors import QueueDeleted, UsageError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.queue.settle.ack_group import AckGroup, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from cassieq_spark.errors import CassieqError
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.receipt import Receipt
+    from cassieq_spark.queue.lane import Lane
+
+    Flight = Future[BaseException | None]
+
+ACK_WITHIN_S: Final = 0.1
+"""An ack waits at most so long for others to share its LWT."""
+
+RETRY_S: Final = 1.0
+"""After an error of the store."""
+
+_logger = get_logger("queue")
+
+
+class AcksBehind:
+    """Gathers receipts and acks them, bucket by bucket, in threads of the session. Thread-safe.
+
+    Attributes:
+        stale: Messages whose ack came too late.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        group: AckGroup,
+        *,
+        at_most: int,
+        within_s: float,
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._lane = lane
+        self._group = group
+        self._at_most = at_most
+        self._within_s = min(ACK_WITHIN_S, within_s)
+        self._on_failure = on_failure
+        self._clock = lane.clock
+        self._is_due = threading.Condition()
+        self._gathered: dict[BucketNo, list[Receipt]] = {}
+        self._count = 0
+        self._flying: dict[BucketNo, Flight] = {}
+        self._at = inf
+        self._is_closing = False
+        self._end: QueueDeleted | None = None
+        self.stale = 0
+
+    def add(self, receipts: list[Receipt]) -> None:
+        """To be stored soon: at once, when as many have gathered as were asked for.
+
+        Raises:
+            UsageError: `close` was called: nobody would store them [T16].
+        """
+        with self._is_due:
+            if self._is_closing:
+                raise UsageError("this consumer is closed: ack by the queue itself")
+            had_enough = self._count >= self._at_most
+            for receipt in receipts:
+                self._gathered.setdefault(receipt.bucket, []).append(receipt)
+            self._count += len(receipts)
+            is_enough = self._count >= self._at_most and not had_enough
+            self._plan(0.0 if is_enough else self._within_s)
+
+    def run(self) -> None:
+        """Begin to store what is due, again and again, until `close`; waits for no answer.
+
+        Raises:
+            QueueDeleted: The queue is gone.
+        """
+        while self._wait():
+            self._begin(tells=True)
+
+    def flush(self) -> None:
+        """Store all there are.
+
+        Raises:
+            QueueDeleted: The queue is gone.
+            StoreError: It is unknown of some; they are kept, and due again after `RETRY_S`.
+        """
+        begun, behind = self._begin()
+        wait(begun)
+        if behind:
+            # What was under way there may have left before the last acks came.
+            wait(behind.values())
+            more, _ = self._begin(behind)
+            wait(more)
+            begun += more
+        for flight in begun:
+            if (failure := flight.result()) is not None:
+                raise failure
+
+    def close(self) -> None:
+        """Take no more, and let `run` end; what is there is stored by a last `flush`."""
+        with self._is_due:
+            self._is_closing = True
+            self._is_due.notify_all()
+
+    def _wait(self) -> bool:
+        """Until some are due; False: `close` was called."""
+        with self._is_due:
+            while not self._is_closing:
+                if self._end is not None:
+                    raise self._end
+                left_s = self._at - self._clock.monotonic()
+                if left_s <= 0:
+                    return True
+                self._is_due.wait(min(left_s, threading.TIMEOUT_MAX))
+            return False
+
+    def _begin(
+        self, only: Collection[BucketNo] | None = None, *, tells: bool = False
+    ) -> tuple[list[Flight], dict[BucketNo, Flight]]:
+        """Begin to store what has gathered; one CAS of a bucket is under way at a time.
+
+        Args:
+            only: These buckets.
+            tells: Nobody waits for it: failures are told by ``on_failure``.
+
+        Returns:
+            What carries all that was there; and what is under way for buckets that have more.
+        """
+        carrying: list[Flight] = []
+        behind: dict[BucketNo, Flight] = {}
+        new: list[tuple[BucketNo, list[Receipt], Flight]] = []
+        with self._is_due:
+            self._at = inf
+            for bucket in dict.fromkeys([*self._flying, *self._gathered]):
+                flight = self._flying.get(bucket)
+                if only is not None and bucket not in only:
+                    continue
+                if flight is None:
+                    flight = self._flying[bucket] = Future()
+                    receipts = self._gathered.pop(bucket)
+                    self._count -= len(receipts)
+                    new.append((bucket, receipts, flight))
+                elif bucket in self._gathered and only is None:
+                    behind[bucket] = flight
+                    continue
+                carrying.append(flight)
+        for at, one in enumerate(new):
+            try:
+                self._send(*one, tells=tells)
+            except BaseException as error:
+                for bucket, receipts, flight in new[at:]:
+                    self._land(bucket, receipts, flight, error)
+                raise
+        return carrying, behind
+
+    def _send(
+        self, bucket: BucketNo, receipts: list[Receipt], flight: Flight, *, tells: bool
+    ) -> None:
+        def store(_: BucketNo) -> None:
+            left: list[Receipt] = receipts
+            failure: BaseException | None = None
+            try:
+                left, failure = self._ack(receipts)
+            except BaseException as error:  # noqa: BLE001 - also Ctrl-C: who waits for it hears it
+                failure = error
+            if tells and isinstance(failure, Exception):
+                self._on_failure(failure)
+            self._land(bucket, left, flight, failure)
+
+        self._lane.store.session.begin(store, bucket)
+
+    def _ack(self, receipts: list[Receipt]) -> tuple[list[Receipt], CassieqError | None]:
+        """Those that nobody can say anything of, and why."""
+        verdicts, failure = self._group.ack(self._lane, receipts)
+        if stale := verdicts.count(Verdict.STALE):
+            with self._is_due:
+                self.stale += stale
+            event(_logger, "acks_stale", queue=self._lane.queue, messages=stale)
+        pairs = zip(receipts, verdicts, strict=True)
+        left = [one for one, verdict in pairs if verdict is Verdict.UNKNOWN]
+        return left if failure is not None else [], failure
+
+    def _land(
+        self, bucket: BucketNo, left: list[Receipt], flight: Flight, failure: BaseException | None
+    ) -> None:
+        """An ack twice is harmless, one less is not: what is unknown is kept."""
+        with self._is_due:
+            self._flying.pop(bucket, None)
+            has_more = bucket in self._gathered
+            if left:
+                self._gathered[bucket] = left + self._gathered.get(bucket, [])
+                self._count += len(left)
+            if isinstance(failure, QueueDeleted):
+                self._end = failure
+                self._is_due.notify_all()
+            elif left:
+                self._plan(RETRY_S)
+            elif has_more:
+                self._plan(0.0)
+        if not flight.done():
+            flight.set_result(failure)
+
+    def _plan(self, in_s: float) -> None:
+        """Caller holds the lock. Nobody is woken where something is due before that anyway."""
+        at = self._clock.monotonic() + in_s
+        if at < self._at:
+            self._at = at
+            self._is_due.notify()

@@ -1,0 +1,329 @@
+"""The sink's transaction against the store (design 8): admission of a task, commit, forget. I7."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, assert_never
+
+from cassieq_spark.errors import (
+    CasAmbiguous,
+    CassieqError,
+    QueueDeleted,
+    RowCorrupt,
+    SinkFenced,
+    SinkIdReused,
+)
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model import sink_txn as rules
+from cassieq_spark.model.sink_txn import (
+    ONLY_BATCH,
+    Admission,
+    Begun,
+    Commit,
+    Identity,
+    NothingToDo,
+    Register,
+    SinkRow,
+    TaskResult,
+    WriteUnder,
+)
+from cassieq_spark.queue.lane import MAX_LOST_RACES
+from cassieq_spark.queue.roll_forward import VISIBLE, roll_forward
+from cassieq_spark.queue.sink.meter import Meter
+from cassieq_spark.store.cas import Applied, Evicted, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cassieq_spark.model.costs import Costs
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Outcome
+
+_logger = get_logger("queue")
+
+
+def begin_once(lane: Lane, sink_id: str) -> Begun:
+    """Create the row of a sink that is used for one transaction: the driver does, no task may.
+
+    Where the INSERT was sent more than once, a copy of it may land when the row has long been
+    removed, and bring the very same row back. So the row is written once more then, by a CAS that
+    makes no row: what it wrote is never there again [T3].
+
+    Raises:
+        SinkFenced: The row is somebody else's: sink ids of one transaction are not used twice.
+    """
+    sinks = lane.store.sinks
+    who = Identity(sink_id=sink_id, lane=lane.lane_id)
+    row = rules.new_row(who, now_us=lane.clock.now_us(), is_once=True)
+    outcome = sinks.insert(sink_id, row)
+    for attempt in range(MAX_LOST_RACES):
+        if not isinstance(outcome, Applied):
+            raise _ended(who)
+        if outcome.was_sent_once:
+            return begun(who, outcome)
+        lane.stand_back(attempt)
+        outcome = sinks.update(
+            sink_id, outcome.now, rules.abort(outcome.now.value, now_us=lane.clock.now_us())
+        )
+    raise lane.contended(f"sink {sink_id!r}")
+
+
+def begun(who: Identity, outcome: Applied[SinkRow]) -> Begun:
+    """The transaction of a row that was just written, by a CAS that was sent once."""
+    return Begun(who=who, epoch=outcome.now.value.epoch, writer=outcome.now.version.writer)
+
+
+def admit_once(lane: Lane, once: Begun) -> WriteUnder:
+    """What a task of such a transaction does before its first row: one serial read.
+
+    Raises:
+        SinkFenced: It was ended, because nothing was heard of it.
+        QueueDeleted: The queue is another one than when it was begun [T6].
+    """
+    _check_lane(lane, once.who)
+    stored = lane.store.sinks.read_serial(once.who.sink_id)
+    if stored is None or stored.version.writer != once.writer:
+        raise _ended(once.who)
+    return WriteUnder(epoch=once.epoch)
+
+
+def commit_once(lane: Lane, once: Begun, results: Sequence[TaskResult]) -> int:
+    """Make such a transaction visible, whole and once; then roll it forward.
+
+    Its CAS is conditional on the row as it was begun and is never tried on another: a row that was
+    removed and is born again is not known to be of a write that is not yet in the queue [T3].
+
+    Returns:
+        How many messages this call made visible.
+
+    Raises:
+        SinkFenced: It was ended by another; nothing of it is visible.
+        QueueDeleted: The queue is gone, with what was written.
+        CasAmbiguous: The answer was lost and so is all that could tell: it may be in the queue.
+    """
+    if not results:
+        return 0
+    meter = Meter()
+    who = once.who
+    _check_lane(lane, *(one.who for one in results), who)
+    stored = lane.store.sinks.read(who.sink_id)
+    if stored is None or stored.version.writer != once.writer:
+        raise _ended(who)
+    decision = rules.decide(stored.value, who, ONLY_BATCH, results, now_us=lane.clock.now_us())
+    if not isinstance(decision, Commit):
+        raise _ended(who)
+    outcome = lane.store.sinks.update(who.sink_id, stored, decision.row)
+    if not _took_effect(lane, who, outcome, decision.row):
+        raise _ended(who)
+    costs = sum((one.costs for one in results), meter.read())
+    return _committed(lane, who, ONLY_BATCH, decision.row, costs)
+
+
+def admit(
+    lane: Lane,
+    who: Identity,
+    batch_id: int,
+    *,
+    refuse_second_write: bool = False,
+) -> Admission:
+    """What a task does before it pulls its first row: one serial read, the first time one LWT.
+
+    Raises:
+        SinkIdReused, SinkFenced, SinkDiverged: See `model.sink_txn.admit`.
+    """
+    sinks = lane.store.sinks
+    stored = sinks.read_serial(who.sink_id)
+    if stored is None:
+        stored = sinks.insert(who.sink_id, rules.new_row(who, now_us=lane.clock.now_us())).now
+        if stored is None:
+            raise _gone(who)
+    return rules.admit(stored.value, who, batch_id, refuse_second_write=refuse_second_write)
+
+
+def commit(
+    lane: Lane,
+    who: Identity,
+    batch_id: int,
+    results: Sequence[TaskResult],
+    *,
+    refuse_second_write: bool = False,
+) -> int:
+    """Make a batch visible, whole and once; then roll it forward.
+
+    Idempotent: a batch that is committed already is not committed again.
+
+    Returns:
+        How many messages this call made visible.
+
+    Raises:
+        SinkIdReused, SinkFenced, SinkDiverged: Nothing of the batch is visible.
+        QueueDeleted: The queue is gone, with what was written; or it is another one of that name.
+        CasAmbiguous: It may be committed: a restart finds out and carries on.
+    """
+    if not results:
+        return 0
+    meter = Meter()
+    _check_lane(lane, *(one.who for one in results), who)
+    sinks = lane.store.sinks
+    for attempt in range(MAX_LOST_RACES):
+        stored = sinks.read(who.sink_id)
+        if stored is None:
+            raise _gone(who)
+        decision = rules.decide(
+            stored.value,
+            who,
+            batch_id,
+            results,
+            now_us=lane.clock.now_us(),
+            refuse_second_write=refuse_second_write,
+        )
+        match decision:
+            case NothingToDo():
+                return 0
+            case Register(row=row):
+                if isinstance(sinks.update(who.sink_id, stored, row), Applied):
+                    event(_logger, "replay_skipped", sink=who.sink_id, batch=batch_id)
+                    return 0
+            case Commit(row=row, roll_first=earlier):
+                # The next commit overwrites this list: all of it must be visible before (I7) [P10].
+                roll_forward(lane, who.sink_id, earlier)
+                outcome = sinks.update(who.sink_id, stored, row)
+                if _took_effect(lane, who, outcome, row):
+                    costs = sum((one.costs for one in results), meter.read())
+                    return _committed(lane, who, batch_id, row, costs)
+            case _:
+                assert_never(decision)
+        lane.stand_back(attempt)
+    raise lane.contended(f"sink {who.sink_id!r}")
+
+
+def forget(lane: Lane, sink_id: str) -> None:
+    """Let a new checkpoint use this sink id; what was undecided becomes void.
+
+    Raises:
+        SinkIdReused: It belongs to another queue that is alive: what it has committed there may
+            still wait to be rolled forward, and would be void.
+    """
+    for _ in range(MAX_LOST_RACES):
+        stored = lane.store.sinks.read_serial(sink_id)
+        if stored is None:
+            return
+        if stored.value.lane == lane.lane_id:
+            roll_forward(lane, sink_id, stored.value.listed)
+        elif not lane.store.pointers.read(stored.value.lane).is_deleted:
+            raise SinkIdReused(
+                f"sink {sink_id!r} belongs to another queue than {lane.queue!r} (lane "
+                f"{stored.value.lane}). Call forget_sink with that queue's name",
+                sink_id=sink_id,
+            )
+        row = rules.forget(stored.value, lane=lane.lane_id, now_us=lane.clock.now_us())
+        if isinstance(lane.store.sinks.update(sink_id, stored, row), Applied):
+            event(_logger, "sink_forgotten", sink=sink_id)
+            return
+    raise lane.contended(f"sink {sink_id!r}")
+
+
+def _check_lane(lane: Lane, *whos: Identity) -> None:
+    """What was written to a queue that was deleted is not of the one that has its name now [T6]."""
+    if any(who.lane != lane.lane_id for who in whos):
+        raise QueueDeleted(
+            f"queue {lane.queue!r} was deleted and created again while it was written to. What was "
+            "written went with the former queue, and nothing of it is in this one. Write it again"
+        )
+
+
+def _took_effect(lane: Lane, who: Identity, outcome: Outcome[SinkRow], row: SinkRow) -> bool:
+    """Whether a commit is in, as its CAS says, or else its effects."""
+    match outcome:
+        case Applied():
+            return True
+        case Evicted(now=now):
+            return _is_ours(now.value, row)
+        case Refused(now=None, was_sent_once=False):
+            return _is_visible(lane, who, row)
+        case Refused():
+            return False
+        case _:
+            assert_never(outcome)
+
+
+def _is_visible(lane: Lane, who: Identity, row: SinkRow) -> bool:
+    """Whether a commit is in whose row was removed before its answer was heard [T9].
+
+    A row is removed when all it lists is visible, and what it does not list is void from then on:
+    any one of the buckets tells (G5).
+
+    Raises:
+        CasAmbiguous: They are all dropped.
+    """
+    if not row.listed.runs:
+        return True
+    # The highest: what is dropped is all below the repair pointer.
+    bucket = row.listed.runs[-1].last
+    stored = lane.store.buckets.read(lane.lane_id, bucket)
+    if not lane.is_dropped(bucket):
+        return stored is not None and stored.value.status in VISIBLE
+    raise CasAmbiguous(
+        f"the commit of sink {who.sink_id!r} to queue {lane.queue!r} stayed unanswered until its "
+        "row and its buckets were gone: it was committed, and consumed since, or it was aborted. "
+        "Look for its messages where they are consumed before you write them again. A write with "
+        "options sinkId and batchId can be repeated safely"
+    )
+
+
+def _committed(lane: Lane, who: Identity, batch_id: int, row: SinkRow, costs: Costs) -> int:
+    """What is left to do for a batch that is committed."""
+    _roll_forward_if_possible(lane, who.sink_id, row)
+    event(
+        _logger,
+        "batch_committed",
+        queue=lane.queue,
+        sink=who.sink_id,
+        batch=batch_id,
+        messages=row.listed.messages,
+        buckets=sum(run.last - run.first + 1 for run in row.listed.runs),
+        **asdict(costs),
+    )
+    return row.listed.messages
+
+
+def _roll_forward_if_possible(lane: Lane, sink_id: str, row: SinkRow) -> None:
+    """The batch is committed: a failure from here on must not make anybody write it again.
+
+    The next reader, commit or repair carries on where this stops. But a queue that was deleted
+    meanwhile may have taken the batch along: the repair pointer is read after the commit, and its
+    writer is told of no success then [T6].
+    """
+    try:
+        lane.pointers()
+        roll_forward(lane, sink_id, row.listed)
+    except (RowCorrupt, QueueDeleted):
+        raise
+    except CassieqError as error:
+        event(_logger, "roll_forward_left_to_others", sink=sink_id, error=str(error))
+
+
+def _is_ours(now: SinkRow, written: SinkRow) -> bool:
+    """The effects of a commit whose tag was pushed out [R8]."""
+    return (
+        now.last == written.last
+        and now.run == written.run
+        and now.epoch == written.epoch
+        and now.listed == written.listed
+    )
+
+
+def _gone(who: Identity) -> SinkFenced:
+    return SinkFenced(
+        f"the transaction of sink {who.sink_id!r} is over: its row was removed while a task still "
+        "wrote. Nothing of this attempt is visible",
+        sink_id=who.sink_id,
+    )
+
+
+def _ended(who: Identity) -> SinkFenced:
+    return SinkFenced(
+        f"the transaction of sink {who.sink_id!r} was ended while it was written, because nothing "
+        "was heard of it for long. Nothing of this attempt is visible. Write it again",
+        sink_id=who.sink_id,
+    )

@@ -1,0 +1,221 @@
+"""The bulk writer (design 8): one task attempt's buckets, from reservation to ``prepared``. I7.
+
+Buckets belong to an attempt: it reserves them, writes them and names them in its result; an attempt
+that loses is not listed, so its buckets become void [P8].
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Self
+
+from cassieq_spark.errors import CassieqError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model import bucket as rules
+from cassieq_spark.model.bucket import Bucket, SinkRef, Status
+from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
+from cassieq_spark.model.sizes import BYTES_IN_FLIGHT
+from cassieq_spark.queue.reserve import Block, reserve
+from cassieq_spark.queue.sink.buckets import OpenBucket, insert_writing, prepare
+from cassieq_spark.store.tables.messages import ChunkRow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cassieq_spark.queue.lane import Lane
+
+MOST_AHEAD = 4
+"""So many buckets are opened ahead at most: each one that is not needed costs two LWTs."""
+
+BESIDE = 2 * MOST_AHEAD
+"""Threads for LWTs beside the chunk writes: as many buckets being opened as being prepared."""
+
+LARGEST_BLOCK = 8
+"""A task's reservations grow 1, 2, 4, 8 buckets: few LWTs on the one monoton row for a large
+partition, few unused buckets for a small one."""
+
+HALF = 0.5
+LEAST_S = 1e-3
+
+_logger = get_logger("queue")
+
+
+class BulkWriter:
+    """Writes encoded chunks into buckets of its own. Use as a context manager, in one thread.
+
+    The next bucket is opened, and the last one prepared, while chunks of the present one are
+    written: LWTs cost latency, not throughput.
+
+    Attributes:
+        written: (bucket, messages in it) of every prepared bucket, once `finish` has returned.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        *,
+        sink_id: str,
+        epoch: int,
+        bucket_bytes: int,
+        writes_in_flight: int,
+    ) -> None:
+        self._lane = lane
+        self._sink_id = sink_id
+        self._epoch = epoch
+        self._bucket_bytes = bucket_bytes
+        self._writer = lane.store.messages.writer(
+            lane.lane_id, writes_in_flight=writes_in_flight, bytes_in_flight=BYTES_IN_FLIGHT
+        )
+        self._beside = ThreadPoolExecutor(BESIDE, thread_name_prefix="cassieq-bulk")
+        self._block_lock = threading.Lock()
+        self._block = Block(first=FIRST_BUCKET, end=FIRST_BUCKET)
+        self._block_size = 0
+        self._next: deque[Future[OpenBucket]] = deque()
+        self._filled = 0
+        self._began = 0.0
+        self._fills_s = self._opens_s = LEAST_S
+        self._current: OpenBucket | None = None
+        self._preparing: list[Future[tuple[BucketNo, int]]] = []
+        self.written: tuple[tuple[BucketNo, int], ...] = ()
+
+    def room(self) -> int:
+        """How many messages the present bucket still takes: 1 or more."""
+        if self._current is None:
+            return self._lane.bucket_size
+        return self._lane.bucket_size - self._current.count
+
+    def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
+        """Write one chunk of ``count`` messages, at most `room`.
+
+        Args:
+            due_us: Per message when it may be delivered, cluster µs; 0 or None: at once.
+
+        Raises:
+            ValueError: There is no room for so many: whoever packed them did not ask. Nothing of
+                them is written.
+            StoreTimeout, StoreUnavailable: A chunk could not be stored.
+            SinkFenced: A bucket was closed under us: the transaction was aborted.
+        """
+        if not 1 <= count <= self.room():
+            # Beyond its last id a bucket has those of the next one [T1].
+            raise ValueError(f"a chunk of {count} messages, where there is room for {self.room()}")
+        current = self._current
+        if current is not None and self._is_full(current, len(payload)):
+            self._close_current(current)
+            current = None
+        if current is None:
+            current = self._current = self._take_next()
+        first = current.count
+        self._writer.write(
+            current.bucket,
+            ChunkRow(
+                first=first,
+                count=count,
+                payload=payload,
+                enqueued_us=self._lane.clock.now_us(),
+            ),
+        )
+        if due_us is not None:
+            current.due_us.update({first + at: due for at, due in enumerate(due_us) if due > 0})
+        current.count += count
+        current.size_bytes += len(payload)
+        if current.count >= self._lane.bucket_size:
+            self._close_current(current)
+        else:
+            self._open_ahead(current)
+
+    def finish(self) -> tuple[tuple[BucketNo, int], ...]:
+        """Prepare what is left, give back what was not needed, name what was written."""
+        if self._current is not None:
+            self._close_current(self._current)
+        self._writer.flush()
+        self.written = tuple(future.result() for future in self._preparing)
+        self._give_back()
+        return self.written
+
+    def __enter__(self) -> Self:
+        """End its threads with the block."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """End its threads. Without `finish` the buckets stay undecided, and become void later."""
+        self._beside.shutdown(wait=True, cancel_futures=True)
+
+    def _is_full(self, current: OpenBucket, more_bytes: int) -> bool:
+        return current.count > 0 and current.size_bytes + more_bytes > self._bucket_bytes
+
+    def _take_next(self) -> OpenBucket:
+        taken = self._next.popleft().result() if self._next else self._open()
+        self._began = self._lane.clock.monotonic()
+        return taken
+
+    def _open_ahead(self, current: OpenBucket) -> None:
+        """Just so far that no chunk waits for an LWT, by how long both have taken so far."""
+        fullness = max(
+            current.count / self._lane.bucket_size, current.size_bytes / self._bucket_bytes
+        )
+        is_slow = self._filled == 0 or self._fills_s > 2 * self._opens_s
+        if is_slow and fullness < HALF:
+            return
+        wanted = math.ceil(self._opens_s / self._fills_s) if self._filled else 1
+        while len(self._next) < min(wanted, MOST_AHEAD):
+            self._next.append(self._beside.submit(self._open))
+
+    def _close_current(self, current: OpenBucket) -> None:
+        """Prepare it once its last chunk is stored; the next bucket's are sent meanwhile."""
+        self._current = None
+        self._filled += 1
+        self._fills_s = max(self._lane.clock.monotonic() - self._began, LEAST_S)
+        self._writer.after_these(
+            lambda: self._preparing.append(self._beside.submit(prepare, self._lane, current))
+        )
+
+    def _open(self) -> OpenBucket:
+        """Insert ``writing``, then read L [P5].
+
+        Below it, or refused, the bucket was closed already, and another is taken [R11].
+        """
+        lane = self._lane
+        began = lane.clock.monotonic()
+        while True:
+            with self._block_lock:
+                if self._block.first >= self._block.end:
+                    self._block_size = min(max(1, self._block_size * 2), LARGEST_BLOCK)
+                    self._block = reserve(lane, self._block_size)
+                bucket, end = self._block.first, self._block.end
+                self._block = Block(first=BucketNo(bucket + 1), end=end)
+            sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=end)
+            row = insert_writing(lane, bucket, sink)
+            if row is not None and not lane.is_dropped(bucket):
+                self._opens_s = lane.clock.monotonic() - began
+                return OpenBucket(bucket=bucket, row=row, sink=sink)
+            event(_logger, "reserved_bucket_lost", queue=lane.queue, bucket=bucket)
+
+    def _give_back(self) -> None:
+        """Void what was reserved and not used: else readers wait for the gap timeout (I10).
+
+        Only to be tidy: whatever fails here, readers and repair do the same later.
+        """
+        lane = self._lane
+        try:
+            while self._next:
+                unneeded = self._next.popleft().result()
+                lane.change_bucket(unneeded.bucket, self._void, known=unneeded.row)
+            for number in range(self._block.first, self._block.end):
+                sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=self._block.end)
+                lane.store.buckets.insert(
+                    lane.lane_id,
+                    BucketNo(number),
+                    rules.unused(sink, now_us=lane.clock.now_us()),
+                )
+        except CassieqError as error:
+            event(_logger, "give_back_failed", queue=lane.queue, error=str(error))
+        self._block = Block(first=self._block.end, end=self._block.end)
+
+    def _void(self, row: Bucket) -> Bucket | None:
+        if row.status is not Status.WRITING:
+            return None
+        return rules.voided(row, now_us=self._lane.clock.now_us())

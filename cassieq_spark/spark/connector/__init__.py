@@ -1,0 +1,1 @@
+"""The sink that writes through the Spark Cassandra Connector, for ``foreachBatch``."""

@@ -1,0 +1,341 @@
+"""The connector's door of the sink (design 8): for ``df.writeStream.foreachBatch(...)``. I7.
+
+The driver plays the part that a task has in the other door: it is admitted, reserves and opens the
+buckets, has their rows written by Spark tasks through the Spark Cassandra Connector, prepares and
+commits. A row is fixed before it has a place: packed rows are kept by ``localCheckpoint``, so a
+block that is lost fails the batch, and each attempt to write a row writes the same bytes [P8].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # ships no types
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from cassieq_spark.errors import ConnectorMissing, UsageError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.bucket_plan import BucketPlan, PackedChunk, assign
+from cassieq_spark.model.costs import Costs
+from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult
+from cassieq_spark.options import parse_sink
+from cassieq_spark.queue.lane import open_lane
+from cassieq_spark.queue.sink import transaction
+from cassieq_spark.queue.sink.buckets import OpenBucket, open_buckets, prepare
+from cassieq_spark.queue.sink.heartbeat import Heartbeat
+from cassieq_spark.queue.sink.meter import Meter
+from cassieq_spark.spark import boundary
+from cassieq_spark.spark.columns import check_sink_schema
+from cassieq_spark.spark.connector import config
+from cassieq_spark.spark.connector.packed import NO_CHUNK, SPARK_SCHEMA, packing
+from cassieq_spark.spark.connector.sessions import java_class, saving
+from cassieq_spark.spark.sink import QUERY_ID, run_id
+from cassieq_spark.store import store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from os import PathLike
+
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.options import SinkOptions
+    from cassieq_spark.options.values import Secret
+    from cassieq_spark.queue.lane import Lane
+
+CONNECTOR_CLASS: Final = "com.datastax.spark.connector.datasource.CassandraTable"
+
+OTHER_ATTEMPT: Final = (
+    "cassieq: this chunk was packed by another attempt of its task than the batch was planned by. "
+    "The batch fails; nothing of it is visible, and its replay writes it anew"
+)
+
+_PLAN: Final = pa.schema(
+    [
+        ("plan_partition", pa.int32()),
+        ("plan_number", pa.int32()),
+        ("plan_attempt", pa.binary()),
+        ("bucket", pa.int64()),
+        ("first", pa.int32()),
+    ]
+)
+"""Where a chunk goes: one row each; the driver broadcasts it. A partition's head goes nowhere."""
+
+NOWHERE: Final = -1
+
+_logger = get_logger("spark")
+
+
+def foreach_batch(
+    *,
+    queue: str,
+    sink_id: str | None = None,
+    contact_points: str | Sequence[str] | None = None,
+    keyspace: str | None = None,
+    datacenter: str | None = None,
+    connect_timeout: float | None = None,
+    username: str | None = None,
+    password: str | Secret | None = None,
+    ssl_ca_file: str | PathLike[str] | None = None,
+    ssl_cert_file: str | PathLike[str] | None = None,
+    ssl_key_file: str | PathLike[str] | None = None,
+    ssl_key_password: str | Secret | None = None,
+    ssl_verify_hostname: bool | None = None,
+    chunk_messages: int | None = None,
+    chunk_bytes: int | str | None = None,
+    bucket_bytes: int | str | None = None,
+    writes_in_flight: int | None = None,
+    connector: Mapping[str, object] | None = None,
+) -> Callable[[DataFrame, int], None]:
+    """The function for ``df.writeStream.foreachBatch(...)`` that puts each micro-batch, once.
+
+    It writes through the Spark Cassandra Connector, which must be on the session's class path: see
+    `spark_config`. Each call is one transaction, exactly once by sink id and batch id, as with
+    ``format("cassieq")``; the same options, by the same names and variables.
+
+    Args:
+        sink_id: Names its transactions; default: the streaming query's id. A second write in one
+            batch needs another one.
+        connector: Settings of the connector for these writes, such as
+            ``{"spark.cassandra.output.throughputMBPerSec": 5}``.
+
+    Returns:
+        ``f(df, batch_id)``. It raises `ConnectorMissing` before anything is written where the
+        connector is not there; `SinkIdReused`, `SinkFenced` and `SinkDiverged` as the other door
+        does; `BodyInvalid` and what fails in tasks as Spark's own error, with their text in it.
+
+    Raises:
+        OptionUnknown, OptionInvalid: Names the option, its value, and what is allowed.
+    """
+    given: dict[str, Any] = {
+        "queue": queue,
+        "sinkId": sink_id,
+        "contactPoints": contact_points,
+        "keyspace": keyspace,
+        "datacenter": datacenter,
+        "connectTimeoutSeconds": connect_timeout,
+        "username": username,
+        "password": password,
+        "sslCaFile": ssl_ca_file,
+        "sslCertFile": ssl_cert_file,
+        "sslKeyFile": ssl_key_file,
+        "sslKeyPassword": ssl_key_password,
+        "sslVerifyHostname": ssl_verify_hostname,
+        "chunkMessages": chunk_messages,
+        "chunkBytes": chunk_bytes,
+        "bucketBytes": bucket_bytes,
+        "writesInFlight": writes_in_flight,
+    }
+    return ConnectorWriter(options=parse_sink(given), connector=config.checked(connector))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorWriter:
+    """What `foreach_batch` returns. Runs in the driver, in the process that started the query."""
+
+    options: SinkOptions
+    connector: dict[str, str]
+
+    @boundary.crossing
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Put one micro-batch; nothing of it is visible before it returns, then all of it is (I7).
+
+        Raises:
+            ConnectorMissing, SinkIdReused, SinkFenced, SinkDiverged: See `foreach_batch`.
+        """
+        check_sink_schema(frame.schema)
+        _check_session(frame.sparkSession, self.options, self.connector)
+        lane = open_lane(store.shared(self.options.connection), self.options.queue)
+        who = self._identity(frame.sparkSession.sparkContext, lane)
+        # Spark calls once a batch and run: a second call is another write of it [R26].
+        admission = transaction.admit(lane, who, batch_id, refuse_second_write=True)
+        if isinstance(admission, AlreadyCommitted):
+            transaction.commit(lane, who, batch_id, [TaskResult(who=who, epoch=None)])
+            return
+        with Heartbeat(lane, who.sink_id):
+            result = self._write(frame, lane, who, admission.epoch)
+            transaction.commit(lane, who, batch_id, [result], refuse_second_write=True)
+
+    def _identity(self, context: SparkContext, lane: Lane) -> Identity:
+        query_id = context.getLocalProperty(QUERY_ID)
+        sink_id = self.options.sink_id or query_id
+        if sink_id is None:
+            raise UsageError(
+                "this thread belongs to no streaming query, and sink_id is not set: nothing names "
+                "the transaction. Call this in foreachBatch's own thread, or set sink_id"
+            )
+        return Identity(
+            sink_id=sink_id,
+            lane=lane.lane_id,
+            query_id=query_id,
+            run=None if query_id is None else run_id(context),
+        )
+
+    def _write(self, frame: DataFrame, lane: Lane, who: Identity, epoch: int) -> TaskResult:
+        """Pack, place, write and prepare; nothing of it is decided yet."""
+        meter, sink_id = Meter(), who.sink_id
+        began, now_us = lane.clock.monotonic(), lane.clock.now_us()
+        pack = packing(
+            bucket_size=lane.bucket_size,
+            chunk_messages=self.options.chunk_messages,
+            chunk_bytes=self.options.chunk_bytes,
+            now_us=now_us,
+        )
+        packed = frame.mapInArrow(pack, SPARK_SCHEMA).localCheckpoint(eager=True)
+        try:
+            chunks, attempts = _collected(packed)
+            plans = assign(
+                chunks, bucket_size=lane.bucket_size, bucket_bytes=self.options.bucket_bytes
+            )
+            opened = open_buckets(lane, len(plans), sink_id=sink_id, epoch=epoch)
+            if opened:
+                write_options = config.write_options(
+                    self.options.connection,
+                    self.connector,
+                    datacenter=lane.store.session.datacenter,
+                    writes_in_flight=self.options.writes_in_flight,
+                    write_time_us=now_us,
+                )
+                _save(
+                    message_rows(packed, plans, opened, attempts, lane, enqueued_us=now_us),
+                    write_options,
+                    timeout_s=self.options.connection.connect_timeout_s,
+                )
+        finally:
+            _unpersist(packed)
+        for bucket, plan in zip(opened, plans, strict=True):
+            bucket.count, bucket.size_bytes = plan.count, plan.size_bytes
+
+        def finish(filled: tuple[OpenBucket, BucketPlan]) -> tuple[BucketNo, int]:
+            filled[0].due_us = filled[1].due_us()
+            return prepare(lane, filled[0])
+
+        prepared = lane.store.session.map(finish, zip(opened, plans, strict=True))
+        size_bytes = sum(plan.size_bytes for plan in plans)
+        event(
+            _logger,
+            "batch_prepared",
+            queue=lane.queue,
+            sink=sink_id,
+            messages=sum(plan.count for plan in plans),
+            chunks=len(chunks),
+            buckets=len(plans),
+            size_bytes=size_bytes,
+            seconds=round(lane.clock.monotonic() - began, 3),
+        )
+        costs = meter.read() + Costs(chunks=len(chunks), size_bytes=size_bytes)
+        return TaskResult(who=who, epoch=epoch, buckets=tuple(prepared), costs=costs)
+
+
+def message_rows(
+    packed: DataFrame,
+    plans: Sequence[BucketPlan],
+    opened: Sequence[OpenBucket],
+    attempts: Mapping[int, bytes],
+    lane: Lane,
+    *,
+    enqueued_us: int,
+) -> DataFrame:
+    """The packed rows with their places: exactly the columns that `ChunkWriter` writes."""
+    places: list[tuple[int, int, bytes, int, int]] = [
+        (chunk.partition, chunk.number, attempts[chunk.partition], bucket.bucket, first)
+        for plan, bucket in zip(plans, opened, strict=True)
+        for chunk, first in plan.placed()
+    ]
+    places += [
+        (partition, NO_CHUNK, attempt, NOWHERE, 0) for partition, attempt in attempts.items()
+    ]
+    columns = dict(zip(_PLAN.names, zip(*places, strict=True), strict=True))
+    planned = packed.sparkSession.createDataFrame(pa.Table.from_pydict(columns, schema=_PLAN))
+    placed = packed.join(
+        F.broadcast(planned),
+        (F.col("partition") == F.col("plan_partition")) & (F.col("number") == F.col("plan_number")),
+        "left",
+    )
+    # A row that no plan names must not be left out in silence, nor must all rows of a partition be
+    # missing: each attempt's has at least its head [P8].
+    is_planned = F.col("attempt") == F.col("plan_attempt")
+    rows = placed.select(
+        F.lit(str(lane.lane_id)).alias("lane"),
+        F.when(is_planned, F.col("bucket"))
+        .otherwise(F.raise_error(F.lit(OTHER_ATTEMPT)).cast("long"))
+        .alias("bucket"),
+        "first",
+        "part",
+        "count",
+        "parts",
+        "payload",
+        F.lit(enqueued_us).cast("long").alias("enqueued_us"),
+    )
+    return rows.where(F.col("bucket") != NOWHERE)
+
+
+def _collected(packed: DataFrame) -> tuple[list[PackedChunk], dict[int, bytes]]:
+    """All chunks in their order, and which attempt packed each partition."""
+    rows = (
+        packed.where("part = 0")
+        .select("partition", "number", "attempt", "count", "size_bytes", "due")
+        .collect()
+    )
+    rows.sort(key=lambda row: (row.partition, row.number))
+    chunks = [
+        PackedChunk(
+            partition=row.partition,
+            number=row.number,
+            count=row["count"],
+            size_bytes=row.size_bytes,
+            due=None if row.due is None else bytes(row.due),
+        )
+        for row in rows
+        if row.number != NO_CHUNK
+    ]
+    return chunks, {row.partition: bytes(row.attempt) for row in rows}
+
+
+def _save(rows: DataFrame, options: Mapping[str, str], *, timeout_s: float) -> None:
+    writer = rows.write.format(config.FORMAT).options(**options).mode("append")
+    saving(writer.save, rows, timeout_s=timeout_s)
+
+
+def _check_session(spark: SparkSession, options: SinkOptions, connector: Mapping[str, str]) -> None:
+    """Before anything is reserved."""
+    try:
+        context = spark.sparkContext
+    except Exception as error:
+        raise UsageError(
+            "foreach_batch needs the driver's own Spark session; Spark Connect has no part of what "
+            "it works with. Use writeStream.format('cassieq') there"
+        ) from error
+    ssl = spark.conf.get(config.SSL_ENABLED, "false") or "false"
+    config.check_tls(options.connection, {config.SSL_ENABLED: ssl, **connector})
+    if find_spec("pandas") is None:
+        raise UsageError(
+            "Spark's mapInArrow wants pandas in the driver's Python (measured with 4.3.0), though "
+            "nothing here uses it. Install it: pip install 'cassieq_spark[connector]'"
+        )
+    _require_connector(context)
+
+
+def _require_connector(context: SparkContext) -> None:
+    try:
+        java_class(context, CONNECTOR_CLASS, initialize=False)
+    except Py4JJavaError as error:
+        raise ConnectorMissing(
+            "the Spark Cassandra Connector is not on the class path of this session. Add "
+            f"--packages {config.CONNECTOR} to spark-submit, or spark.jars.packages="
+            f"{config.CONNECTOR} before the session is made; cassieq_spark.spark_config(...) has "
+            "all settings"
+        ) from error
+
+
+def _unpersist(packed: DataFrame) -> None:
+    """Give the blocks back now: Spark would when the driver's JVM next collects garbage.
+
+    Not by the RDD's own method, which warns of a lost lineage each time.
+    """
+    rdd = packed._jdf.queryExecution().logical().rdd()  # noqa: SLF001 - no public way
+    packed.sparkSession.sparkContext._jsc.sc().unpersistRDD(rdd.id(), False)  # noqa: SLF001 - as above

@@ -1,0 +1,1 @@
+"""Jobs that Spark runs on a queue: settle a DataFrame, redrive, repair."""

@@ -1,0 +1,144 @@
+"""A redrive on Spark: SQL filters the `messages` view, tasks redrive what is left by its ids.
+
+    tasks read the view  ->  the driver puts the ids together by bucket  ->  tasks redrive, by the
+    steps of `repair.redrive`
+
+One bucket's ids come to one task: a CAS takes all of them. Nothing rests on the filter being run
+once: what is not visible any more is passed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users write it
+
+from cassieq_spark.model import dead_letter
+from cassieq_spark.model.ids import BucketNo, Runs, bucket_of, first_id
+from cassieq_spark.options import parse_connection
+from cassieq_spark.queue.lane import LaneSpec, open_lane
+from cassieq_spark.repair.redrive import Redriven, Wanted, redrive
+from cassieq_spark.spark import boundary
+from cassieq_spark.spark.worker import task_store
+from cassieq_spark.store import store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from cassieq_spark.model.ids import QueueName
+    from cassieq_spark.options import ConnectionOptions
+
+    Work = tuple[BucketNo, Runs]
+
+BUCKETS_PER_TASK: Final = 8
+"""A bucket is at least one transaction, about eight LWTs; a task costs Spark about as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """What a task needs; pickled into it."""
+
+    connection: ConnectionOptions
+    lane: LaneSpec
+    to: QueueName | None
+    is_dry_run: bool
+
+
+@boundary.crossing
+def redrive_where(
+    spark: SparkSession,
+    where: str | None,
+    *,
+    connection: Mapping[str, object],
+    queue: QueueName,
+    to: QueueName | None = None,
+    is_dry_run: bool = False,
+) -> Redriven:
+    """Redrive the visible messages for which an SQL condition is true; see `Client.redrive`.
+
+    Args:
+        where: On the columns of view ``messages`` and on ``source_queue``, ``reason``,
+            ``deliveries`` int, ``first_time`` and ``last_time`` timestamp, of the last move;
+            None: all.
+        connection: As the reader's options have them.
+
+    Raises:
+        UsageError: The target is not fit.
+        QueueNotFound: There is no such queue, or no target of that name.
+        PySparkException: The condition is none, or a task failed: what it had taken, the next
+            repair carries over.
+    """
+    options = parse_connection(connection)
+    lane = open_lane(store.shared(options), queue)
+    done = redrive(lane, Wanted(ids={}, to=to), is_dry_run=True)  # refuses a target that is not fit
+    found = letters_of(spark, connection, queue)
+    if where is not None:
+        found = found.where(where)
+    ids = found.select("id").toArrow().column("id").to_numpy()
+    work = by_bucket(ids, lane.bucket_size)
+    if work:
+        order = _Order(connection=options, lane=LaneSpec.of(lane), to=to, is_dry_run=is_dry_run)
+        context = spark.sparkContext
+        tasks = min(context.defaultParallelism, -(-len(work) // BUCKETS_PER_TASK))
+        parts = context.parallelize(work, tasks).mapPartitions(partial(_in_task, order))
+        for part in parts.collect():
+            done.add(part)
+    return done
+
+
+def letters_of(
+    spark: SparkSession, connection: Mapping[str, object], queue: QueueName
+) -> DataFrame:
+    """View ``messages`` of a queue, with the columns of `redrive_where`."""
+    given = {name: str(value) for name, value in connection.items() if value is not None}
+    messages = spark.read.format("cassieq").options(**given, queue=queue).load()
+
+    def header(name: str, kind: str) -> Column:
+        # A producer may have written anything there.
+        return F.col("headers")[dead_letter.PREFIX + name].try_cast(kind)
+
+    return messages.withColumns(
+        {
+            "source_queue": header(dead_letter.SOURCE_QUEUE, "string"),
+            "reason": header(dead_letter.REASON, "string"),
+            "deliveries": header(dead_letter.DELIVERIES, "int"),
+            "first_time": header(dead_letter.FIRST_TIME, "timestamp"),
+            "last_time": header(dead_letter.LAST_TIME, "timestamp"),
+        }
+    )
+
+
+def by_bucket(ids: NDArray[np.int64], bucket_size: int) -> list[Work]:
+    """Ids in any order, as offsets by bucket, ascending."""
+    ids = np.unique(ids)
+    starts = np.flatnonzero(np.diff(ids // bucket_size, prepend=-1))
+    return [
+        (
+            bucket := bucket_of(int(some[0]), bucket_size),
+            _runs(some - first_id(bucket, bucket_size)),
+        )
+        for some in np.split(ids, starts[1:])
+        if len(some)
+    ]
+
+
+def _runs(offsets: NDArray[np.int64]) -> Runs:
+    """Of offsets that ascend."""
+    breaks = np.flatnonzero(np.diff(offsets) > 1)
+    firsts = offsets[np.concatenate(([0], breaks + 1))].tolist()
+    lasts = offsets[np.concatenate((breaks, [len(offsets) - 1]))].tolist()
+    return Runs.of(*zip(firsts, lasts, strict=True))
+
+
+@boundary.crossing
+def _in_task(order: _Order, work: Iterable[Work]) -> Iterator[Redriven]:
+    """Runs in a Python worker, perhaps twice: what was taken before is found gone."""
+    lane = order.lane.on(task_store(order.connection))
+    wanted = Wanted(ids=dict(work), to=order.to)
+    yield redrive(lane, wanted, is_dry_run=order.is_dry_run)

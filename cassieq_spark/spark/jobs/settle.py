@@ -1,0 +1,201 @@
+"""`settle`: a verdict for each message of a batch, carried out by the executors (design 5, 7).
+
+    tasks read receipts and verdicts  ->  the driver puts them together, and checks  ->  tasks
+    carry them out, one CAS a bucket
+
+Nothing is written before all of it was checked, and one bucket's verdicts come to one task: however
+a program has shuffled its rows, a bucket costs one CAS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users write it
+from pyspark.sql.types import NullType, StringType
+
+from cassieq_spark.errors import OptionInvalid, ReceiptExpired, UsageError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.options import arguments, parse_connection, queue_name
+from cassieq_spark.queue.apart import each_bucket
+from cassieq_spark.queue.lane import LaneSpec, open_lane
+from cassieq_spark.queue.settle.rulings import (
+    Settled,
+    check_dead_letter_queue,
+    settle_bucket,
+    total,
+)
+from cassieq_spark.spark import boundary
+from cassieq_spark.spark.jobs import settle_rows
+from cassieq_spark.spark.worker import task_store
+from cassieq_spark.store import store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import timedelta
+    from uuid import UUID
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from cassieq_spark.model.ids import BucketNo, Runs
+    from cassieq_spark.model.ruling import Ruling
+    from cassieq_spark.options import ConnectionOptions
+    from cassieq_spark.queue.lane import Lane
+
+    Work = tuple[BucketNo, Mapping[UUID, Mapping[Ruling, Runs]]]
+
+BUCKETS_PER_TASK: Final = 64
+"""Beyond its first a task costs Spark about 35 ms, in which it settles as many buckets."""
+
+_logger = get_logger("spark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """What a task needs; pickled into it."""
+
+    connection: ConnectionOptions
+    lane: LaneSpec
+    reason: str
+    delay_us: int
+
+
+@boundary.crossing
+def settle(
+    df: DataFrame,
+    verdict_column: str = "verdict",
+    *,
+    queue: str,
+    contact_points: str | Sequence[str] | None = None,
+    keyspace: str | None = None,
+    datacenter: str | None = None,
+    receipt_column: str = "receipt",
+    delay: float | timedelta = 0,
+    reason: str = "rejected",
+    on_stale: str = "count",
+    **options: Any,
+) -> Settled:
+    """Ack, release or bury each message of a DataFrame by its receipt. Runs two Spark jobs.
+
+    For ``foreachBatch`` under a source with ``ackMode`` = ``manual``; receipts of `Queue.get` are
+    as good. The rows are computed once: what is not deterministic should not be computed again for
+    something else. To settle the same again, in a retried task or a replayed batch, changes
+    nothing.
+
+    Args:
+        verdict_column: ``"ack"``: done; ``"release"``: back to the queue; ``"dead"``: to the
+            dead-letter queue by the next repair; null: left as it is, it comes back when its lease
+            ends.
+        queue: The queue that the receipts are of.
+        contact_points, keyspace, datacenter: As for `connect`, by ``CASSIEQ_...`` variables, too.
+        delay: Seconds or timedelta before which nobody gets what is released.
+        reason: Why the dead ones are, at most 200 characters: their header ``cassieq-reason``.
+        on_stale: Receipts whose delivery ended settle nothing. ``count``: they are counted, and a
+            warning is logged; ``fail``: when all others are settled, `ReceiptExpired` names them.
+        options: More of the connection: ``username``, ``password``, ``ssl_ca_file`` and so on.
+
+    Raises:
+        OptionInvalid: An argument has a wrong form, a verdict is none of these, or one message has
+            two; nothing was changed.
+        ReceiptInvalid: A receipt is malformed, or of another queue; nothing was changed.
+        UsageError: The DataFrame is a stream, or a message is to be dead and the queue has no
+            dead-letter queue; nothing was changed.
+        ReceiptExpired: Only with ``on_stale="fail"``.
+        QueueNotFound: There is no such queue.
+        PySparkException: A task failed, the store's errors among them, by their text. Settle again.
+    """
+    connection = parse_connection(
+        {
+            "contactPoints": contact_points,
+            "keyspace": keyspace,
+            "datacenter": datacenter,
+            **{option.replace("_", ""): value for option, value in options.items()},
+        }
+    )
+    name = queue_name(queue)
+    delay_us = arguments.delay_us(delay)
+    why = arguments.reason(reason)
+    when_stale = arguments.on_stale(on_stale)
+    columns = _columns(df, receipt_column, verdict_column)
+    lane = open_lane(store.shared(connection), name)
+    gathered = settle_rows.put_together(lane, _read(df, *columns))
+    if gathered.kills:
+        check_dead_letter_queue(lane)
+    order = _Order(
+        connection=connection,
+        lane=LaneSpec.of(lane),
+        reason=why,
+        delay_us=delay_us,
+    )
+    parts = _carry_out(df.sparkSession, order, list(gathered.by_bucket.items()))
+    settled = total(parts, left=gathered.left)
+    if settled.stale:
+        _tell_stale(lane, settled, fails=when_stale == "fail")
+    return settled
+
+
+def _columns(df: DataFrame, receipts: str, verdict: str) -> tuple[Column, Column]:
+    if df.isStreaming:
+        raise UsageError(
+            "settle takes the rows of one batch, this DataFrame is a stream. Call it in the "
+            "function of writeStream.foreachBatch(...)"
+        )
+    for name in (receipts, verdict):
+        if name not in df.columns:
+            raise OptionInvalid(
+                f"the DataFrame has no column {name!r}. It has: {', '.join(df.columns)}"
+            )
+        kind = df.schema[name].dataType
+        if not isinstance(kind, StringType | NullType):
+            raise OptionInvalid(f"column {name!r} is {kind.simpleString()}, allowed: string")
+    return _column(receipts), _column(verdict)
+
+
+def _column(name: str) -> Column:
+    """Whatever is in its name."""
+    quoted = name.replace("`", "``")
+    return F.col(f"`{quoted}`").cast("string")
+
+
+def _read(df: DataFrame, receipts: Column, verdict: Column) -> Iterator[bytes]:
+    """By an Arrow UDF: ``mapInArrow`` asks for pandas, for nothing (Spark 4.3)."""
+    gather = F.arrow_udf(settle_rows.gather, "binary")  # type: ignore[attr-defined]  # not in stubs
+    # Deterministic, it would be evaluated for the filter, and again for the result.
+    part = gather.asNondeterministic()(receipts, verdict).alias("part")
+    for row in df.select(part).where("part is not null").collect():
+        yield bytes(row.part)
+
+
+def _carry_out(spark: SparkSession, order: _Order, work: list[Work]) -> list[Settled]:
+    if not work:
+        return []
+    context = spark.sparkContext
+    tasks = min(context.defaultParallelism, -(-len(work) // BUCKETS_PER_TASK))
+    return context.parallelize(work, tasks).mapPartitions(partial(_in_task, order)).collect()
+
+
+@boundary.crossing
+def _in_task(order: _Order, work: Iterator[Work]) -> Iterator[Settled]:
+    """Runs in a Python worker, perhaps twice: what was carried out before is found so."""
+    lane = order.lane.on(task_store(order.connection))
+    due_us = lane.clock.now_us() + order.delay_us if order.delay_us else None
+
+    by_bucket = dict(work)
+
+    def one(bucket: BucketNo) -> Settled:
+        return settle_bucket(lane, bucket, by_bucket[bucket], reason=order.reason, due_us=due_us)
+
+    yield total(list(each_bucket(lane, one, by_bucket).values()))
+
+
+def _tell_stale(lane: Lane, settled: Settled, *, fails: bool) -> None:
+    if fails:
+        raise ReceiptExpired(
+            f"{settled.stale} of the receipts to be settled in queue {lane.queue!r} have expired: "
+            "nobody holds the messages by them any more. All others are settled. First of them: "
+            f"{settled.stale_receipts[0]}. A longer visibilityTimeout helps",
+            refused=settled.stale_receipts,
+        )
+    event(_logger, "verdicts_stale", queue=lane.queue, messages=settled.stale)

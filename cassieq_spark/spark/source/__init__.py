@@ -1,0 +1,1 @@
+"""The streaming source: what ``spark.readStream.format("cassieq")`` runs."""

@@ -1,0 +1,97 @@
+"""``spark.readStream.format("cassieq")``: the stream reader, as Spark calls it.
+
+Spark keeps one Python process per running query and calls all methods but ``read`` there, one at a
+time; ``read`` runs in tasks, on a pickled copy. What the process must remember is in `Planner`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+from cassieq_spark.model.offset import INITIAL
+from cassieq_spark.queue.lane import open_lane
+from cassieq_spark.spark import boundary
+from cassieq_spark.spark.partition import PlannedPartition, read_partition, spread
+from cassieq_spark.spark.source.admission import Limits, read_limit
+from cassieq_spark.spark.source.planner import Planner
+from cassieq_spark.store import store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from cassieq_spark.options import SourceOptions
+
+
+@boundary.door
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One streaming query's consumer."""
+
+    def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
+        self._options = options
+        self._names = names
+        self._planner: Planner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get the settings; sessions and threads stay in the planner's process."""
+        return {"_options": self._options, "_names": self._names, "_planner": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Called several times, and again on a restart of batch 0: a constant [P23]."""
+        return INITIAL.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """From the ``...PerTrigger`` options; without any: all that is visible."""
+        return read_limit(self._options)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Ack what ``start`` names, then claim the next batch.
+
+        Called after every batch, also when idle and once after the last AvailableNow batch; its
+        ``start`` is in Spark's commit log already (Spark 4.2, 4.3), so acking it is safe.
+        """
+        return self._plan().latest(start, Limits.of(self._options, limit))
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """How far this query is behind, for its progress; see `spark.lag.Lag.report`."""
+        return self._plan().lag.report()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The target: what has an id by now."""
+        self._plan().aim_at_now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Called once per batch and action; on a restart before any `latestOffset`."""
+        planner = self._plan()
+        return spread(
+            planner.plan(start, end),
+            lane=planner.lane,
+            connection=self._options.connection,
+            names=self._names,
+            at_least=self._options.min_partitions,
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Runs in tasks, as often as they run: the same rows each time (I8)."""
+        if isinstance(partition, PlannedPartition):
+            yield from read_partition(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Comes one batch late, and never for the last batch; `latestOffset` acks before it."""
+        self._plan().ack(end)
+
+    def stop(self) -> None:
+        """Called when the process ends in an orderly way; leases run out by themselves."""
+        if self._planner is not None:
+            self._planner.close()
+
+    def _plan(self) -> Planner:
+        if self._planner is None:
+            options = self._options
+            lane = open_lane(store.shared(options.connection), options.queue)
+            self._planner = Planner(lane, options)
+        return self._planner

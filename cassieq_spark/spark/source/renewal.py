@@ -1,0 +1,210 @@
+"""Renew the leases of a running micro-batch in the background (design 7). Holds I2, I10.
+
+Each bucket has rounds of its own: one that cannot be reached is given up before its next round is
+due, and no other waits for it (ADR 21) [T5].
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from cassieq_spark import metrics
+from cassieq_spark.errors import CassieqError, StreamFenced
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.queue.settle import settle
+from cassieq_spark.queue.settle.settle import Extended
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from uuid import UUID
+
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.lane import Lane
+
+RENEWALS_PER_TIMEOUT = 3
+
+ROUND_PART = 0.9
+"""A round that is not answered after this part of its period is given up: the next one is due, with
+an end that is reckoned anew."""
+
+_logger = get_logger("spark")
+
+
+class Renewal:
+    """Extends the held leases while the engine keeps calling and the parent process lives.
+
+    Spark does not tell a planner that its query has ended, so a planner that nobody calls any more
+    must let go by itself: after ``maxBatchDuration``, or when its parent is gone [P23].
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        *,
+        run: UUID,
+        visibility_us: int,
+        give_up_after_s: float,
+        is_settled_by_others: bool = False,
+    ) -> None:
+        self._lane = lane
+        self._run = run
+        self._visibility_us = visibility_us
+        self._give_up_after_s = give_up_after_s
+        self._is_settled_by_others = is_settled_by_others
+        self._parent = os.getppid()
+        self._lock = threading.Lock()
+        self._is_due = threading.Condition(self._lock)
+        self._period_s = visibility_us / 1e6 / RENEWALS_PER_TIMEOUT
+        self._held: dict[BucketNo, frozenset[UUID]] = {}
+        self._due: dict[BucketNo, float] = {}
+        self._under_way: set[BucketNo] = set()
+        self._failed: set[BucketNo] = set()
+        self._fenced: StreamFenced | None = None
+        self._called = lane.clock.monotonic()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def touch(self) -> None:
+        """The engine called.
+
+        Raises:
+            StreamFenced: A lease of ours was found under another run; it is never taken back [R17].
+        """
+        with self._lock:
+            self._called = self._lane.clock.monotonic()
+            if self._fenced is not None:
+                raise self._fenced
+
+    def hold(self, leases: Mapping[BucketNo, frozenset[UUID]], *, until_us: int) -> None:
+        """Renew these from now on; ``until_us`` is when the first of them runs out."""
+        with self._lock:
+            due = self._lane.clock.monotonic() + self._period_s
+            for bucket, ids in leases.items():
+                self._held[bucket] = self._held.get(bucket, frozenset()) | ids
+                self._due.setdefault(bucket, due)
+            self._is_due.notify()
+            if self._held and self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="cassieq-renewal", daemon=True
+                )
+                self._thread.start()
+        if until_us <= self._lane.clock.now_us():
+            event(_logger, "lease_short", queue=self._lane.queue, until_us=until_us)
+
+    def drop(self, leases: Mapping[BucketNo, Iterable[UUID]]) -> None:
+        """Renew these no more: they are about to be acked."""
+        with self._lock:
+            for bucket, ids in leases.items():
+                self._keep(bucket, self._held.get(bucket, frozenset()) - frozenset(ids))
+
+    def close(self) -> None:
+        """End the thread; a round that is under way ends by itself, before the next. Idempotent."""
+        with self._lock:
+            self._ended.set()
+            self._is_due.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        session = self._lane.store.session
+        while (due := self._await_due()) is not None:
+            with session.within(self._period_s * ROUND_PART):
+                for bucket in due:
+                    try:
+                        session.begin(self._round, bucket)
+                    except CassieqError as error:  # the client is closed
+                        self._end_round(bucket, error)
+
+    def _await_due(self) -> list[BucketNo] | None:
+        """Those whose round is due; None: this is the end."""
+        with self._lock:
+            while not self._ended.is_set() and os.getppid() == self._parent:
+                due, pause_s = self._next()
+                if due:
+                    return due
+                self._is_due.wait(pause_s)
+            return None
+
+    def _next(self) -> tuple[list[BucketNo], float]:
+        """Caller holds the lock. Whose round begins now, and else in how many seconds the next."""
+        now = self._lane.clock.monotonic()
+        if now - self._called > self._give_up_after_s:
+            return [], self._period_s
+        waiting = self._held.keys() - self._under_way
+        due = [bucket for bucket in waiting if self._due[bucket] <= now]
+        # What did not answer comes last: it may still be away, and others are sure to get on.
+        due.sort(key=lambda bucket: (bucket in self._failed, self._due[bucket]))
+        self._under_way.update(due)
+        self._due.update(dict.fromkeys(due, now + self._period_s))
+        return due, min([self._period_s, *(self._due[bucket] - now for bucket in waiting)])
+
+    def _round(self, bucket: BucketNo) -> None:
+        """Renew one bucket's, whatever becomes of the others'."""
+        failure: Exception | None = None
+        try:
+            with self._lock:
+                held = self._held.get(bucket, frozenset())
+            if held:
+                self._renew(bucket, held)
+        except Exception as error:  # noqa: BLE001 - without a next round its leases run out
+            failure = error
+        self._end_round(bucket, failure)
+
+    def _end_round(self, bucket: BucketNo, failure: Exception | None) -> None:
+        if failure is not None:
+            # The next round tries again; until the leases run out nothing is lost.
+            text = str(failure)
+            event(_logger, "renewal_failed", queue=self._lane.queue, bucket=bucket, error=text)
+        with self._lock:
+            self._under_way.discard(bucket)
+            (self._failed.discard if failure is None else self._failed.add)(bucket)
+            # One that was held up has written an end that is near, or over (I2): its next is due.
+            self._is_due.notify()
+
+    def _renew(self, bucket: BucketNo, held: frozenset[UUID]) -> None:
+        until_us = self._lane.clock.now_us() + self._visibility_us
+        result = settle.extend(self._lane, bucket, held, until_us=until_us, run=self._run)
+        metrics.LEASE_RENEWALS.inc()
+        self._note_ended(bucket, result)
+        if result.taken_over:
+            with self._lock:
+                self._fenced = StreamFenced(
+                    f"another run of this checkpoint, or a copy of it, has taken over "
+                    f"{len(result.taken_over)} leases of bucket {bucket} of queue "
+                    f"{self._lane.queue!r}. Two queries must not share a checkpoint: stop one of "
+                    "them"
+                )
+                self._held.clear()
+
+    def _keep(self, bucket: BucketNo, left: frozenset[UUID]) -> None:
+        """Caller holds the lock."""
+        if left:
+            self._held[bucket] = left
+        else:
+            self._held.pop(bucket, None)
+            self._due.pop(bucket, None)
+            self._failed.discard(bucket)
+
+    def _note_ended(self, bucket: BucketNo, result: Extended) -> None:
+        """A held lease that ended ran out and was re-claimed: its messages go to two consumers.
+
+        Unless it was acked just now: then it is held no more [P25]. Where the query's own program
+        settles messages, that is how a lease ends, and whose was lost the program is told.
+        """
+        with self._lock:
+            held = self._held.get(bucket, frozenset())
+            lost = held & result.ended
+            if not lost:
+                return
+            self._keep(bucket, held - lost)
+        if not self._is_settled_by_others:
+            metrics.LEASES_LOST.inc(len(lost))
+            event(
+                _logger,
+                "lease_lost_in_batch",
+                queue=self._lane.queue,
+                bucket=bucket,
+                leases=len(lost),
+            )

@@ -1,0 +1,251 @@
+"""A task's part of a view: reads bucket rows or queue rows, and makes record batches of them."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from cassieq_spark.errors import QueueDeleted, QueueNotFound
+from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.dead import DeadSet
+from cassieq_spark.queue.fetch import Found, Planned, fetch
+from cassieq_spark.queue.inspect import facts, stats
+from cassieq_spark.queue.lane import LaneSpec, at_home, every_row, find_row, lane_of
+from cassieq_spark.spark import columns
+from cassieq_spark.spark.columns import Builder
+from cassieq_spark.spark.views import pushdown
+from cassieq_spark.spark.views.columns import (
+    DEAD,
+    LEASES,
+    LOOKED_INTO,
+    QUEUES,
+    View,
+    arrow_schema,
+    batches,
+)
+from cassieq_spark.store import chunk as chunks
+from cassieq_spark.store.tables.queues import QueueStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cassieq_spark.model.ids import BucketNo, QueueName
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.spark.views.pushdown import Condition
+    from cassieq_spark.store.store import Store
+    from cassieq_spark.store.tables.queues import QueueRow
+
+UNSEALED: Final = (facts.OPEN, Status.SEALING.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is wanted of a view.
+
+    Attributes:
+        names: The columns.
+        conditions: Filters that Spark does not apply any more.
+    """
+
+    view: View
+    names: tuple[str, ...]
+    conditions: tuple[Condition, ...]
+
+    @property
+    def is_looked_into(self) -> bool:
+        """Whether the messages of buckets that are not sealed must be read."""
+        wanted = {*self.names, *(one.column for one in self.conditions)}
+        return bool(wanted & LOOKED_INTO) and any(
+            pushdown.hold(self.conditions, {"status": status}) for status in UNSEALED
+        )
+
+
+class BucketsPartition(InputPartition):
+    """Live buckets of one queue. Pickled by Spark."""
+
+    def __init__(self, lane: Lane, spans: tuple[range, ...]) -> None:
+        self.lane = LaneSpec.of(lane)
+        self.spans = spans
+
+    def __repr__(self) -> str:
+        """Spark prints partitions."""
+        return f"BucketsPartition(queue={self.lane.queue!r}, spans={len(self.spans)})"
+
+    def read(self, where: Store, asked: Asked) -> Iterator[pa.RecordBatch]:
+        """Of views ``buckets``, ``leases`` and ``dead``.
+
+        Raises:
+            QueueDeleted: The queue is gone.
+        """
+        lane = self.lane.on(where)
+        if asked.view is DEAD:
+            return _dead(lane, self.spans, asked)
+        rows = _lease_rows if asked.view is LEASES else _bucket_rows
+        return _let_through(asked, rows(lane, self.spans, asked))
+
+
+class QueuesPartition(InputPartition):
+    """One of ``shares`` parts of the queues of a keyspace, or of one queue. Pickled by Spark."""
+
+    def __init__(self, queue: QueueName | None, share: int, shares: int) -> None:
+        self.queue = queue
+        self.share = share
+        self.shares = shares
+
+    def __repr__(self) -> str:
+        """Spark prints partitions."""
+        return f"QueuesPartition(queue={self.queue!r}, share={self.share}, of={self.shares})"
+
+    def read(self, where: Store, asked: Asked) -> Iterator[pa.RecordBatch]:
+        """Of views ``queues`` and ``stats``."""
+        rows = [
+            row
+            for row in queue_rows(where, self.queue, asked)
+            # By name: the same in each task, however many queues come and go meanwhile.
+            if zlib.crc32(row.name.encode()) % self.shares == self.share
+        ]
+        found = _settings if asked.view is QUEUES else _stats
+        return _let_through(asked, found(where, rows))
+
+
+def queue_rows(where: Store, queue: QueueName | None, asked: Asked) -> list[QueueRow]:
+    """The queues that a view of many shows, by name.
+
+    Args:
+        queue: None: all. Of `stats`, all of this data centre: others cannot be counted here.
+
+    Raises:
+        QueueNotFound: There is none of that name.
+    """
+    if queue is None:
+        rows = every_row(where)
+    else:
+        found = find_row(where, queue)
+        if found is None:
+            raise QueueNotFound(
+                f"there is no queue {queue!r} in keyspace {where.session.keyspace!r}. Leave option "
+                "'queue' out to see all there are"
+            )
+        rows = [found.value]
+    if asked.view is not QUEUES:
+        rows = [
+            row
+            for row in rows
+            if row.status is QueueStatus.ACTIVE and (queue is not None or at_home(where, row))
+        ]
+    return [row for row in rows if pushdown.hold(asked.conditions, {"queue": row.name})]
+
+
+def _settings(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object]]:
+    for row in rows:
+        yield row.name, facts.queue_facts(where, row)
+
+
+def _stats(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object]]:
+    for row in rows:
+        try:
+            yield row.name, stats.stats(lane_of(where, row))
+        except QueueDeleted:
+            continue  # since it was listed
+
+
+def _bucket_rows(
+    lane: Lane, spans: tuple[range, ...], asked: Asked
+) -> Iterator[tuple[str, object]]:
+    now_us = lane.clock.now_us()
+    for bucket, row, waiting in stats.live_rows(lane, spans, scans=asked.is_looked_into):
+        yield (
+            lane.queue,
+            facts.bucket_facts(bucket, row, waiting, bucket_size=lane.bucket_size, now_us=now_us),
+        )
+
+
+def _lease_rows(lane: Lane, spans: tuple[range, ...], _: Asked) -> Iterator[tuple[str, object]]:
+    now_us = lane.clock.now_us()
+    for bucket, row in _sealed(lane, spans):
+        for found in facts.lease_facts(bucket, row, bucket_size=lane.bucket_size, now_us=now_us):
+            yield lane.queue, found
+
+
+def _let_through(asked: Asked, rows: Iterable[tuple[str, Any]]) -> Iterator[pa.RecordBatch]:
+    """Those for which all conditions hold."""
+    of = {one.column: asked.view.columns[one.column].of for one in asked.conditions}
+    return batches(
+        asked.view,
+        asked.names,
+        (
+            (queue, found)
+            for queue, found in rows
+            if pushdown.hold(
+                asked.conditions, {name: value(queue, found) for name, value in of.items()}
+            )
+        ),
+    )
+
+
+def _sealed(lane: Lane, spans: tuple[range, ...]) -> Iterator[tuple[BucketNo, Bucket]]:
+    """Only these have leases and dead messages."""
+    for bucket, row, _ in stats.live_rows(lane, spans, scans=False):
+        if row is not None and row.value.status is Status.SEALED:
+            yield bucket, row.value
+
+
+def _dead(lane: Lane, spans: tuple[range, ...], asked: Asked) -> Iterator[pa.RecordBatch]:
+    """Messages of dead sets; those that repair has moved and dropped meanwhile are left out."""
+    ids = pushdown.id_spans(asked.conditions)
+    builder = Builder(
+        tuple(name for name in asked.names if name in columns.SCHEMA.names),
+        lane.queue,
+        lane.lane_id,
+        lane.bucket_size,
+    )
+    for bucket, row in _sealed(lane, spans):
+        wanted = pushdown.offsets_of(bucket, lane.bucket_size, ids)
+        for part in row.dead:
+            of_set = {"queue": lane.queue, **_of_set(part)}
+            runs = part.runs & wanted
+            if not runs or not pushdown.hold(asked.conditions, of_set):
+                continue
+            planned = Planned(
+                bucket=bucket,
+                runs=runs,
+                delivery_count=part.deliveries,
+                lease_id=None,
+                revisions=row.revisions_of(runs),
+                is_look=True,
+            )
+            for found in fetch(lane.store, lane.lane_id, lane.queue, [planned]):
+                yield _dead_batch(builder, asked.names, found, part)
+
+
+def _of_set(part: DeadSet) -> dict[str, str | None]:
+    return {"reason": part.reason, "set_id": str(part.set_id), "target": part.target}
+
+
+def _dead_batch(
+    builder: Builder, names: tuple[str, ...], found: Found, part: DeadSet
+) -> pa.RecordBatch:
+    built = builder.build(
+        chunks.decode(found.chunk.payload),
+        bucket=found.planned.bucket,
+        first=found.chunk.first,
+        keep=found.keep,
+        lease=None,
+        delivery_count=part.deliveries,
+        enqueued_us=found.chunk.enqueued_us,
+        bodies=found.bodies,
+    )
+    count = found.chunk.count if found.keep is None else found.keep.count
+    same = {"died_at": part.died_us, **_of_set(part)}
+    schema = arrow_schema(DEAD, names)
+    arrays = [
+        pa.repeat(pa.scalar(same[field.name], field.type), count)
+        if field.name in same
+        else built.column(field.name)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
