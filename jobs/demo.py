@@ -7,11 +7,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from flights import Demo
 from pyspark.sql import SparkSession
 
 import cassieq_spark as cassieq
 from cassieq_spark.embedded import EmbeddedCassandra
-from cassieq_spark.spark.flights import Demo
 
 LOG4J = (Path(__file__).parent.parent / "conf" / "log4j2.properties").as_uri()
 
