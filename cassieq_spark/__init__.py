@@ -54,7 +54,7 @@ from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.stats import QueueStats
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle.ack_group import Verdict
-from cassieq_spark.queue.settle.rulings import Settled
+from cassieq_spark.queue.settle.counts import Settled
 from cassieq_spark.repair.redrive import Redriven
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         order = F.from_json(F.col("body").cast("string"), ORDER)
         judged = batch.select("message_id", "receipt", order.alias("order")).withColumn(
             "verdict",
-            F.when(F.col("order.id").isNull(), "dead")
+            F.when(F.col("order.id").isNull(), "reject")
             .when(F.col("order.not_before") > F.current_timestamp(), "release")
             .otherwise("ack"),
         )

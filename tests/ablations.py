@@ -125,8 +125,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="P2",
         rule="An ack is called stale only of a bucket that was not dropped (ADR 11).",
-        path="cassieq_spark/queue/settle/ack_group.py",
-        old="    if not in_doubt.isdisjoint(verdicts) and lane.is_dropped(bucket):\n",
+        path="cassieq_spark/queue/settle/settle.py",
+        old="    if in_doubt and lane.is_dropped(bucket):\n",
         new="    if row is None and lane.is_dropped(bucket):\n",
         tests=(
             "tests/node/test_ghosts.py::test_p2_an_ack_that_counted_is_not_called_stale_by_a_ghost",
@@ -847,9 +847,9 @@ ABLATIONS: Final = (
     Ablation(
         mark="P25",
         rule="A restart takes over the leases that its offset names, whoever's run they carry.",
-        path="cassieq_spark/queue/settle/settle.py",
-        old="return rules.take_over(row, wanted, run=run, until_us=until_us, now_us=lane.clock.now_us())",
-        new="return rules.extend(row, wanted, until_us=until_us, now_us=lane.clock.now_us())",
+        path="cassieq_spark/model/settlement.py",
+        old="row = rules.take_over(row, leases, run=run, until_us=until_us, now_us=now_us)",
+        new="row = rules.extend(row, leases, until_us=until_us, now_us=now_us)",
         tests=("tests/spark/test_planner.py::test_a_second_run_takes_the_leases_over_at_once",),
     ),
     Ablation(
@@ -1111,7 +1111,7 @@ ABLATIONS: Final = (
         new="    set_id = dead[0].set_id if dead else new_id()\n",
         tests=(
             "tests/unit/test_lease.py::test_r14_what_dies_is_in_an_open_set_beside_the_closed_ones",
-            "tests/unit/test_ruling.py::test_r14_what_is_judged_dead_joins_no_set_that_is_closed",
+            "tests/unit/test_settlement.py::test_r14_what_is_rejected_joins_no_set_that_is_closed",
         ),
     ),
     Ablation(
@@ -1172,9 +1172,9 @@ ABLATIONS: Final = (
     Ablation(
         mark="R17",
         rule="A renewal never takes a lease back from a later run.",
-        path="cassieq_spark/queue/settle/settle.py",
-        old="if lease.lease_id in wanted and lease.run == run",
-        new="if lease.lease_id in wanted",
+        path="cassieq_spark/model/settlement.py",
+        old="            if mine and _is_for(row, lease_id, action):\n",
+        new="            if mine:\n",
         tests=(
             "tests/node/test_claims.py::test_r17_extend_never_takes_a_lease_back_from_a_later_run",
         ),

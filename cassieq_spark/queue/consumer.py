@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final, Self
 
 from cassieq_spark.errors import CassieqError, QueueDeleted, UsageError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.settlement import Extend, Release
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.get.poll import Getter, Wanted, pause_after
 from cassieq_spark.queue.message import Message, time_of, us_of
-from cassieq_spark.queue.settle import hold
 from cassieq_spark.queue.settle.ack_buffer import RETRY_S, AcksBehind
 from cassieq_spark.queue.settle.ack_group import AckGroup
+from cassieq_spark.queue.settle.settle import settle_receipts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -337,7 +338,8 @@ class Consumer:
     def _extend(self, held: dict[Receipt, _Held]) -> None:
         until_us = self._clock.now_us() + self._visibility_us
         # A program may have got one of them just now, and have extended it for longer.
-        refused = set(hold.extend(self._lane, held, until_us=until_us, never_sooner=True))
+        longer = Extend(until_us=until_us, never_sooner=True)
+        refused = set(settle_receipts(self._lane, held, longer)[0])
         with self._lock:
             for receipt, waiting in held.items():
                 waiting.until_us = 0 if receipt in refused else until_us
@@ -385,7 +387,7 @@ class Consumer:
             left = [held.receipt for held in self._waiting]
             self._waiting.clear()
         if left:
-            hold.release(self._lane, left, is_counted=False)
+            settle_receipts(self._lane, left, Release(is_counted=False))
 
 
 def _until_us(message: Message) -> int:

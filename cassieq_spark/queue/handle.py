@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import ReceiptInvalid
+from cassieq_spark.model.settlement import Extend, Reject, Release
 from cassieq_spark.options import arguments
 from cassieq_spark.queue import admin
 from cassieq_spark.queue.consumer import Consumer, Ways
@@ -18,7 +19,7 @@ from cassieq_spark.queue.lane import look_again
 from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.put.producer import Producer, message_id_texts
-from cassieq_spark.queue.settle import hold, receipts, rulings
+from cassieq_spark.queue.settle import receipts, settle
 from cassieq_spark.queue.settle.ack_group import AckGroup, Verdict
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from cassieq_spark.model.receipt import Receipt
+    from cassieq_spark.model.settlement import Action
     from cassieq_spark.options import QueueSettings
     from cassieq_spark.queue.lane import Lane
 
@@ -200,7 +202,7 @@ class Queue:
         if Verdict.UNKNOWN in verdicts:
             raise receipts.foreign(self._known_lane, "names messages that were never there")
         if stale:
-            raise hold.expired(self._lane, stale)
+            raise settle.expired(self._lane, stale)
 
     def ack_each(self, messages: Iterable[Held]) -> list[Verdict]:
         """As `ack`, with a verdict for each message instead of an error; in their order.
@@ -230,13 +232,9 @@ class Queue:
         given = self._receipts(messages)
         lane = self._lane
         now_us = lane.clock.now_us()
-        if duration_us == 0:
-            refused = hold.release(lane, given)
-        else:
-            refused = hold.extend(lane, given, until_us=now_us + duration_us)
-        if refused:
-            raise hold.expired(lane, refused)
-        return time_of(now_us + duration_us)
+        until_us = now_us + duration_us
+        self._settle(lane, given, Extend(until_us=until_us) if duration_us else Release())
+        return time_of(until_us)
 
     def release(self, messages: Held | Iterable[Held], *, delay: Seconds = 0) -> None:
         """Give messages back: somebody else may have them, at once or after a delay.
@@ -251,8 +249,7 @@ class Queue:
         given = self._receipts(messages)
         lane = self._lane
         due_us = lane.clock.now_us() + delay_us if delay_us else None
-        if refused := hold.release(lane, given, due_us=due_us):
-            raise hold.expired(lane, refused)
+        self._settle(lane, given, Release(due_us=due_us))
 
     def reject(self, messages: Held | Iterable[Held], *, reason: str = "rejected") -> None:
         """Judge messages dead, whatever deliveries they had left; repair moves them, and says why.
@@ -264,9 +261,7 @@ class Queue:
         """
         why = arguments.reason(reason)
         given = self._receipts(messages)
-        lane = self._lane
-        if refused := rulings.reject(lane, given, reason=why):
-            raise hold.expired(lane, refused)
+        self._settle(self._lane, given, Reject(reason=why))
 
     def update(
         self,
@@ -300,14 +295,13 @@ class Queue:
             )
         (receipt,) = self._receipts(message)
         lane = self._lane
-        updated = hold.update(
+        lease = settle.update(
             lane,
             receipt,
             body=new_body,
             until_us=lane.clock.now_us() + duration_us if duration_us else None,
             gives_back=duration_us == 0,
         )
-        lease = updated.lease
         return replace(
             message,
             body=message.body if new_body is None else new_body,
@@ -387,6 +381,11 @@ class Queue:
         lane = self._lane
         packed = encode.pack(rows, delay_us=delay_us, bucket_size=lane.bucket_size)
         return message_id_texts(lane, self._work.producer.put(lane, packed))
+
+    def _settle(self, lane: Lane, given: list[Receipt], action: Action) -> None:
+        refused, _ = settle.settle_receipts(lane, given, action)
+        if refused:
+            raise settle.expired(lane, refused)
 
     def _receipts(self, messages: Held | Iterable[Held]) -> list[Receipt]:
         return receipts.checked(self._known_lane, messages)

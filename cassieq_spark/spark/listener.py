@@ -14,7 +14,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.offset import SourceOffset
 from cassieq_spark.options import parse_connection, queue_name
 from cassieq_spark.queue.lane import open_lane
-from cassieq_spark.queue.settle import settle
+from cassieq_spark.queue.settle.settle import ack_leases
 from cassieq_spark.store.store import opened
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class CassieqListener(StreamingQueryListener):
             with opened(self._connection) as store:
                 lane = open_lane(store, queue_name(queue))
                 if lane.lane_id == end.lane:
-                    settle.ack(lane, end.by_bucket())
+                    ack_leases(lane, end.by_bucket())
         except CassieqError as error:
             event(_logger, "last_ack_failed", queue=queue, error=str(error))
 

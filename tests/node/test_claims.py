@@ -10,7 +10,8 @@ import pytest
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.pointer import MINUTE_US, Pointer, minute_of
-from cassieq_spark.queue.settle import settle
+from cassieq_spark.model.settlement import Extend, Release, TakeOver
+from cassieq_spark.queue.settle.settle import of_leases, settle_bucket
 from cassieq_spark.spark.source.renewal import Renewal
 from cassieq_spark.testing.faults import Fault
 
@@ -156,12 +157,11 @@ def test_r17_extend_never_takes_a_lease_back_from_a_later_run(door: Door) -> Non
     door.put_batch(0, b"a")
     (claimed,) = door.reader(run=old).get(1)
     lease_id, until_us = claimed.lease.lease_id, claimed.lease.until_us
-    settle.take_over(door.lane, claimed.bucket, [lease_id], run=new, until_us=until_us + 1)
-    gone = new_uuid()
-    extended = settle.extend(
-        door.lane, claimed.bucket, [lease_id, gone], until_us=until_us + MINUTE_US, run=old
-    )
-    assert ({gone}, {lease_id}) == (extended.ended, extended.taken_over)
+    take_over = TakeOver(run=new, until_us=until_us + 1)
+    settle_bucket(door.lane, claimed.bucket, of_leases([lease_id], take_over))
+    longer = Extend(until_us=until_us + MINUTE_US, of_run=old)
+    outcome = settle_bucket(door.lane, claimed.bucket, of_leases([lease_id, new_uuid()], longer))
+    assert (None, {}) == (outcome.changed, outcome.judged.held)
     lease = door.value(claimed.bucket).lease(lease_id)
     assert lease is not None
     assert (new, until_us + 1) == (lease.run, lease.until_us)
@@ -194,7 +194,7 @@ def test_released_messages_are_found_though_the_reader_pointer_has_passed(door: 
     door.put_batch(0, b"a")
     (claimed,) = door.reader().get(1)
     assert claimed.bucket + 1 == door.store.pointers.read(door.lane.lane_id).reader
-    settle.release(door.lane, claimed.bucket, [claimed.lease.lease_id])
+    settle_bucket(door.lane, claimed.bucket, of_leases([claimed.lease.lease_id], Release()))
     (again,) = door.reader().get(1)
     assert 2 == again.lease.delivery_count
 

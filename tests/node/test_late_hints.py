@@ -14,12 +14,12 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import minute_of
-from cassieq_spark.model.ruling import Ruling
+from cassieq_spark.model.settlement import Action, Extend, Release, TakeOver
 from cassieq_spark.model.sink_txn import TaskResult
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.scan import Survey, Surveyor
 from cassieq_spark.queue.message import Message
-from cassieq_spark.queue.settle import rulings, settle
+from cassieq_spark.queue.settle import settle
 from cassieq_spark.repair.gaps import close_gaps
 from tests.fixtures.queues import Door, payload
 
@@ -140,13 +140,16 @@ def survey_of(door: Door) -> Survey:
 def rule(door: Door, message: Message) -> None:
     """As a Spark program's verdict does."""
     proof = proof_of(message)
-    rulings.settle_bucket(
-        door.lane,
-        FIRST,
-        {proof.lease_id: {Ruling.RELEASE: Runs.span(proof.first, proof.last)}},
-        reason="",
-        due_us=soon_us(door),
+    release = Release(due_us=soon_us(door))
+    settle.settle_bucket(
+        door.lane, FIRST, {proof.lease_id: {release: Runs.span(proof.first, proof.last)}}
     )
+
+
+def of_its_lease(door: Door, message: Message, action: Action) -> None:
+    """As a streaming query does."""
+    lease_ids = [proof_of(message).lease_id]
+    settle.settle_bucket(door.lane, FIRST, settle.of_leases(lease_ids, action))
 
 
 def proof_of(message: Message) -> Receipt:
@@ -166,15 +169,11 @@ LATE_MOVES: Final[dict[str, Callable[[Door, Message], object]]] = {
         one, body=b"m", visibility_timeout=20
     ),
     "ruled to come again": rule,
-    "given back by its lease": lambda door, one: settle.release(
-        door.lane, FIRST, [proof_of(one).lease_id]
+    "given back by its lease": lambda door, one: of_its_lease(door, one, Release()),
+    "taken over for less": lambda door, one: of_its_lease(
+        door, one, TakeOver(run=new_uuid(), until_us=soon_us(door))
     ),
-    "taken over for less": lambda door, one: settle.take_over(
-        door.lane, FIRST, [proof_of(one).lease_id], run=new_uuid(), until_us=soon_us(door)
-    ),
-    "renewed for less": lambda door, one: settle.extend(
-        door.lane, FIRST, [proof_of(one).lease_id], until_us=soon_us(door), run=None
-    ),
+    "renewed for less": lambda door, one: of_its_lease(door, one, Extend(until_us=soon_us(door))),
 }
 
 

@@ -483,8 +483,8 @@ def test_messages_that_an_ack_finds_acked_are_not_counted_again(door: Door) -> N
     claimed = claim_all(door)
     before = metrics.MESSAGES_ACKED.value
     by_bucket = {one.bucket: {one.lease.lease_id: None} for one in claimed}
-    assert 40 == settle.ack(door.lane, by_bucket)
-    assert 0 == settle.ack(door.lane, by_bucket)
+    assert 40 == settle.ack_leases(door.lane, by_bucket)
+    assert 0 == settle.ack_leases(door.lane, by_bucket)
     assert 40 == metrics.MESSAGES_ACKED.value - before
 
 

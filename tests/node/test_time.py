@@ -9,6 +9,7 @@ import pytest
 from cassieq_spark import metrics
 from cassieq_spark.errors import StoreTimeout
 from cassieq_spark.model.pointer import Pointer, minute_of
+from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.poll import read_in_time
 from cassieq_spark.queue.get.reader import QUIET_FOR_S
@@ -239,7 +240,9 @@ def test_t7_a_hint_whose_write_took_minutes_is_written_again(open_door: OpenDoor
         slow.faults.before("write_hint", sleep)
 
     slow.faults.before("update_bucket", take_minutes)
-    settle.release(slow.lane, claimed.bucket, [claimed.lease.lease_id])
+    settle.settle_bucket(
+        slow.lane, claimed.bucket, settle.of_leases([claimed.lease.lease_id], Release())
+    )
 
     assert [b"m"] == [message.body for message in quick.queue.get()]
 

@@ -10,8 +10,8 @@ import pytest
 
 from cassieq_spark import metrics
 from cassieq_spark.model.offset import INITIAL, SourceOffset
-from cassieq_spark.model.ruling import Ruling
-from cassieq_spark.queue.settle.rulings import settle_bucket
+from cassieq_spark.model.settlement import Ack
+from cassieq_spark.queue.settle.settle import settle_bucket
 from cassieq_spark.spark.source.admission import Limits
 from cassieq_spark.spark.source.planner import Planner
 from cassieq_spark.testing import wait_until
@@ -38,8 +38,7 @@ def settle(streams: Streams, end: dict[str, object], *, leases: int) -> int:
     """Ack so many of the batch's leases; how many messages."""
     named = SourceOffset.from_json(end).leases[:leases]
     for one in named:
-        rulings = {one.lease_id: {Ruling.ACK: one.runs}}
-        settle_bucket(streams.lane, one.bucket, rulings, reason="")
+        settle_bucket(streams.lane, one.bucket, {one.lease_id: {Ack(): one.runs}})
     return sum(one.runs.count for one in named)
 
 

@@ -320,7 +320,7 @@ def test_messages_that_a_program_has_settled_itself_are_counted_with_their_batch
     with run_of(streams, ackMode="manual") as planner:
         end = planner.latest(START, ALL)
         by_bucket = SourceOffset.from_json(end).by_bucket()
-        settle.ack(
+        settle.ack_leases(
             streams.lane,
             {
                 bucket: {lease: runs.take(60)[0] for lease, runs in leases.items() if runs}

@@ -109,14 +109,15 @@ def test_each_message_goes_the_way_of_its_verdict(orders: Streams) -> None:
     handler = _Settles(
         orders,
         f"""case when delivery_count = 2 then 'ack' else
-            case {NUMBER} % 4 when 0 then 'ack' when 1 then 'release' when 2 then 'dead' end end""",
+            case {NUMBER} % 4 when 0 then 'ack' when 1 then 'release' when 2 then 'reject' end
+            end""",
         reason=WHY,
     )
 
     assert orders.start(orders.source(ackMode="manual"), handler).awaitTermination(120)
 
     first, second = handler.settled
-    assert cassieq.Settled(acked=300, released=300, dead=300, left=300) == first
+    assert cassieq.Settled(acked=300, released=300, rejected=300, left=300) == first
     assert cassieq.Settled(acked=300) == second
     (_, _), (_, again) = handler.calls
     assert {2} == {row.delivery_count for row in again}
@@ -185,10 +186,10 @@ def test_without_a_verdict_manual_acks_nothing_and_commit_all(orders: Streams) -
     assert (0, 100, 0) == holds(orders)
 
     orders.put(orders.numbered(100, 200))
-    handler = _Settles(orders, f"if({NUMBER} < 110, 'dead', null)")
+    handler = _Settles(orders, f"if({NUMBER} < 110, 'reject', null)")
     assert orders.start(orders.source(), handler, checkpoint="commit").awaitTermination(120)
 
-    assert [cassieq.Settled(dead=10, left=90)] == handler.settled
+    assert [cassieq.Settled(rejected=10, left=90)] == handler.settled
     assert (0, 100, 10) == holds(orders)
 
 
@@ -199,12 +200,12 @@ def test_a_batch_may_be_settled_in_parts_and_a_part_twice(orders: Streams) -> No
     rest = judged(
         orders,
         *((one, "release") for one in receipts[10:20]),
-        *((one, "dead") for one in receipts[20:]),
+        *((one, "reject") for one in receipts[20:]),
     )
 
     assert cassieq.Settled(acked=10) == cassieq.settle(first, **connection(orders))
-    assert cassieq.Settled(released=10, dead=10) == cassieq.settle(rest, **connection(orders))
-    assert cassieq.Settled(released=10, dead=10) == cassieq.settle(rest, **connection(orders))
+    assert cassieq.Settled(released=10, rejected=10) == cassieq.settle(rest, **connection(orders))
+    assert cassieq.Settled(released=10, rejected=10) == cassieq.settle(rest, **connection(orders))
     assert cassieq.Settled(already_acked=10) == cassieq.settle(first, **connection(orders))
     assert (10, 0, 10) == holds(orders)
 
@@ -219,7 +220,7 @@ def test_tasks_that_die_behind_their_writes_settle_once_and_need_no_pandas(
     (no_pandas / "pandas").mkdir(parents=True)
     (no_pandas / "pandas" / "__init__.py").write_text("raise ImportError('none here')")
     messages = got(orders, 900)
-    verdicts = ("ack", "release", "dead", None)
+    verdicts = ("ack", "release", "reject", None)
     rows = [(one.receipt, verdicts[at % 4]) for at, one in enumerate(messages)]
 
     root = Path(cassieq.__file__).parents[1]
@@ -238,7 +239,7 @@ def test_tasks_that_die_behind_their_writes_settle_once_and_need_no_pandas(
         "acked": 0,
         "already_acked": 225,
         "released": 225,
-        "dead": 225,
+        "rejected": 225,
         "stale": 0,
         "left": 225,
         "stale_receipts": [],
@@ -283,14 +284,18 @@ def test_an_updated_message_is_settled_by_its_new_receipt_and_dies_with_its_new_
     frame = judged(
         orders,
         (messages[0].receipt, "ack"),
-        (updated.receipt, "dead"),
+        (updated.receipt, "reject"),
         (acked.receipt, "ack"),
         (messages[2].receipt, "ack"),
     )
 
     settled = cassieq.settle(frame, **connection(orders))
 
-    assert (2, 1, (messages[0].receipt,)) == (settled.acked, settled.dead, settled.stale_receipts)
+    assert (2, 1, (messages[0].receipt,)) == (
+        settled.acked,
+        settled.rejected,
+        settled.stale_receipts,
+    )
     orders.client.repair(orders.queue.name)
     (moved,) = dead_letters(orders).get()
     assert (b"new", "rejected") == (moved.body, moved.headers["cassieq-reason"])
@@ -328,7 +333,7 @@ def test_a_bucket_costs_one_cas_however_its_rows_are_shuffled(orders: Streams) -
         (("AQ", "ack"), cassieq.ReceiptInvalid, "has 71 characters, this one has 2"),
         ((None, "ack"), cassieq.ReceiptInvalid, "without a receipt"),
         (("other", "ack"), cassieq.ReceiptInvalid, "is of another queue"),
-        (("first", "dead"), cassieq.OptionInvalid, "has two verdicts, 'ack' and 'dead'"),
+        (("first", "reject"), cassieq.OptionInvalid, "has two verdicts, 'ack' and 'reject'"),
     ],
 )
 def test_one_wrong_row_and_nothing_at_all_is_written(
@@ -347,9 +352,9 @@ def test_one_wrong_row_and_nothing_at_all_is_written(
     assert (0, 20, 0) == holds(orders)
 
 
-def test_r22_a_queue_without_a_dead_letter_queue_takes_no_dead(streams: Streams) -> None:
+def test_r22_a_queue_without_a_dead_letter_queue_takes_no_rejection(streams: Streams) -> None:
     messages = got(streams, 3)
-    frame = judged(streams, (messages[0].receipt, "ack"), (messages[1].receipt, "dead"))
+    frame = judged(streams, (messages[0].receipt, "ack"), (messages[1].receipt, "reject"))
 
     with pytest.raises(cassieq.UsageError, match="has no dead-letter queue"):
         cassieq.settle(frame, **connection(streams))

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cassieq_spark.model import bucket as moves
 from cassieq_spark.model import lease as rules
-from cassieq_spark.model import ruling
+from cassieq_spark.model import settlement
 from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.dead import may_close, movable
 from cassieq_spark.model.ids import Runs, union
@@ -152,12 +152,12 @@ class OneBucket(RuleBasedStateMachine):
 
     @precondition(lambda self: self.issued)
     @rule(data=st.data())
-    def condemn(self, data: st.DataObject) -> None:
-        """Judged dead by who holds it; a closed set takes none in [R14]."""
+    def reject(self, data: st.DataObject) -> None:
+        """Rejected by who holds it; a closed set takes none in [R14]."""
         lease, runs = self._some_of_a_lease(data)
         asked = lease.runs if runs is None else runs
         before = movable(self.row.dead)
-        self.row = ruling.condemn(
+        self.row = settlement.reject(
             self.row, {lease.lease_id: asked}, self.new_id, reason="r", now_us=self.now_us
         )
         assert before == movable(self.row.dead)

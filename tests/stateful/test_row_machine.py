@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cassieq_spark.model import bucket as moves
 from cassieq_spark.model import lease as rules
-from cassieq_spark.model import redrive, ruling
+from cassieq_spark.model import redrive, settlement
 from cassieq_spark.model.bucket import Bucket, Lease, Returned, SinkRef, Status
 from cassieq_spark.model.dead import may_close, may_redrive, movable
 from cassieq_spark.model.delays import Delayed
@@ -276,10 +276,8 @@ class OneRow(RuleBasedStateMachine):
         for lease_id, runs in self._some_held(part, many).items():
             reason = f"{self.random.random()}{NAME}"[:200] if is_own else "no such order"
             closed = movable(self.row.dead)
-            held = {ruling.Ruling.DEAD: {lease_id: runs}}
-            self.row = ruling.carry_out(
-                self.row, held, self.new_id, reason=reason, now_us=self.now_us
-            )
+            held = {settlement.Reject(reason=reason): {lease_id: runs}}
+            self.row = settlement.carry_out(self.row, held, self.new_id, now_us=self.now_us)
             assert closed == movable(self.row.dead)
             self.at[_offsets(runs)] = DEAD
 

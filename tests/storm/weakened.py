@@ -54,8 +54,8 @@ OURS: Final = (
         mark="RECEIPT",
         rule="An ack asks for the lease: a receipt acks its own delivery, no later one.",
         path="cassieq_spark/queue/settle/ack_group.py",
-        old="    return Verdict.STALE if runs & unacked else Verdict.ALREADY_ACKED\n",
-        new="    return Verdict.ACKED\n",
+        old="        return Verdict.STALE\n",
+        new="        return Verdict.ACKED\n",
         tests=(),
     ),
 )

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassieq_spark.model import redrive as rules
-from cassieq_spark.model import ruling
+from cassieq_spark.model import settlement
 from cassieq_spark.model.bucket import Returned, Status, without_dead
 from cassieq_spark.model.dead import REDRIVE, DeadSet
 from cassieq_spark.model.dead_letter import Letter, letter_of
 from cassieq_spark.model.delays import Delayed
 from cassieq_spark.model.ids import EMPTY, QueueName, Runs, union
 from cassieq_spark.model.integrity import broken
-from cassieq_spark.model.ruling import Ruling
+from cassieq_spark.model.settlement import Reject
 from cassieq_spark.store.tables.claims import decode_dead, encode_dead
 from tests.fixtures import rows
 from tests.fixtures.rows import TEN, ids, sealed
@@ -123,12 +123,12 @@ def test_nothing_is_lost_doubled_or_taken_from_its_holder(
     assert row.dead == after.dead[: len(row.dead)]
 
 
-def test_a_ruling_that_comes_late_does_not_take_a_redrive_for_its_own() -> None:
+def test_a_rejection_that_comes_late_does_not_take_a_redrive_for_its_own() -> None:
     """`reject` may come twice, and finds its own dead set; another's move is no success of it."""
     row, _ = rules.send_on(
         sealed(leases=(lease(1, TEN, until_us=LONG_AGO),)), {A: TEN}, ids(), now_us=NOW
     )
-    judged = ruling.judge(row, {UUID(int=1): {Ruling.DEAD: TEN}})
+    judged = settlement.judge(row, {UUID(int=1): {Reject(reason="r"): TEN}})
     assert ({}, {UUID(int=1): TEN}) == (judged.repeated, judged.stale)
 
 

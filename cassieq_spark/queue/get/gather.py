@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue.apart import apart, first_of, named
-from cassieq_spark.queue.settle import settle
+from cassieq_spark.queue.settle.settle import of_leases, settle_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,11 +180,13 @@ def give_back(lane: Lane, claimed: list[Claimed]) -> None:
     """
     with lane.store.session.within(each_s=GRACE_S):
         released = lane.store.session.each(
-            lambda one: settle.release(lane, one.bucket, [one.lease.lease_id], is_counted=False),
+            lambda one: settle_bucket(
+                lane, one.bucket, of_leases([one.lease.lease_id], Release(is_counted=False))
+            ),
             claimed,
         )
     for one, failure in zip(claimed, released, strict=True):
-        if failure is not None:
+        if isinstance(failure, CassieqError):
             error = str(failure)
             event(_logger, "bucket_unreachable", queue=lane.queue, bucket=one.bucket, error=error)
 

@@ -8,22 +8,22 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from cassieq_spark import metrics
 from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError
-from cassieq_spark.model import lease as rules
-from cassieq_spark.model.bucket import Bucket
-from cassieq_spark.model.ids import EMPTY, Runs
+from cassieq_spark.model.ids import EMPTY
+from cassieq_spark.model.settlement import Ack
 from cassieq_spark.queue.apart import first_of, named
+from cassieq_spark.queue.settle.settle import Outcome, by_lease, runs_of, settle_bucket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from uuid import UUID
+    from collections.abc import Sequence
 
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.queue.lane import Lane
+
+ACK: Final = Ack()
 
 
 class Verdict(StrEnum):
@@ -161,69 +161,16 @@ def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) -> lis
     Raises:
         CasAmbiguous, StoreTimeout, StoreUnavailable: Nobody knows; ask again.
     """
-    verdicts: list[Verdict] = []
-    acked: dict[UUID, Runs] = {}
-
-    def change(row: Bucket) -> Bucket | None:
-        nonlocal verdicts, acked
-        verdicts, acked = _judge(row, receipts)
-        return rules.ack(row, acked, now_us=lane.clock.now_us()) if acked else None
-
-    row = lane.change_bucket(bucket, change)
-    if row is None:
-        verdicts, acked = [Verdict.UNKNOWN] * len(receipts), {}
-    in_doubt = {Verdict.STALE, Verdict.UNKNOWN}
-    if not in_doubt.isdisjoint(verdicts) and lane.is_dropped(bucket):
-        # Below the repair pointer all is over: only drained buckets are dropped. A row that is
-        # there is a ghost, and knows nothing of what was acked (G5, ADR 11).
-        verdicts = [Verdict.ALREADY_ACKED if one in in_doubt else one for one in verdicts]
-    metrics.ACKS.inc()
-    metrics.MESSAGES_ACKED.inc(sum(runs.count for runs in acked.values()))
-    return verdicts
+    outcome = settle_bucket(lane, bucket, by_lease(receipts, ACK))
+    return [_verdict(outcome, receipt) for receipt in receipts]
 
 
-def runs_of(receipt: Receipt) -> Runs:
-    """The offsets a receipt is for."""
-    return Runs.span(receipt.first, receipt.last)
-
-
-def held_runs(row: Bucket) -> dict[UUID, Runs]:
-    """What each delivery holds still; a part that was extended is an entry of its own."""
-    held: dict[UUID, Runs] = {}
-    for lease in row.leases:
-        held[lease.lease_id] = held.get(lease.lease_id, EMPTY) | lease.runs
-    return held
-
-
-def is_held(held: dict[UUID, Runs], receipt: Receipt) -> bool:
-    """Whether all of a receipt is held still, by its own delivery (I3)."""
-    return runs_of(receipt).issubset(held.get(receipt.lease_id, EMPTY))
-
-
-def _judge(row: Bucket, receipts: Sequence[Receipt]) -> tuple[list[Verdict], dict[UUID, Runs]]:
-    """A verdict for each, and what they ack, by lease."""
-    held = held_runs(row)
-    asked = by_lease(receipts)
-    if all(runs.issubset(held.get(lease_id, EMPTY)) for lease_id, runs in asked.items()):
-        return [Verdict.ACKED] * len(receipts), asked
-    unacked = row.unacked
-    verdicts = [_verdict(row, held, unacked, receipt) for receipt in receipts]
-    pairs = zip(receipts, verdicts, strict=True)
-    return verdicts, by_lease(one for one, verdict in pairs if verdict is Verdict.ACKED)
-
-
-def _verdict(row: Bucket, held: dict[UUID, Runs], unacked: Runs, receipt: Receipt) -> Verdict:
-    runs = runs_of(receipt)
-    if is_held(held, receipt):
+def _verdict(outcome: Outcome, receipt: Receipt) -> Verdict:
+    runs, judged = runs_of(receipt), outcome.judged
+    if outcome.is_done(receipt, ACK):
         return Verdict.ACKED
-    if not runs.issubset(row.manifest):
+    if runs & judged.unknown.get(receipt.lease_id, EMPTY):
         return Verdict.UNKNOWN
-    return Verdict.STALE if runs & unacked else Verdict.ALREADY_ACKED
-
-
-def by_lease(receipts: Iterable[Receipt]) -> dict[UUID, Runs]:
-    """Offsets by lease id, as the moves of `model.lease` take them."""
-    found: dict[UUID, list[tuple[int, int]]] = {}
-    for receipt in receipts:
-        found.setdefault(receipt.lease_id, []).append((receipt.first, receipt.last))
-    return {lease_id: Runs.of(*pairs) for lease_id, pairs in found.items()}
+    if runs & judged.stale.get(receipt.lease_id, EMPTY):
+        return Verdict.STALE
+    return Verdict.ALREADY_ACKED

@@ -1,4 +1,11 @@
-"""Ack, extend, take over, release: one CAS per bucket for any number of leases. Holds I3, I4."""
+"""Settle deliveries: ack, release, extend, update, reject, take over; by receipt or by lease.
+
+    read the row  ->  judge what is asked  ->  hint what will come back  ->  one CAS  ->  hint again
+                                                                        if that came late (design 5)
+
+One CAS a bucket for any mix of actions; what names a delivery that ended changes nothing. Holds I3,
+I4. To ask the same again is safe: a task may run twice.
+"""
 
 from __future__ import annotations
 
@@ -6,69 +13,274 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cassieq_spark import metrics
-from cassieq_spark.model import lease as rules
-from cassieq_spark.model.bucket import Bucket, Status
-from cassieq_spark.model.ids import EMPTY, union
+from cassieq_spark.entropy import new_revision, new_uuid
+from cassieq_spark.errors import ReceiptExpired, UsageError
+from cassieq_spark.model import settlement as rules
+from cassieq_spark.model.bucket import Bucket
+from cassieq_spark.model.ids import EMPTY, Runs, union
+from cassieq_spark.model.settlement import Ack, Judged, Reject, Update
 from cassieq_spark.queue.apart import each_bucket
-from cassieq_spark.queue.returns import Returns
+from cassieq_spark.queue.returns import Returns, return_times_us
+from cassieq_spark.queue.settle.receipts import foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from uuid import UUID
 
-    from cassieq_spark.model.ids import BucketNo, Runs
+    from cassieq_spark.model.bucket import Lease
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.receipt import Receipt
+    from cassieq_spark.model.settlement import Action, Asked
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
 
 
-def ack(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of what was asked of one bucket.
+
+    Attributes:
+        judged: What the row said.
+        changed: The row as this call has changed it; None: there was nothing to change.
+        row: The row as it is now; None: there is none.
+    """
+
+    judged: Judged
+    changed: Bucket | None
+    row: Stored[Bucket] | None
+
+    def is_done(self, receipt: Receipt, action: Action, *, or_before: bool = False) -> bool:
+        """Whether the action took effect on all of a receipt, by this call or also before it."""
+        held = self.judged.held.get(action, {}).get(receipt.lease_id, EMPTY)
+        if or_before:
+            held |= self.judged.repeated.get(action, EMPTY)
+        return runs_of(receipt).issubset(held)
+
+
+def settle_bucket(
+    lane: Lane, bucket: BucketNo, asked: Asked, *, known: Stored[Bucket] | None = None
+) -> Outcome:
+    """Carry out what is asked of one bucket's deliveries: at most one CAS.
+
+    Args:
+        known: The row as last seen, to save a read.
+
+    Raises:
+        QueueDeleted: The lane is dead.
+        CasAmbiguous, CasContention, StoreTimeout, StoreUnavailable: Ask again: that is safe.
+    """
+    judged = Judged(
+        unknown={
+            lease_id: union(runs for runs in actions.values() if runs is not None)
+            for lease_id, actions in asked.items()
+        }
+    )
+    changed: Bucket | None = None
+    returns = Returns(lane, bucket)
+
+    def change(row: Bucket) -> Bucket | None:
+        nonlocal judged, changed
+        judged = rules.judge(row, asked)
+        if not judged.held:
+            changed = None
+            return None
+        changed = rules.carry_out(row, judged.held, new_uuid, now_us=lane.clock.now_us())
+        if timed := judged.timed:
+            # Before the CAS: the reader pointer may be past this bucket [R12].
+            returns.hint(return_times_us(changed, timed))
+        return changed
+
+    row = lane.change_bucket(bucket, change, known=known)
+    returns.confirm()
+    _count(judged)
+    in_doubt = union([*judged.stale.values(), *judged.unknown.values()])
+    if in_doubt and lane.is_dropped(bucket):
+        # Below the repair pointer all is over: only drained buckets are dropped. A row that is
+        # there is a ghost, and knows nothing of what was acked (G5, ADR 11).
+        judged = Judged(held=judged.held, repeated=judged.repeated, acked=judged.acked | in_doubt)
+    return Outcome(judged=judged, changed=changed, row=row)
+
+
+def _count(judged: Judged) -> None:
+    """What was found to be settled, and not what was asked for: a replay asks again."""
+    if acked := judged.done(Ack()):
+        metrics.ACKS.inc()
+        metrics.MESSAGES_ACKED.inc(acked)
+
+
+# --- by receipt -----------------------------------------------------------------------------------
+
+
+def settle_receipts(
+    lane: Lane, receipts: Iterable[Receipt], action: Action
+) -> tuple[list[Receipt], dict[BucketNo, Outcome]]:
+    """Carry out one action on the messages of some receipts.
+
+    Returns:
+        The receipts that were refused, because their delivery has ended, or the message was acked;
+        and each bucket's outcome. What was rejected before is not refused another time.
+
+    Raises:
+        UsageError: A rejection, and there is no dead-letter queue; nothing was changed.
+        ReceiptInvalid: Some were never there. The others are settled.
+        StoreError: Of one bucket; the others are settled [T5].
+    """
+    if isinstance(action, Reject):
+        check_dead_letter_queue(lane)
+    given = list(receipts)
+    asked: dict[BucketNo, list[Receipt]] = {}
+    for receipt in given:
+        asked.setdefault(receipt.bucket, []).append(receipt)
+
+    def one(bucket: BucketNo) -> Outcome:
+        return settle_bucket(lane, bucket, by_lease(asked[bucket], action))
+
+    outcomes = each_bucket(lane, one, asked)
+    if any(outcome.judged.unknown for outcome in outcomes.values()):
+        raise foreign(lane, "names messages that were never there")
+    refused = [
+        receipt
+        for receipt in given
+        if not outcomes[receipt.bucket].is_done(
+            receipt, action, or_before=isinstance(action, Reject)
+        )
+    ]
+    return refused, outcomes
+
+
+def update(
+    lane: Lane, receipt: Receipt, *, body: bytes | None, until_us: int | None, gives_back: bool
+) -> Lease | None:
+    """Give a held message another body or end, and a new lease id.
+
+    The body is stored first, under a revision that nobody else draws; the CAS that names it is the
+    moment of change [P26].
+
+    Args:
+        until_us: None: the end stays.
+        gives_back: The message is visible again, to anybody, at once.
+
+    Returns:
+        The message's own lease from now on; None: it was given back.
+
+    Raises:
+        ReceiptExpired: The delivery has ended.
+        UsageError: A Spark batch holds the message: what it reads must stay the same (I8).
+    """
+    revision = None
+    if body is not None:
+        # Before anything is written: most stale receipts are found here.
+        row = lane.store.buckets.read(lane.lane_id, receipt.bucket)
+        if row is None or not runs_of(receipt).issubset(
+            rules.held_runs(row.value).get(receipt.lease_id, EMPTY)
+        ):
+            raise expired(lane, [receipt])
+        _check_updatable(lane, row, receipt)
+        revision = new_revision()
+        lane.store.overlays.write(lane.lane_id, receipt.bucket, receipt.first, revision, body)
+    action = Update(
+        new_lease_id=new_uuid(), revision=revision, until_us=until_us, gives_back=gives_back
+    )
+    refused, outcomes = settle_receipts(lane, [receipt], action)
+    outcome = outcomes[receipt.bucket]
+    if refused and not outcome.is_done(receipt, action, or_before=True):
+        _check_updatable(lane, outcome.row, receipt)
+        raise expired(lane, refused)
+    if gives_back or outcome.row is None:
+        return None
+    # The row is as others have left it, where an answer was lost: the lease may have run out and be
+    # somebody's next delivery. Then the update has happened, and its receipt is stale.
+    made = None if outcome.changed is None else outcome.changed.lease(action.new_lease_id)
+    return outcome.row.value.lease(action.new_lease_id) or made
+
+
+def _check_updatable(lane: Lane, row: Stored[Bucket] | None, receipt: Receipt) -> None:
+    lease = None if row is None else row.value.lease(receipt.lease_id)
+    if lease is not None and lease.run is not None:
+        raise UsageError(
+            f"message {receipt.bucket * lane.bucket_size + receipt.first} of queue "
+            f"{lane.queue!r} is held by the Spark batch of {lease.owner!r}: what a batch reads "
+            "must not change. Put what you have to say into another queue, or release the message"
+        )
+
+
+def check_dead_letter_queue(lane: Lane) -> None:
+    """Refuse a rejection in a queue without a dead-letter queue.
+
+    Raises:
+        UsageError: What is rejected would stay for ever [R22].
+    """
+    if lane.settings.dead_letter_queue is None:
+        raise UsageError(
+            f"queue {lane.queue!r} has no dead-letter queue that a dead message could go to; "
+            "nothing was changed. Give it one by client.alter_queue(name, dead_letter_queue=...), "
+            "or ack what nobody is to get again"
+        )
+
+
+def expired(lane: Lane, refused: Sequence[Receipt]) -> ReceiptExpired:
+    """The error that names receipts whose delivery has ended."""
+    # No word about what comes next: that a message is in nobody's hands is also what the row of one
+    # that was acked says, and no row at all what is left of a bucket that was dropped (G5).
+    return ReceiptExpired(
+        f"{len(refused)} receipts of queue {lane.queue!r} have expired: nobody holds the messages "
+        "by them any more. A visibility timeout was over, or a message was released, updated, "
+        "rejected or acked since. What was to be done for other receipts of this call is done",
+        refused=tuple(receipt.encode() for receipt in refused),
+    )
+
+
+def runs_of(receipt: Receipt) -> Runs:
+    """The offsets a receipt is for."""
+    return Runs.span(receipt.first, receipt.last)
+
+
+def by_lease(receipts: Iterable[Receipt], action: Action) -> dict[UUID, dict[Action, Runs]]:
+    """One action, asked of the deliveries of some receipts of one bucket."""
+    found: dict[UUID, list[tuple[int, int]]] = {}
+    for receipt in receipts:
+        found.setdefault(receipt.lease_id, []).append((receipt.first, receipt.last))
+    return {lease_id: {action: Runs.of(*pairs)} for lease_id, pairs in found.items()}
+
+
+# --- by lease -------------------------------------------------------------------------------------
+
+
+def of_leases(lease_ids: Iterable[UUID], action: Action) -> dict[UUID, dict[Action, Runs | None]]:
+    """One action, asked of all that these leases hold."""
+    return {lease_id: {action: None} for lease_id in lease_ids}
+
+
+def ack_leases(
     lane: Lane,
     acked: Mapping[BucketNo, Mapping[UUID, Runs | None]],
     *,
     known: Mapping[BucketNo, Stored[Bucket]] | None = None,
 ) -> int:
-    """Acknowledge messages by lease id, whoever's run the lease carries [R17].
+    """Ack messages by lease id, whoever's run the lease carries [R17].
 
     A lease that is not there was acked before, or ran out and is somebody else's delivery now: it
     is passed over. So is a bucket that was dropped.
 
+    Args:
+        acked: Per bucket and lease the messages that are done; None = all of the lease.
+        known: Rows as last seen, to save reads.
+
     Returns:
         How many messages are done by this call: those that were held still.
-
-    Args:
-        acked: Per bucket and lease the runs that are done; None = all of the lease.
-        known: Rows as last seen, to save reads.
 
     Raises:
         StoreError: A bucket could not be reached; the others' messages are acked [T5].
     """
 
-    def one(bucket: BucketNo) -> int:
-        leases = acked[bucket]
-        found = 0
+    def one(bucket: BucketNo) -> Outcome:
+        asked: dict[UUID, dict[Action, Runs | None]] = {
+            lease_id: {Ack(): runs} for lease_id, runs in acked[bucket].items()
+        }
+        return settle_bucket(lane, bucket, asked, known=(known or {}).get(bucket))
 
-        def change(row: Bucket) -> Bucket | None:
-            nonlocal found
-            found = _held_of(row, leases)
-            return rules.ack(row, leases, now_us=lane.clock.now_us()) if found else None
-
-        lane.change_bucket(bucket, change, known=(known or {}).get(bucket))
-        # What was found to be settled, and not what was asked for: a replay asks again.
-        metrics.ACKS.inc()
-        metrics.MESSAGES_ACKED.inc(found)
-        return found
-
-    return sum(each_bucket(lane, one, acked).values())
-
-
-def _held_of(row: Bucket, leases: Mapping[UUID, Runs | None]) -> int:
-    """How many messages an ack of these finds under their leases."""
-    count = 0
-    for lease in row.leases:
-        if lease.lease_id in leases:
-            runs = leases[lease.lease_id]
-            count += (lease.runs if runs is None else lease.runs & runs).count
-    return count
+    outcomes = each_bucket(lane, one, acked)
+    return sum(outcome.judged.done(Ack()) for outcome in outcomes.values())
 
 
 def count_settled(lane: Lane, delivered: Mapping[BucketNo, Mapping[UUID, Runs | None]]) -> int:
@@ -83,86 +295,3 @@ def count_settled(lane: Lane, delivered: Mapping[BucketNo, Mapping[UUID, Runs | 
         left = EMPTY if row is None else asked & (row.value.unacked | row.value.purged)
         count += asked.count - left.count
     return count
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extended:
-    """What `extend` found of the leases it was given.
-
-    Attributes:
-        ended: Not there any more: acked, released, or re-claimed after they ran out.
-        taken_over: There, but under another run: never to be taken back [R17].
-    """
-
-    ended: frozenset[UUID]
-    taken_over: frozenset[UUID]
-
-
-def extend(
-    lane: Lane, bucket: BucketNo, lease_ids: Iterable[UUID], *, until_us: int, run: UUID | None
-) -> Extended:
-    """Let leases run out later, if they are still there and still carry this run."""
-    wanted = frozenset(lease_ids)
-
-    def change(row: Bucket) -> Bucket | None:
-        ours = [
-            lease.lease_id for lease in row.leases if lease.lease_id in wanted and lease.run == run
-        ]
-        if not ours:
-            return None
-        return rules.extend(row, dict.fromkeys(ours), until_us=until_us, now_us=lane.clock.now_us())
-
-    returns = Returns(lane, bucket)
-    returns.hint([until_us])
-    row = lane.change_bucket(bucket, change)
-    returns.confirm()
-    there = {} if row is None else {lease.lease_id: lease for lease in row.value.leases}
-    return Extended(
-        ended=frozenset(one for one in wanted if one not in there),
-        taken_over=frozenset(one for one in wanted if one in there and there[one].run != run),
-    )
-
-
-def take_over(
-    lane: Lane, bucket: BucketNo, lease_ids: Iterable[UUID], *, run: UUID, until_us: int
-) -> Stored[Bucket] | None:
-    """Make leases this run's and let them run out later; whoever's run they carry [P25] [R17].
-
-    Returns:
-        The row as it is then: the leases that are still in it are ours. None: there is no row.
-    """
-    wanted = frozenset(lease_ids)
-
-    def change(row: Bucket) -> Bucket | None:
-        if row.status is not Status.SEALED or not any(row.lease(one) for one in wanted):
-            return None
-        return rules.take_over(row, wanted, run=run, until_us=until_us, now_us=lane.clock.now_us())
-
-    returns = Returns(lane, bucket)
-    returns.hint([until_us])
-    row = lane.change_bucket(bucket, change)
-    returns.confirm()
-    return row
-
-
-def release(
-    lane: Lane, bucket: BucketNo, lease_ids: Iterable[UUID], *, is_counted: bool = True
-) -> None:
-    """Give messages back at once; leases that ended are passed over.
-
-    The hint comes first, at the present minute: the reader pointer may be past this bucket, and
-    then only a hint finds what came back (design 6).
-    """
-    wanted = frozenset(lease_ids)
-
-    def change(row: Bucket) -> Bucket | None:
-        if not any(row.lease(one) for one in wanted):
-            return None
-        return rules.release(
-            row, dict.fromkeys(wanted), now_us=lane.clock.now_us(), is_counted=is_counted
-        )
-
-    returns = Returns(lane, bucket)
-    returns.hint([0])
-    lane.change_bucket(bucket, change)
-    returns.confirm()

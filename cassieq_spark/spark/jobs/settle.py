@@ -18,15 +18,12 @@ from pyspark.sql.types import NullType, StringType
 
 from cassieq_spark.errors import OptionInvalid, ReceiptExpired, UsageError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.settlement import Ack, Reject, Release
 from cassieq_spark.options import arguments, parse_connection, queue_name
 from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.lane import LaneSpec, open_lane
-from cassieq_spark.queue.settle.rulings import (
-    Settled,
-    check_dead_letter_queue,
-    settle_bucket,
-    total,
-)
+from cassieq_spark.queue.settle.counts import Settled, counted, total
+from cassieq_spark.queue.settle.settle import check_dead_letter_queue, settle_bucket
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.jobs import settle_rows
 from cassieq_spark.spark.worker import task_store
@@ -40,11 +37,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from cassieq_spark.model.ids import BucketNo, Runs
-    from cassieq_spark.model.ruling import Ruling
+    from cassieq_spark.model.settlement import Action
     from cassieq_spark.options import ConnectionOptions
     from cassieq_spark.queue.lane import Lane
 
-    Work = tuple[BucketNo, Mapping[UUID, Mapping[Ruling, Runs]]]
+    Work = tuple[BucketNo, Mapping[UUID, Mapping[str, Runs]]]
 
 BUCKETS_PER_TASK: Final = 64
 """Beyond its first a task costs Spark about 35 ms, in which it settles as many buckets."""
@@ -77,7 +74,7 @@ def settle(
     on_stale: str = "count",
     **options: Any,
 ) -> Settled:
-    """Ack, release or bury each message of a DataFrame by its receipt. Runs two Spark jobs.
+    """Ack, release or reject each message of a DataFrame by its receipt. Runs two Spark jobs.
 
     For ``foreachBatch`` under a source with ``ackMode`` = ``manual``; receipts of `Queue.get` are
     as good. The rows are computed once: what is not deterministic should not be computed again for
@@ -85,13 +82,13 @@ def settle(
     nothing.
 
     Args:
-        verdict_column: ``"ack"``: done; ``"release"``: back to the queue; ``"dead"``: to the
+        verdict_column: ``"ack"``: done; ``"release"``: back to the queue; ``"reject"``: to the
             dead-letter queue by the next repair; null: left as it is, it comes back when its lease
             ends.
         queue: The queue that the receipts are of.
         contact_points, keyspace, datacenter: As for `connect`, by ``CASSIEQ_...`` variables, too.
         delay: Seconds or timedelta before which nobody gets what is released.
-        reason: Why the dead ones are, at most 200 characters: their header ``cassieq-reason``.
+        reason: Why the rejected ones are, at most 200 characters: their header ``cassieq-reason``.
         on_stale: Receipts whose delivery ended settle nothing. ``count``: they are counted, and a
             warning is logged; ``fail``: when all others are settled, `ReceiptExpired` names them.
         options: More of the connection: ``username``, ``password``, ``ssl_ca_file`` and so on.
@@ -100,7 +97,7 @@ def settle(
         OptionInvalid: An argument has a wrong form, a verdict is none of these, or one message has
             two; nothing was changed.
         ReceiptInvalid: A receipt is malformed, or of another queue; nothing was changed.
-        UsageError: The DataFrame is a stream, or a message is to be dead and the queue has no
+        UsageError: The DataFrame is a stream, or a message is to be rejected and the queue has no
             dead-letter queue; nothing was changed.
         ReceiptExpired: Only with ``on_stale="fail"``.
         QueueNotFound: There is no such queue.
@@ -121,7 +118,7 @@ def settle(
     columns = _columns(df, receipt_column, verdict_column)
     lane = open_lane(store.shared(connection), name)
     gathered = settle_rows.put_together(lane, _read(df, *columns))
-    if gathered.kills:
+    if gathered.rejects:
         check_dead_letter_queue(lane)
     order = _Order(
         connection=connection,
@@ -181,11 +178,19 @@ def _in_task(order: _Order, work: Iterator[Work]) -> Iterator[Settled]:
     """Runs in a Python worker, perhaps twice: what was carried out before is found so."""
     lane = order.lane.on(task_store(order.connection))
     due_us = lane.clock.now_us() + order.delay_us if order.delay_us else None
-
+    actions: dict[str, Action] = {
+        settle_rows.ACK: Ack(),
+        settle_rows.RELEASE: Release(due_us=due_us),
+        settle_rows.REJECT: Reject(reason=order.reason),
+    }
     by_bucket = dict(work)
 
     def one(bucket: BucketNo) -> Settled:
-        return settle_bucket(lane, bucket, by_bucket[bucket], reason=order.reason, due_us=due_us)
+        asked = {
+            lease_id: {actions[verdict]: runs for verdict, runs in by_verdict.items()}
+            for lease_id, by_verdict in by_bucket[bucket].items()
+        }
+        return counted(lane, bucket, settle_bucket(lane, bucket, asked).judged)
 
     yield total(list(each_bucket(lane, one, by_bucket).values()))
 

@@ -1,7 +1,7 @@
-"""Two columns of a DataFrame, receipts and verdicts, as rulings by bucket and lease.
+"""Two columns of a DataFrame, receipts and verdicts, gathered by bucket and lease.
 
 Tasks make a few bytes of each record batch; the driver puts them together, so that all that is
-wrong is found before anything is written, and one bucket's rulings come to one task.
+wrong is found before anything is written, and one bucket's verdicts come to one task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from cassieq_spark.model import receipt as papers
 from cassieq_spark.model.ids import EMPTY, OFFSET_LIMIT, BucketNo, Runs
 from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.model.ruling import Ruling
 from cassieq_spark.queue.settle.receipts import foreign
 from cassieq_spark.spark.columns import receipt_texts
 
@@ -34,7 +33,11 @@ if TYPE_CHECKING:
 
     from cassieq_spark.queue.lane import Lane
 
-ALLOWED: Final = ", ".join(repr(ruling.value) for ruling in Ruling) + " or null"
+ACK: Final = "ack"
+RELEASE: Final = "release"
+REJECT: Final = "reject"
+VERDICTS: Final = (ACK, RELEASE, REJECT)
+"""What may be in the verdict column, besides null."""
 
 _HEAD: Final = papers.RAW_BYTES - 12
 """Bytes of a receipt that all of one delivery share."""
@@ -51,16 +54,16 @@ class Gathered:
         left: Rows without a verdict.
     """
 
-    by_bucket: dict[BucketNo, dict[UUID, dict[Ruling, Runs]]] = field(default_factory=dict)
+    by_bucket: dict[BucketNo, dict[UUID, dict[str, Runs]]] = field(default_factory=dict)
     left: int = 0
 
     @property
-    def kills(self) -> bool:
-        """Whether anything is to be dead."""
+    def rejects(self) -> bool:
+        """Whether any message is rejected."""
         return any(
-            Ruling.DEAD in by_ruling
+            REJECT in by_verdict
             for by_lease in self.by_bucket.values()
-            for by_ruling in by_lease.values()
+            for by_verdict in by_lease.values()
         )
 
 
@@ -94,31 +97,31 @@ def put_together(lane: Lane, parts: Iterable[bytes]) -> Gathered:
             if left == kind.code:
                 raise kind(said)
         gathered.left += left
-        for lane_id, bucket, lease_id, ruling, encoded in said:
+        for lane_id, bucket, lease_id, verdict, encoded in said:
             runs = Runs.decode(encoded)
             if lane_id != lane.lane_id.bytes:
                 raise foreign(lane, "is of another queue, or of a former one of this name")
             if bucket >= DELETED or runs.last >= lane.bucket_size:
                 raise foreign(lane, "names messages that were never there")
             by_lease = gathered.by_bucket.setdefault(BucketNo(bucket), {})
-            by_ruling = by_lease.setdefault(UUID(bytes=lease_id), {})
-            by_ruling[Ruling(ruling)] = by_ruling.get(Ruling(ruling), EMPTY) | runs
+            by_verdict = by_lease.setdefault(UUID(bytes=lease_id), {})
+            by_verdict[verdict] = by_verdict.get(verdict, EMPTY) | runs
     _check_agreement(lane, gathered)
     return gathered
 
 
 def _check_agreement(lane: Lane, gathered: Gathered) -> None:
     for bucket, by_lease in gathered.by_bucket.items():
-        for lease_id, by_ruling in by_lease.items():
-            for one, other in combinations(by_ruling, 2):
-                if twice := by_ruling[one] & by_ruling[other]:
+        for lease_id, by_verdict in by_lease.items():
+            for one, other in combinations(by_verdict, 2):
+                if twice := by_verdict[one] & by_verdict[other]:
                     at = twice.first
                     receipt = Receipt(
                         lane=lane.lane_id, bucket=bucket, lease_id=lease_id, first=at, last=at
                     )
                     raise OptionInvalid(
                         f"message {bucket * lane.bucket_size + at} of queue {lane.queue!r} has two "
-                        f"verdicts, {one.value!r} and {other.value!r} (receipt "
+                        f"verdicts, {one!r} and {other!r} (receipt "
                         f"{receipt.encode()}); nothing was changed. Give each row one"
                     )
 
@@ -126,14 +129,15 @@ def _check_agreement(lane: Lane, gathered: Gathered) -> None:
 def _groups(
     receipts: pa.Array, verdicts: pa.Array
 ) -> Iterator[tuple[bytes, int, bytes, str, bytes]]:
-    """(lane, bucket, lease, ruling, runs) of one record batch."""
+    """(lane, bucket, lease, verdict, runs) of one record batch."""
     for verdict in pc.unique(verdicts).to_pylist():
         if verdict is None:
             continue
-        if verdict not in list(Ruling):
+        if verdict not in VERDICTS:
+            allowed = ", ".join(map(repr, VERDICTS))
             raise OptionInvalid(
-                f"a message's verdict is {reprlib.repr(verdict)}, allowed: {ALLOWED}; nothing was "
-                "changed"
+                f"a message's verdict is {reprlib.repr(verdict)}, allowed: {allowed} or null; "
+                "nothing was changed"
             )
         judged = receipts.filter(pc.fill_null(pc.equal(verdicts, verdict), fill_value=False))
         if judged.null_count:

@@ -16,11 +16,12 @@ from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import EMPTY, BucketNo
 from cassieq_spark.model.offset import LeasedRuns, SourceOffset
+from cassieq_spark.model.settlement import TakeOver
 from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.get.gather import PATIENT_GRACE_S, give_back
 from cassieq_spark.queue.get.reader import Reader
-from cassieq_spark.queue.settle import settle
+from cassieq_spark.queue.settle.settle import ack_leases, count_settled, of_leases, settle_bucket
 from cassieq_spark.spark.source.admission import Limits, Patience
 from cassieq_spark.spark.source.lag import Lag
 from cassieq_spark.spark.source.renewal import Renewal
@@ -236,9 +237,9 @@ class Planner:
         by_bucket = offset.by_bucket()
         self._renewal.drop(by_bucket)
         if self._acks:
-            settle.ack(self.lane, by_bucket, known=self._rows)
+            ack_leases(self.lane, by_bucket, known=self._rows)
         elif _key(offset.to_json()) in self._plans:
-            metrics.MESSAGES_ACKED.inc(settle.count_settled(self.lane, by_bucket))
+            metrics.MESSAGES_ACKED.inc(count_settled(self.lane, by_bucket))
         self._acked = (offset.stream, offset.seq)
         self._rows = {}
 
@@ -249,10 +250,11 @@ class Planner:
         for leased in end.leases:
             by_bucket.setdefault(leased.bucket, []).append(leased)
         until_us = self.lane.clock.now_us() + self._visibility_us
+        ours_now = TakeOver(run=self.run, until_us=until_us)
 
         def one(bucket: BucketNo) -> Stored[Bucket] | None:
             ids = frozenset(leased.lease_id for leased in by_bucket[bucket])
-            row = settle.take_over(self.lane, bucket, ids, run=self.run, until_us=until_us)
+            row = settle_bucket(self.lane, bucket, of_leases(ids, ours_now)).row
             ours = {lease.lease_id for lease in row.value.leases} & ids if row else frozenset()
             if ours:
                 # Before the others are there: one may wait for the store for long (I2) [T5].

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from cassieq_spark import metrics
 from cassieq_spark.errors import CassieqError, StreamFenced
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.queue.settle import settle
-from cassieq_spark.queue.settle.settle import Extended
+from cassieq_spark.model.settlement import Extend
+from cassieq_spark.queue.settle.settle import of_leases, settle_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -165,14 +165,17 @@ class Renewal:
 
     def _renew(self, bucket: BucketNo, held: frozenset[UUID]) -> None:
         until_us = self._lane.clock.now_us() + self._visibility_us
-        result = settle.extend(self._lane, bucket, held, until_us=until_us, run=self._run)
+        longer = Extend(until_us=until_us, of_run=self._run)
+        row = settle_bucket(self._lane, bucket, of_leases(held, longer)).row
         metrics.LEASE_RENEWALS.inc()
-        self._note_ended(bucket, result)
-        if result.taken_over:
+        runs = {} if row is None else {one.lease_id: one.run for one in row.value.leases}
+        self._note_ended(bucket, held - runs.keys())
+        taken_over = [one for one in held if one in runs and runs[one] != self._run]
+        if taken_over:
             with self._lock:
                 self._fenced = StreamFenced(
                     f"another run of this checkpoint, or a copy of it, has taken over "
-                    f"{len(result.taken_over)} leases of bucket {bucket} of queue "
+                    f"{len(taken_over)} leases of bucket {bucket} of queue "
                     f"{self._lane.queue!r}. Two queries must not share a checkpoint: stop one of "
                     "them"
                 )
@@ -187,7 +190,7 @@ class Renewal:
             self._due.pop(bucket, None)
             self._failed.discard(bucket)
 
-    def _note_ended(self, bucket: BucketNo, result: Extended) -> None:
+    def _note_ended(self, bucket: BucketNo, ended: frozenset[UUID]) -> None:
         """A held lease that ended ran out and was re-claimed: its messages go to two consumers.
 
         Unless it was acked just now: then it is held no more [P25]. Where the query's own program
@@ -195,7 +198,7 @@ class Renewal:
         """
         with self._lock:
             held = self._held.get(bucket, frozenset())
-            lost = held & result.ended
+            lost = held & ended
             if not lost:
                 return
             self._keep(bucket, held - lost)

@@ -1,4 +1,4 @@
-"""Rulings on a real node: each message its own way, one CAS a bucket, and once (design 5)."""
+"""Settling on a real node: each message its own way, one CAS a bucket, and once (design 5)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
-from cassieq_spark.model.ruling import Ruling
-from cassieq_spark.queue.settle.rulings import Settled, settle_bucket
+from cassieq_spark.model.settlement import Ack, Reject, Release
+from cassieq_spark.queue.settle.counts import Settled, counted
+from cassieq_spark.queue.settle.settle import settle_bucket
 from cassieq_spark.repair import dead
 from cassieq_spark.testing.faults import Fault
 
@@ -22,10 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
+    from cassieq_spark.model.settlement import Action
     from tests.fixtures.queues import Door, OpenDoor
+
+    Asked = dict[UUID, dict[Action, Runs]]
 
 WHY = "no such customer"
 FIRST = BucketNo(0)
+ACTIONS: dict[str, Action] = {"ack": Ack(), "release": Release(), "reject": Reject(reason=WHY)}
 
 
 def with_dead_letters(open_door: OpenDoor, **settings: int) -> tuple[Door, cassieq.Queue]:
@@ -39,35 +44,33 @@ def held(door: Door, count: int) -> dict[bytes, cassieq.Message]:
     return {one.body: one for one in door.queue.get(count, visibility_timeout=3_600)}
 
 
-def ruled(
-    messages: Mapping[bytes, cassieq.Message], **bodies: bytes
-) -> dict[UUID, dict[Ruling, Runs]]:
+def asked_of(messages: Mapping[bytes, cassieq.Message], **bodies: bytes) -> Asked:
     """``ack=b"012"``: those three are acked."""
-    found: dict[UUID, dict[Ruling, Runs]] = {}
+    found: Asked = {}
     for name, ones in bodies.items():
         for one in ones.decode():
             proof = messages[one.encode()].proof
             assert proof is not None
-            by_ruling = found.setdefault(proof.lease_id, {})
-            runs = by_ruling.get(Ruling(name), EMPTY)
-            by_ruling[Ruling(name)] = runs | Runs.span(proof.first, proof.last)
+            by_action = found.setdefault(proof.lease_id, {})
+            runs = by_action.get(ACTIONS[name], EMPTY)
+            by_action[ACTIONS[name]] = runs | Runs.span(proof.first, proof.last)
     return found
 
 
-def settle(door: Door, rulings: dict[UUID, dict[Ruling, Runs]]) -> Settled:
-    return settle_bucket(door.lane, FIRST, rulings, reason=WHY)
+def settle(door: Door, asked: Asked, bucket: BucketNo = FIRST) -> Settled:
+    return counted(door.lane, bucket, settle_bucket(door.lane, bucket, asked).judged)
 
 
 @pytest.mark.invariant("I3")
 @pytest.mark.invariant("I4")
-def test_all_rulings_of_a_bucket_are_one_cas_and_again_they_are_none(open_door: OpenDoor) -> None:
+def test_all_that_is_asked_of_a_bucket_is_one_cas_and_again_it_is_none(open_door: OpenDoor) -> None:
     door, _ = with_dead_letters(open_door)
-    rulings = ruled(held(door, 9), ack=b"01", release=b"234", dead=b"56")
+    asked = asked_of(held(door, 9), ack=b"01", release=b"234", reject=b"56")
     before = door.session.counts["update_bucket"]
 
-    assert Settled(acked=2, released=3, dead=2) == settle(door, rulings)
+    assert Settled(acked=2, released=3, rejected=2) == settle(door, asked)
     row = door.value(0)
-    assert Settled(already_acked=2, released=3, dead=2) == settle(door, rulings)
+    assert Settled(already_acked=2, released=3, rejected=2) == settle(door, asked)
 
     assert 1 == door.session.counts["update_bucket"] - before
     assert row == door.value(0)
@@ -80,29 +83,29 @@ def test_two_tasks_at_once_settle_once(open_door: OpenDoor) -> None:
     """A speculative one: whose CAS loses reads the row again, and finds all of it done."""
     door, _ = with_dead_letters(open_door)
     other = open_door(dead_letter_queue=door.queue.settings.dead_letter_queue)
-    rulings = ruled(held(door, 6), ack=b"01", release=b"23", dead=b"45")
+    asked = asked_of(held(door, 6), ack=b"01", release=b"23", reject=b"45")
     door.faults.park("update_bucket", 2)
     other.faults._gates = door.faults._gates
 
     with ThreadPoolExecutor(2) as pool:
-        both = list(pool.map(lambda one: settle(one, rulings), (door, other)))
+        both = list(pool.map(lambda one: settle(one, asked), (door, other)))
 
     assert [0, 2] == sorted(one.acked for one in both)
-    assert [(2, 2, 0)] * 2 == [(one.released, one.dead, one.stale) for one in both]
+    assert [(2, 2, 0)] * 2 == [(one.released, one.rejected, one.stale) for one in both]
     row = door.value(0)
     assert [2] == [part.runs.count for part in row.dead]
     assert [(1, 2)] == [(part.deliveries, part.runs.count) for part in row.returned]
 
 
 @pytest.mark.parametrize("fault", [Fault.TIMEOUT_AFTER, Fault.TIMEOUT_BEFORE])
-def test_rulings_whose_answer_was_lost_are_carried_out_once(
+def test_what_is_asked_and_whose_answer_was_lost_is_carried_out_once(
     open_door: OpenDoor, fault: Fault
 ) -> None:
     door, _ = with_dead_letters(open_door)
-    rulings = ruled(held(door, 6), ack=b"01", release=b"23", dead=b"45")
+    asked = asked_of(held(door, 6), ack=b"01", release=b"23", reject=b"45")
     door.faults.plan("update_bucket", fault)
 
-    assert Settled(acked=2, released=2, dead=2) == settle(door, rulings)
+    assert Settled(acked=2, released=2, rejected=2) == settle(door, asked)
     assert [2] == [part.runs.count for part in door.value(0).dead]
 
 
@@ -113,7 +116,7 @@ def test_what_is_released_is_found_behind_the_reader_pointer(door: Door) -> None
     door.queue.get()
     assert FIRST < door.lane.pointers().reader
 
-    settle(door, ruled(messages, release=b"3"))
+    settle(door, asked_of(messages, release=b"3"))
 
     assert [b"3"] == [one.body for one in door.queue.get()]
 
@@ -124,11 +127,11 @@ def test_what_came_to_somebody_again_is_stale_and_named(door: Door) -> None:
     door.queue.release([messages[b"1"], messages[b"2"]])
     again = {one.body: one for one in door.queue.get()}
 
-    settled = settle(door, ruled(messages, ack=b"01", release=b"2", dead=b"3"))
+    settled = settle(door, asked_of(messages, ack=b"01", release=b"2", reject=b"3"))
 
-    assert Settled(acked=1, dead=1, stale=2, stale_receipts=settled.stale_receipts) == settled
+    assert Settled(acked=1, rejected=1, stale=2, stale_receipts=settled.stale_receipts) == settled
     assert {messages[b"1"].receipt, messages[b"2"].receipt} == set(settled.stale_receipts)
-    assert Settled(acked=2) == settle(door, ruled(again, ack=b"12"))
+    assert Settled(acked=2) == settle(door, asked_of(again, ack=b"12"))
 
 
 @pytest.mark.invariant("I4")
@@ -137,28 +140,28 @@ def test_what_repair_has_dropped_since_was_acked(door: Door) -> None:
     messages = held(door, 2)
     door.queue.ack(list(messages.values()))
     door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, FIRST + 1)
-    rulings = ruled(messages, ack=b"0", dead=b"1")
-    assert Settled(already_acked=2) == settle(door, rulings)
+    asked = asked_of(messages, ack=b"0", reject=b"1")
+    assert Settled(already_acked=2) == settle(door, asked)
 
     door.session._session.execute(
         f"DELETE FROM {door.session.keyspace}.bucket "  # noqa: S608 - a test's own
         "WHERE lane = %s AND bucket = %s IF EXISTS",
         (door.lane.lane_id, FIRST),
     )
-    assert Settled(already_acked=2) == settle(door, rulings)
+    assert Settled(already_acked=2) == settle(door, asked)
 
 
 def test_what_never_was_is_no_receipt(door: Door) -> None:
     messages = held(door, 2)
-    rulings = {**ruled(messages, ack=b"0"), new_uuid(): {Ruling.ACK: Runs.span(5, 5)}}
+    asked = {**asked_of(messages, ack=b"0"), new_uuid(): {Ack(): Runs.span(5, 5)}}
     with pytest.raises(cassieq.ReceiptInvalid, match="never there"):
-        settle(door, rulings)
+        settle(door, asked)
     with pytest.raises(cassieq.ReceiptInvalid, match="never there"):
-        settle_bucket(door.lane, BucketNo(77), ruled(messages, ack=b"1"), reason=WHY)
+        settle(door, asked_of(messages, ack=b"1"), BucketNo(77))
 
     door.queue.delete()
     with pytest.raises(cassieq.QueueDeleted):
-        settle_bucket(door.lane, BucketNo(77), ruled(messages, ack=b"1"), reason=WHY)
+        settle(door, asked_of(messages, ack=b"1"), BucketNo(77))
 
 
 def test_a_rejected_message_moves_with_its_updated_body_and_the_reason(

@@ -15,8 +15,8 @@ from cassieq_spark.errors import OptionInvalid, ReceiptInvalid
 from cassieq_spark.model.ids import BucketNo, LaneId, Runs
 from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt, prefix
-from cassieq_spark.model.ruling import Ruling
 from cassieq_spark.spark.columns import receipt_texts
+from cassieq_spark.spark.jobs import settle_rows
 from cassieq_spark.spark.jobs.settle_rows import Gathered, gather, put_together
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def read(*rows: tuple[str | None, str | None], batches: int = 1) -> Gathered:
 
 def test_rows_become_runs_by_bucket_lease_and_ruling_over_all_record_batches() -> None:
     rows = [(receipt(at), "ack") for at in (5, 4, 9)]
-    rows += [(receipt(at, lease=TWO), "dead") for at in (1, 0)]
+    rows += [(receipt(at, lease=TWO), "reject") for at in (1, 0)]
     rows += [(receipt(6, bucket=4), "release"), (receipt(4), "ack")]
 
     for batches in (1, 3, 7):
@@ -63,28 +63,28 @@ def test_rows_become_runs_by_bucket_lease_and_ruling_over_all_record_batches() -
             Gathered(
                 by_bucket={
                     BucketNo(3): {
-                        ONE: {Ruling.ACK: Runs.of((4, 5), (9, 9))},
-                        TWO: {Ruling.DEAD: Runs.span(0, 1)},
+                        ONE: {settle_rows.ACK: Runs.of((4, 5), (9, 9))},
+                        TWO: {settle_rows.REJECT: Runs.span(0, 1)},
                     },
-                    BucketNo(4): {ONE: {Ruling.RELEASE: Runs.span(6, 6)}},
+                    BucketNo(4): {ONE: {settle_rows.RELEASE: Runs.span(6, 6)}},
                 },
                 left=2,
             )
             == gathered
         )
-        assert gathered.kills
+        assert gathered.rejects
 
 
 def test_no_rows_and_no_verdicts_say_nothing() -> None:
     assert Gathered() == read()
     assert Gathered(left=1) == read((receipt(1), None))
-    assert not read((receipt(1), "ack")).kills
+    assert not read((receipt(1), "ack")).rejects
 
 
 def test_a_receipt_of_several_messages_is_for_all_of_them() -> None:
     gathered = read((receipt(2, last=6), "ack"), (receipt(4), "ack"), (receipt(8), "ack"))
 
-    assert {BucketNo(3): {ONE: {Ruling.ACK: Runs.of((2, 6), (8, 8))}}} == gathered.by_bucket
+    assert {BucketNo(3): {ONE: {settle_rows.ACK: Runs.of((2, 6), (8, 8))}}} == gathered.by_bucket
 
 
 @given(
@@ -100,8 +100,8 @@ def test_receipts_are_read_as_they_are_one_by_one(places: list[tuple[int, UUID, 
     found = {
         (bucket, lease, offset)
         for bucket, by_lease in gathered.by_bucket.items()
-        for lease, by_ruling in by_lease.items()
-        for offset in by_ruling[Ruling.ACK].offsets()
+        for lease, by_verdict in by_lease.items()
+        for offset in by_verdict[settle_rows.ACK].offsets()
     }
     assert set(places) == found
 
@@ -113,7 +113,7 @@ def test_texts_that_share_memory_with_others_are_read_from_their_own_start() -> 
     packed = gather(texts.slice(10, 5).cast(pa.large_string()), verdicts)
 
     gathered = put_together(LANE, [packed[0].as_py()])
-    assert {ONE: {Ruling.ACK: Runs.span(10, 14)}} == gathered.by_bucket[BucketNo(3)]
+    assert {ONE: {settle_rows.ACK: Runs.span(10, 14)}} == gathered.by_bucket[BucketNo(3)]
 
 
 @pytest.mark.parametrize("verdict", ["acked", "ACK", "", " ack", "true"])
@@ -121,7 +121,7 @@ def test_a_verdict_that_is_none_is_refused_by_name(verdict: str) -> None:
     with pytest.raises(OptionInvalid) as refused:
         read((receipt(1), "ack"), (receipt(2), verdict))
 
-    assert f"{verdict!r}, allowed: 'ack', 'release', 'dead' or null" in str(refused.value)
+    assert f"{verdict!r}, allowed: 'ack', 'release', 'reject' or null" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_two_verdicts_on_one_message_are_refused_by_its_name_and_theirs() -> Non
     """Else the order of tasks would decide."""
     rows = [(receipt(at), "ack") for at in range(9)]
     with pytest.raises(OptionInvalid) as refused:
-        read(*rows, (receipt(7), "dead"), batches=4)
+        read(*rows, (receipt(7), "reject"), batches=4)
 
     assert "message 3007 of queue 'orders' has two verdicts" in str(refused.value)
     assert receipt(7) in str(refused.value)
     # Under two deliveries it may have two: one of them is stale.
-    assert read(*rows, (receipt(7, lease=TWO), "dead")).kills
+    assert read(*rows, (receipt(7, lease=TWO), "reject")).rejects

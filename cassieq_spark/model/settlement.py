@@ -1,0 +1,293 @@
+"""Settle deliveries: what an ack, a release, an extension and the like make of a bucket's row.
+
+All that is asked of a bucket is one CAS, whoever asks: a program by receipts, a streaming query by
+leases (design 5). Holds I2, I3, I4: an action takes effect on its own delivery, or on nothing.
+Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, assert_never
+from uuid import UUID
+
+from cassieq_spark.model import lease as rules
+from cassieq_spark.model.bucket import Bucket, Returned, merge_returned
+from cassieq_spark.model.dead import buried
+from cassieq_spark.model.ids import EMPTY, Runs, union
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The message is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The message goes back to the queue, for anybody.
+
+    Attributes:
+        due_us: Nobody gets it before this time; None: at once.
+        is_counted: False for what nobody was handed: it uses up no delivery [P18].
+    """
+
+    due_us: int | None = None
+    is_counted: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reject:
+    """The message is dead, whatever deliveries it had left; repair moves it.
+
+    Attributes:
+        reason: The header ``cassieq-reason`` of the dead letter.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extend:
+    """The lease runs out at another time.
+
+    Attributes:
+        until_us: When.
+        never_sooner: What runs out later than that already stays as it is.
+        of_run: Only if the lease is still this run's [R17]; None: whoever's.
+    """
+
+    until_us: int
+    never_sooner: bool = False
+    of_run: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeOver:
+    """The lease is this run's now, whoever's it was, and runs out at ``until_us`` [P25] [R17]."""
+
+    run: UUID
+    until_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """One message gets another body or end, and a lease of its own: its old receipt is stale.
+
+    The same delivery goes on: its count stays. A Spark batch's messages cannot be updated: what a
+    batch reads must stay the same (I8).
+
+    Attributes:
+        new_lease_id: Of its lease from now on.
+        revision: Of its stored body; None: the body stays.
+        until_us: None: the end stays.
+        gives_back: It is visible again, to anybody, at once.
+    """
+
+    new_lease_id: UUID
+    revision: int | None = None
+    until_us: int | None = None
+    gives_back: bool = False
+
+
+Action = Ack | Release | Reject | Extend | TakeOver | Update
+
+if TYPE_CHECKING:
+    Asked = Mapping[UUID, Mapping[Action, Runs | None]]
+    """By lease and action the messages; None: all that the lease holds. None has two actions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What a row says to what is asked.
+
+    Attributes:
+        held: What it takes effect on, by action and lease.
+        repeated: What it has taken effect on before, by action: a task may run twice.
+        acked: Over already, in whatever way; whatever is asked.
+        stale: Of deliveries that ended, by lease: the messages came back, or are somebody else's.
+        unknown: Never in this bucket, by lease.
+    """
+
+    held: Mapping[Action, Mapping[UUID, Runs]] = field(default_factory=dict)
+    repeated: Mapping[Action, Runs] = field(default_factory=dict)
+    acked: Runs = EMPTY
+    stale: Mapping[UUID, Runs] = field(default_factory=dict)
+    unknown: Mapping[UUID, Runs] = field(default_factory=dict)
+
+    def done(self, action: Action) -> int:
+        """How many messages an action takes effect on."""
+        return sum(runs.count for runs in self.held.get(action, {}).values())
+
+    @property
+    def timed(self) -> Runs:
+        """Messages that come back by time, now or later, when this is carried out."""
+        return union(
+            runs
+            for action, leases in self.held.items()
+            if not isinstance(action, Ack | Reject)
+            for runs in leases.values()
+        )
+
+
+def held_runs(row: Bucket) -> dict[UUID, Runs]:
+    """What each delivery holds still; a part that was extended is an entry of its own."""
+    held: dict[UUID, Runs] = {}
+    for lease in row.leases:
+        held[lease.lease_id] = held.get(lease.lease_id, EMPTY) | lease.runs
+    return held
+
+
+def judge(row: Bucket, asked: Asked) -> Judged:
+    """What a row says to what is asked of its deliveries.
+
+    A lease that ran out and was not claimed again is still its holder's [R20]. What is back in the
+    queue counts as released, and what is in a dead set as rejected. What a redrive has taken since
+    is neither.
+    """
+    under = held_runs(row)
+    held: dict[Action, dict[UUID, Runs]] = {}
+    rest: list[tuple[UUID, Action, Runs]] = []
+    for lease_id, actions in asked.items():
+        there = under.get(lease_id, EMPTY)
+        for action, runs in actions.items():
+            mine = there if runs is None else runs & there
+            if mine and _is_for(row, lease_id, action):
+                held.setdefault(action, {})[lease_id] = mine
+            else:
+                mine = EMPTY
+            if runs is not None and (left := runs - mine):
+                rest.append((lease_id, action, left))
+    return Judged(held=held) if not rest else _judge_rest(row, held, rest)
+
+
+def _is_for(row: Bucket, lease_id: UUID, action: Action) -> bool:
+    """Whether the lease is of the run that the action is for."""
+    match action:
+        case Extend(of_run=run) if run is not None:
+            pass
+        case Update():
+            run = None
+        case _:
+            return True
+    return any(lease.lease_id == lease_id and lease.run == run for lease in row.leases)
+
+
+def _judge_rest(
+    row: Bucket,
+    held: Mapping[Action, Mapping[UUID, Runs]],
+    rest: Iterable[tuple[UUID, Action, Runs]],
+) -> Judged:
+    """What became of messages that are not held by the leases that were named."""
+    unacked = row.unacked
+    repeated: dict[Action, Runs] = {}
+    acked = EMPTY
+    stale: dict[UUID, Runs] = {}
+    unknown: dict[UUID, Runs] = {}
+    for lease_id, action, left in rest:
+        if again := left & _where_it_goes(row, action):
+            repeated[action] = repeated.get(action, EMPTY) | again
+        over = left - again
+        acked |= (over & row.manifest) - unacked
+        if ended := over & unacked:
+            stale[lease_id] = stale.get(lease_id, EMPTY) | ended
+        if never := over - row.manifest:
+            unknown[lease_id] = unknown.get(lease_id, EMPTY) | never
+    return Judged(held=held, repeated=repeated, acked=acked, stale=stale, unknown=unknown)
+
+
+def _where_it_goes(row: Bucket, action: Action) -> Runs:
+    """The messages on which an action may have taken effect before."""
+    match action:
+        case Release():
+            back = [*(part.runs for part in row.returned), *(part.runs for part in row.delayed)]
+            return union(back)
+        case Reject():
+            return union(part.runs for part in row.dead if part.target is None)
+        case Update(new_lease_id=new_id, revision=revision):
+            updated = Runs.from_offsets(
+                [at for at, number in row.revisions if number == revision and revision is not None]
+            )
+            return updated | held_runs(row).get(new_id, EMPTY)
+        case Ack() | Extend() | TakeOver():
+            return EMPTY
+        case _:
+            assert_never(action)
+
+
+def carry_out(
+    row: Bucket,
+    held: Mapping[Action, Mapping[UUID, Runs]],
+    new_id: Callable[[], UUID],
+    *,
+    now_us: int,
+) -> Bucket:
+    """The row after the actions on what is held, as `judge` found it."""
+    # An ack may leave the row drained: it comes last.
+    for action in sorted(held, key=lambda action: isinstance(action, Ack)):
+        leases = held[action]
+        match action:
+            case Ack():
+                row = rules.ack(row, leases, now_us=now_us)
+            case Release(due_us=due_us, is_counted=is_counted):
+                row = rules.release(
+                    row, leases, now_us=now_us, due_us=due_us, is_counted=is_counted
+                )
+            case Reject(reason=reason):
+                row = reject(row, leases, new_id, reason=reason, now_us=now_us)
+            case Extend(until_us=until_us, never_sooner=never_sooner):
+                row = rules.extend(
+                    row, leases, until_us=until_us, now_us=now_us, never_sooner=never_sooner
+                )
+            case TakeOver(run=run, until_us=until_us):
+                row = rules.take_over(row, leases, run=run, until_us=until_us, now_us=now_us)
+            case Update():
+                row = update(row, leases, action, now_us=now_us)
+            case _:
+                assert_never(action)
+    return row
+
+
+def reject(
+    row: Bucket,
+    rejected: Mapping[UUID, Runs],
+    new_id: Callable[[], UUID],
+    *,
+    reason: str,
+    now_us: int,
+) -> Bucket:
+    """Take messages out of their leases into the open dead set [R14].
+
+    Their updated bodies stay theirs: those move with them [P26]. A lease that is not there is
+    passed over (I3).
+    """
+    leases = []
+    ended = []
+    for lease in row.leases:
+        dying = lease.runs & rejected.get(lease.lease_id, EMPTY)
+        if dying:
+            ended.append(Returned(deliveries=lease.delivery_count, runs=dying))
+        if rest := lease.runs - dying:
+            leases.append(replace(lease, runs=rest))
+    died = [(part.deliveries, part.runs) for part in merge_returned(ended)]
+    dead = buried(row.dead, died, new_id, reason=reason, now_us=now_us) if died else row.dead
+    return replace(row, changed_us=now_us, leases=tuple(leases), dead=dead)
+
+
+def update(row: Bucket, leases: Mapping[UUID, Runs], action: Update, *, now_us: int) -> Bucket:
+    """Carry out an `Update` of the one message that is held."""
+    for lease_id, runs in leases.items():
+        row = rules.revise(
+            row,
+            lease_id,
+            runs.first,
+            revision=action.revision,
+            new_lease_id=action.new_lease_id,
+            until_us=action.until_us,
+            now_us=now_us,
+        )
+    if action.gives_back:
+        row = rules.release(row, {action.new_lease_id: None}, now_us=now_us)
+    return row

@@ -1,0 +1,94 @@
+"""`Settled`: what became of the messages of a DataFrame that `cassieq_spark.settle` was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.model.ids import EMPTY
+from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.model.settlement import Ack, Reject, Release
+from cassieq_spark.queue.settle.receipts import foreign
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.settlement import Judged
+    from cassieq_spark.queue.lane import Lane
+
+STALE_NAMED: Final = 1_000
+"""So many stale receipts are named; all are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What became of messages, counted.
+
+    Attributes:
+        acked: Done, by these receipts.
+        released: Back in the queue.
+        rejected: On their way to the dead-letter queue, by the next repair.
+        already_acked: Done before: by a task that ran twice, a later delivery, or a purge.
+        stale: Not settled: their receipts had expired, nobody held them by these any more.
+        left: Without a verdict: they come back when their lease ends.
+        stale_receipts: The first 1,000 of the stale ones.
+    """
+
+    acked: int = 0
+    released: int = 0
+    rejected: int = 0
+    already_acked: int = 0
+    stale: int = 0
+    left: int = 0
+    stale_receipts: tuple[str, ...] = ()
+
+
+def counted(lane: Lane, bucket: BucketNo, judged: Judged) -> Settled:
+    """The outcome of one bucket.
+
+    Raises:
+        ReceiptInvalid: Some messages were never there. The others are settled.
+    """
+    if judged.unknown:
+        raise foreign(lane, "names messages that were never there")
+    stale = (
+        Receipt(lane=lane.lane_id, bucket=bucket, lease_id=lease_id, first=offset, last=offset)
+        for lease_id, runs in judged.stale.items()
+        for offset in runs.offsets()
+    )
+    return Settled(
+        acked=_count(judged, Ack),
+        released=_count(judged, Release),
+        rejected=_count(judged, Reject),
+        already_acked=judged.acked.count,
+        stale=sum(runs.count for runs in judged.stale.values()),
+        stale_receipts=tuple(
+            receipt.encode() for receipt, _ in zip(stale, range(STALE_NAMED), strict=False)
+        ),
+    )
+
+
+def total(parts: Sequence[Settled], *, left: int = 0) -> Settled:
+    """All of them together."""
+    named = (receipt for part in parts for receipt in part.stale_receipts)
+    return Settled(
+        acked=sum(part.acked for part in parts),
+        released=sum(part.released for part in parts),
+        rejected=sum(part.rejected for part in parts),
+        already_acked=sum(part.already_acked for part in parts),
+        stale=sum(part.stale for part in parts),
+        left=left,
+        stale_receipts=tuple(
+            receipt for receipt, _ in zip(named, range(STALE_NAMED), strict=False)
+        ),
+    )
+
+
+def _count(judged: Judged, kind: type) -> int:
+    """Messages on which actions of this kind took effect, now or before."""
+    return sum(
+        judged.done(action) + judged.repeated.get(action, EMPTY).count
+        for action in {*judged.held, *judged.repeated}
+        if isinstance(action, kind)
+    )
