@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cassieq_spark as cassieq
+from cassieq_spark.model.settlement import Extend
 from cassieq_spark.queue import consumer as module
-from cassieq_spark.queue.settle import ack_buffer, hold
+from cassieq_spark.queue.settle import ack_buffer
 from cassieq_spark.store import cas, session
 from cassieq_spark.store.statements import Kind, every_statement
 from cassieq_spark.testing import wait_until
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cassieq_spark.model.receipt import Receipt
+    from cassieq_spark.model.settlement import Action
     from cassieq_spark.queue.get.poll import Wanted
     from cassieq_spark.queue.lane import Lane
     from tests.fixtures.queues import Door, OpenDoor
@@ -260,17 +262,17 @@ def test_a_renewal_takes_nothing_from_what_the_program_has_extended(
     door, other = open_door(), open_door()
     put(door, 2)
     begun, extended = threading.Event(), threading.Event()
-    extend = hold.extend
+    settle_receipts = module.settle_receipts
 
-    def extend_later(lane: Lane, receipts: Iterable[Receipt], **more: Any) -> list[Receipt]:
-        if more.get("never_sooner"):  # as a renewal asks, and no program
+    def settle_later(lane: Lane, receipts: Iterable[Receipt], action: Action) -> Any:
+        if isinstance(action, Extend) and action.never_sooner:  # as a renewal asks, and no program
             begun.set()
             assert extended.wait(60)
-        return extend(lane, receipts, **more)
+        return settle_receipts(lane, receipts, action)
 
     with door.queue.consumer(visibility_timeout=20, prefetch=2) as consumer:
         assert consumer.get(wait=30) is not None
-        monkeypatch.setattr(hold, "extend", extend_later)
+        monkeypatch.setattr(module, "settle_receipts", settle_later)
         for one in (door, other):
             one.clock.advance(12)
         with consumer._lock:
