@@ -31,9 +31,9 @@ from cassieq_spark.options import QueueSettings, queue_name
 from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.apart import apart, first_of
 from cassieq_spark.queue.lane import (
-    MAX_LOST_RACES,
     Lane,
     at_home,
+    attempts,
     check_home,
     live_buckets,
     read_row,
@@ -66,7 +66,7 @@ def create(store: Store, name: QueueName, settings: QueueSettings) -> QueueRow:
         UsageError: It, or its dead-letter queue, lives in another data centre.
     """
     check_dead_letter_queue(store, name, settings)
-    for _ in range(MAX_LOST_RACES):
+    for _ in attempts(store.clock):
         found = read_row(store, name)
         if found is not None:
             check_home(store, found.value)
@@ -90,7 +90,7 @@ def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
         QueueExists: A setting that cannot change, or a cycle of dead-letter queues.
         UsageError: It, or its dead-letter queue, lives in another data centre.
     """
-    for _ in range(MAX_LOST_RACES):
+    for _ in attempts(store.clock):
         found = read_row(store, name)
         if found is None or found.value.status is not QueueStatus.ACTIVE:
             raise missing(store, name)
@@ -129,7 +129,7 @@ def delete(store: Store, name: QueueName, lane: LaneId | None = None) -> None:
         UsageError: It lives in another data centre, and so does all that a deletion has to outrun.
     """
     is_ending = False
-    for _ in range(MAX_LOST_RACES):
+    for _ in attempts(store.clock):
         found = read_row(store, name)
         if found is None or (lane is not None and lane not in found.value.lanes):
             if is_ending:

@@ -34,6 +34,19 @@ LONGEST_REST_S = 10.0
 """So long at most a finished bucket rests before it is dropped: producers that slept look [R2]."""
 
 
+def attempts(clock: Clock) -> Iterator[None]:
+    """Go round a loop whose CAS others may win: `MAX_LOST_RACES` times, with pauses [P28]."""
+    for attempt in range(MAX_LOST_RACES):
+        if attempt:
+            stand_back(clock, attempt - 1)
+        yield
+
+
+def stand_back(clock: Clock, attempt: int) -> None:
+    """Wait a random moment after a lost race, longer each time [P28]."""
+    clock.wait(jitter(RACE_PAUSE_S, min(attempt, RACE_DOUBLINGS)))
+
+
 @dataclass(frozen=True, slots=True)
 class Lane:
     """One sequence of ids. Thread-safe as its store is."""
@@ -101,7 +114,7 @@ class Lane:
             CasAmbiguous: See `store.cas`.
         """
         row = known or self.store.buckets.read(self.lane_id, bucket)
-        for attempt in range(MAX_LOST_RACES):
+        for _ in self.attempts():
             if row is None:
                 return None
             new = change(row.value)
@@ -112,12 +125,11 @@ class Lane:
                     return now
                 case Refused(now=now) | Evicted(now=now):
                     row = now
-                    self.stand_back(attempt)
         raise self.contended(f"bucket {bucket}")
 
-    def stand_back(self, attempt: int) -> None:
-        """Wait a random moment after a lost race, longer each time [P28]."""
-        self.clock.wait(jitter(RACE_PAUSE_S, min(attempt, RACE_DOUBLINGS)))
+    def attempts(self) -> Iterator[None]:
+        """See the function `attempts`; when it ends, raise `contended`."""
+        return attempts(self.clock)
 
     def deleted(self) -> QueueDeleted:
         """The error of a lane that was deleted under its user."""

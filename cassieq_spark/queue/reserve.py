@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
-from cassieq_spark.queue.lane import MAX_LOST_RACES
 from cassieq_spark.store.cas import Applied
 from cassieq_spark.store.tables.monotons import Monoton
 
@@ -37,7 +36,7 @@ def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Bloc
         CasContention: Lost too many times in a row.
     """
     size = lane.bucket_size
-    for attempt in range(MAX_LOST_RACES):
+    for _ in lane.attempts():
         old = lane.store.monotons.read(lane.lane_id)
         if old is None:
             raise lane.deleted()
@@ -46,5 +45,4 @@ def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Bloc
         outcome = lane.store.monotons.update(lane.lane_id, old, new)
         if isinstance(outcome, Applied):
             return Block(first=BucketNo(first), end=BucketNo(first + buckets))
-        lane.stand_back(attempt)
     raise lane.contended("the monoton row")

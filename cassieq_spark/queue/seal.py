@@ -15,7 +15,6 @@ from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.lease import Terms, claim
-from cassieq_spark.queue.lane import MAX_LOST_RACES
 from cassieq_spark.queue.returns import Returns, return_times_us
 from cassieq_spark.store.cas import Applied, Stored
 
@@ -67,7 +66,7 @@ def finish(
     it reads L after it (G5, ADR 11).
     """
     returns = Returns(lane, bucket)
-    for attempt in range(MAX_LOST_RACES):
+    for _ in lane.attempts():
         if row.value.status is not Status.SEALING:
             return Closed(row=row)
         if lane.is_dropped(bucket):
@@ -91,7 +90,6 @@ def finish(
             returns.confirm()  # of delays; the lease's claimer has its own look [P17] [T4]
             return Closed(row=outcome.now, leases=leases)
         row = outcome.now
-        lane.stand_back(attempt)
     raise lane.contended(f"bucket {bucket}")
 
 

@@ -37,7 +37,6 @@ from cassieq_spark.model.sink_txn import (
 )
 from cassieq_spark.model.sizes import BUCKET_BYTES, BYTES_IN_FLIGHT
 from cassieq_spark.queue.fetch import Planned
-from cassieq_spark.queue.lane import MAX_LOST_RACES
 from cassieq_spark.queue.message import read_messages, time_of
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.roll_forward import roll_forward
@@ -124,7 +123,7 @@ def _begin(target: Lane, sink_id: str) -> Begun | Standing:
     """
     sinks, who = target.store.sinks, Identity(sink_id=sink_id, lane=target.lane_id)
     stored: Stored[SinkRow] | None = None
-    for attempt in range(MAX_LOST_RACES):
+    for _ in target.attempts():
         if stored is None:
             written = new_row(who, now_us=target.clock.now_us(), is_once=True)
             outcome = sinks.insert(sink_id, written)
@@ -139,7 +138,6 @@ def _begin(target: Lane, sink_id: str) -> Begun | Standing:
             standing = _standing(target, sink_id, stored.value)
             if standing is not None:
                 return standing
-        target.stand_back(attempt)
     raise target.contended(f"sink {sink_id!r}")
 
 

@@ -19,7 +19,7 @@ from cassieq_spark.queue.get.scan import (
     Surveyor,
     offset_below,
 )
-from cassieq_spark.queue.lane import MAX_LOST_RACES
+from cassieq_spark.queue.lane import MAX_LOST_RACES, stand_back
 from cassieq_spark.store.tables.buckets import size_of
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class Reader:
                     return []
             elif not sealed:
                 in_vain += 1
-                self._lane.stand_back(in_vain)
+                stand_back(self._lane.clock, in_vain)
             is_sure = not changed
         raise self._lane.contended("what is visible")
 

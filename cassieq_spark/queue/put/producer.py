@@ -25,7 +25,6 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Runs, message_id_of
 from cassieq_spark.model.sizes import BUCKET_BYTES, BYTES_IN_FLIGHT
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.lane import MAX_LOST_RACES
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store.tables.messages import ChunkRow
 
@@ -99,7 +98,7 @@ class Producer:
         unsettled: list[Placed] = []
         todo = dict(enumerate(rows))
         failure: CassieqError | None = None
-        for attempt in range(MAX_LOST_RACES):
+        for _ in lane.attempts():
             try:
                 placed = self._place(lane, todo)
             except StoreError as error:
@@ -117,7 +116,6 @@ class Producer:
                     todo[at] = one.packed
             if not todo:
                 break
-            lane.stand_back(attempt)
         if unsettled or (todo and done):
             raise _ambiguous(lane, unsettled, done.values()) from failure
         if todo:

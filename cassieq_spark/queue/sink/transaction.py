@@ -27,7 +27,6 @@ from cassieq_spark.model.sink_txn import (
     TaskResult,
     WriteUnder,
 )
-from cassieq_spark.queue.lane import MAX_LOST_RACES
 from cassieq_spark.queue.roll_forward import VISIBLE, roll_forward
 from cassieq_spark.queue.sink.meter import Meter
 from cassieq_spark.store.cas import Applied, Evicted, Refused
@@ -56,12 +55,11 @@ def begin_once(lane: Lane, sink_id: str) -> Begun:
     who = Identity(sink_id=sink_id, lane=lane.lane_id)
     row = rules.new_row(who, now_us=lane.clock.now_us(), is_once=True)
     outcome = sinks.insert(sink_id, row)
-    for attempt in range(MAX_LOST_RACES):
+    for _ in lane.attempts():
         if not isinstance(outcome, Applied):
             raise _ended(who)
         if outcome.was_sent_once:
             return begun(who, outcome)
-        lane.stand_back(attempt)
         outcome = sinks.update(
             sink_id, outcome.now, rules.abort(outcome.now.value, now_us=lane.clock.now_us())
         )
@@ -165,7 +163,7 @@ def commit(
     meter = Meter()
     _check_lane(lane, *(one.who for one in results), who)
     sinks = lane.store.sinks
-    for attempt in range(MAX_LOST_RACES):
+    for _ in lane.attempts():
         stored = sinks.read(who.sink_id)
         if stored is None:
             raise _gone(who)
@@ -193,7 +191,6 @@ def commit(
                     return _committed(lane, who, batch_id, row, costs)
             case _:
                 assert_never(decision)
-        lane.stand_back(attempt)
     raise lane.contended(f"sink {who.sink_id!r}")
 
 
@@ -204,7 +201,7 @@ def forget(lane: Lane, sink_id: str) -> None:
         SinkIdReused: It belongs to another queue that is alive: what it has committed there may
             still wait to be rolled forward, and would be void.
     """
-    for _ in range(MAX_LOST_RACES):
+    for _ in lane.attempts():
         stored = lane.store.sinks.read_serial(sink_id)
         if stored is None:
             return
