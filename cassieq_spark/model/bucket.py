@@ -41,6 +41,9 @@ class Status(StrEnum):
 MEANS_NOTHING_ALONE = frozenset({Status.SEALING, Status.WRITING})
 """Like no row at all, these mean nothing until the repair pointer was read after them (G5) [P2]."""
 
+OF_A_SINK = frozenset({Status.WRITING, Status.PREPARED})
+"""Written in a sink's transaction: what becomes of them, the sink's row decides (I7) [P1]."""
+
 FINISHED = frozenset({Status.VOID, Status.DRAINED})
 """Nothing of such a bucket is ever delivered again."""
 

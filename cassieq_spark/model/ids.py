@@ -18,6 +18,9 @@ BucketNo = NewType("BucketNo", int)
 
 FIRST_BUCKET: Final = BucketNo(0)
 
+ID_LIMIT: Final = 1 << 62
+"""Ids, bucket numbers and counts of messages are below this."""
+
 OFFSET_LIMIT: Final = 1 << 31
 """Offsets inside a bucket are below this."""
 

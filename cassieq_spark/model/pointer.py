@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
+from cassieq_spark.model.ids import FIRST_BUCKET, ID_LIMIT, BucketNo
 
 MINUTE_US = 60_000_000
 HOUR_MINUTES = 60
@@ -23,7 +23,7 @@ REACH_MINUTES = 4 * HOUR_MINUTES
 HINT_SPARE_S = 2 * 86_400
 """A hint outlives the moment it points at by this long, then its TTL removes it [R13]."""
 
-DELETED = 1 << 62
+DELETED = ID_LIMIT
 """The repair pointer of a deleted queue: every late put fails its check against it [P13]."""
 
 

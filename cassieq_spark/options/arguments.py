@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
+from cassieq_spark.model.ids import ID_LIMIT
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 from cassieq_spark.options import values
 from cassieq_spark.options.option import THIRTY_DAYS_S
@@ -26,7 +27,7 @@ _VISIBILITY = values.seconds(0.1, THIRTY_DAYS_S, from_text=False)
 _EXTENSION = values.seconds(0, THIRTY_DAYS_S, from_text=False)
 _WAIT = values.seconds(0, 86_400, from_text=False)
 _COUNT = values.whole(1, MOST_MESSAGES, from_text=False)
-_ID = values.whole(0, (1 << 62) - 1, from_text=False)
+_ID = values.whole(0, ID_LIMIT - 1, from_text=False)
 _NAME = values.text(200)
 _SINK_ID = values.text(400)
 _ON_STALE = values.one_of("count", "fail")

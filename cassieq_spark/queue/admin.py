@@ -23,7 +23,7 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
-from cassieq_spark.model.bucket import FINISHED, Bucket, Status
+from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status
 from cassieq_spark.model.ending import Close, Drop, Over, Raise, next_step
 from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
 from cassieq_spark.model.pointer import DELETED, Pointer
@@ -182,7 +182,7 @@ def purge(lane: Lane) -> int:
         undecided = {
             bucket: row
             for bucket, row in rows.items()
-            if row is not None and row.value.status in (Status.WRITING, Status.PREPARED)
+            if row is not None and row.value.status in OF_A_SINK
         }
         rows |= roll_forward.settle_decided(lane, undecided, sinks_failed)
         done, undone = apart(lane, partial(_purge_bucket, lane, rows), rows)

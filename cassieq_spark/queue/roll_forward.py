@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from cassieq_spark.errors import CassieqError, QueueDeleted, RowCorrupt
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
-from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.bucket import OF_A_SINK, Bucket, Status
 from cassieq_spark.model.sink_txn import BucketList, Fate, fate
 from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.returns import Returns, return_times_us
@@ -178,7 +178,7 @@ def _fate(sink: SinkRow | None, bucket: BucketNo, row: Bucket) -> Fate:
 
 def _void(lane: Lane) -> Callable[[Bucket], Bucket | None]:
     def change(row: Bucket) -> Bucket | None:
-        if row.status not in (Status.WRITING, Status.PREPARED):
+        if row.status not in OF_A_SINK:
             return None
         return rules.voided(row, now_us=lane.clock.now_us())
 

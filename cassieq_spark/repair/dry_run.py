@@ -6,12 +6,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import QueueDeleted
-from cassieq_spark.model.bucket import FINISHED, Bucket, Status
+from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status
 from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.lane import live_buckets, rows_at_home, windows
 from cassieq_spark.repair.drop import rest_us
 from cassieq_spark.repair.report import QueueRepair, RepairReport
-from cassieq_spark.repair.steps import BULK, noting, with_dead
+from cassieq_spark.repair.steps import noting, with_dead
 from cassieq_spark.repair.transactions import is_silent
 from cassieq_spark.store.tables.queues import QueueStatus
 
@@ -72,7 +72,7 @@ def _foresee_bucket(lane: Lane, bucket: BucketNo, row: Bucket, done: QueueRepair
     now_us = lane.clock.now_us()
     if row.status is Status.SEALING:
         done.seals_finished += 1
-    elif row.status in BULK and row.sink is not None:
+    elif row.status in OF_A_SINK and row.sink is not None:
         stored = lane.store.sinks.read(row.sink.sink_id)
         sink = None if stored is None else stored.value
         if fate(sink, bucket=bucket, epoch=row.sink.epoch) is not Fate.UNDECIDED:

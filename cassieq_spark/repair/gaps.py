@@ -6,15 +6,14 @@ more, would never be dropped (I9).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from cassieq_spark.model.ids import ID_LIMIT
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.scan import Rows, Surveyor
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
-
-EVERYTHING: Final = 1 << 62
 
 
 def close_gaps(lane: Lane) -> int:
@@ -24,7 +23,7 @@ def close_gaps(lane: Lane) -> int:
     holds messages is open for its next get, or for its producer.
     """
     surveyor = Surveyor(lane)
-    survey = surveyor.look(EVERYTHING)
+    survey = surveyor.look(ID_LIMIT)
     gap_us = int(lane.settings.gap_timeout_s * 1e6)
     updated: Rows = {}
     for bucket in survey.open:

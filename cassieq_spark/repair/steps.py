@@ -11,7 +11,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError, QueueNotFound, SinkFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import lease as rules
-from cassieq_spark.model.bucket import FINISHED, Bucket, Status, with_closed_sets
+from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status, with_closed_sets
 from cassieq_spark.model.dead import may_close, movable
 from cassieq_spark.model.lease import Terms, is_dying
 from cassieq_spark.queue import roll_forward, seal
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 EACH_S: Final = 5.0
 """So long a pass waits for each statement about one bucket, before it goes on with the others."""
 
-BULK = frozenset({Status.WRITING, Status.PREPARED})
 
 _logger = get_logger("repair")
 
@@ -101,7 +100,7 @@ def _note(healed: Healed, bucket: BucketNo, row: Row) -> None:
     value = row.value
     if value.status in FINISHED:
         healed.finished.append(bucket)
-    elif value.status in BULK and value.sink is not None:
+    elif value.status in OF_A_SINK and value.sink is not None:
         sink = healed.undecided.setdefault(value.sink.sink_id, Undecided())
         sink.add([bucket], value.sink.epoch, value.changed_us)
     healed.dead_sets |= {part.set_id for part in value.dead}
@@ -109,7 +108,7 @@ def _note(healed: Healed, bucket: BucketNo, row: Row) -> None:
 
 def _finish_halves(lane: Lane, rows: dict[BucketNo, Row], done: QueueRepair) -> None:
     """Seals that somebody began, transactions that are decided; ``rows`` as they are then."""
-    bulk = {bucket: row for bucket, row in rows.items() if row.value.status in BULK}
+    bulk = {bucket: row for bucket, row in rows.items() if row.value.status in OF_A_SINK}
     with noting(done):
         failed: dict[str, CassieqError] = {}
         changed = roll_forward.settle_decided(lane, bulk, failed)

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.ids import ID_LIMIT, BucketNo
 from cassieq_spark.spark.views import pushdown
 from cassieq_spark.spark.views.reader import FEWEST_BUCKETS, MOST_BUCKETS, windows
 
@@ -145,7 +145,7 @@ def test_each_live_bucket_is_in_one_task_and_later_ones_are_in_the_last(
     assert [number for number in wanted if number in live] == [
         number for number in planned if number in live
     ]
-    assert set(wanted) <= set(planned) or pushdown.END in {span.stop for span in parts[-1]}
+    assert set(wanted) <= set(planned) or ID_LIMIT in {span.stop for span in parts[-1]}
     assert all(span.stop <= live.stop for part in parts[:-1] for span in part)
     sizes = [sum(len(span) for span in pushdown.intersect(part, (live,))) for part in parts]
     assert all(size <= MOST_BUCKETS for size in sizes)
@@ -155,7 +155,7 @@ def test_each_live_bucket_is_in_one_task_and_later_ones_are_in_the_last(
 
 
 def test_a_queue_without_a_bucket_has_one_task_for_those_to_come() -> None:
-    assert [(range(7, pushdown.END),)] == windows(pushdown.EVERYTHING, range(7, 7), at_least=16)
+    assert [(range(7, ID_LIMIT),)] == windows(pushdown.EVERYTHING, range(7, 7), at_least=16)
 
 
 def test_few_buckets_are_one_task(monkeypatch: pytest.MonkeyPatch) -> None:

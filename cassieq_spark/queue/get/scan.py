@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cassieq_spark.errors import CassieqError, RowCorrupt, StoreError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, Bucket, Status
+from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, OF_A_SINK, Bucket, Status
 from cassieq_spark.model.ids import BucketNo, bucket_of
 from cassieq_spark.model.lease import claimable, is_crowded, is_dying
 from cassieq_spark.model.pointer import Pointer, Pointers
@@ -262,11 +262,7 @@ class Surveyor:
 
     def _settle(self, found: Rows, rows: dict[BucketNo, Stored[Bucket] | None]) -> set[BucketNo]:
         """Roll what is decided forward; the rest is undecided and jumped for a second [P22]."""
-        bulk = {
-            bucket: row
-            for bucket, row in found.items()
-            if row.value.status in (Status.WRITING, Status.PREPARED)
-        }
+        bulk = {bucket: row for bucket, row in found.items() if row.value.status in OF_A_SINK}
         if not bulk:
             return set()
         failed: dict[str, CassieqError] = {}
@@ -286,8 +282,7 @@ class Surveyor:
         undecided = {
             bucket
             for bucket in bulk
-            if (changed.get(bucket) or bulk[bucket]).value.status
-            in (Status.WRITING, Status.PREPARED)
+            if (changed.get(bucket) or bulk[bucket]).value.status in OF_A_SINK
         }
         until = self._lane.clock.monotonic() + UNDECIDED_REMEMBERED_S
         for bucket in undecided:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+from cassieq_spark.model.ids import ID_LIMIT
 
 if TYPE_CHECKING:
     from cassieq_spark.clock import Clock
     from cassieq_spark.options import SourceOptions
     from cassieq_spark.queue.get.reader import Reader
-
-ALL_VISIBLE: Final = 1 << 62
-"""No limit; `queue.survey.BUCKETS_PER_CALL` still bounds one batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +25,7 @@ class Limits:
         at_least: So many must be visible, or ``wait_s`` over since some are; 0: take what is there.
     """
 
-    at_most: int = ALL_VISIBLE
+    at_most: int = ID_LIMIT
     at_most_bytes: int | None = None
     at_least: int = 0
     wait_s: float = 0
@@ -37,7 +36,7 @@ class Limits:
         if isinstance(limit, ReadAllAvailable):
             return cls()
         return cls(
-            at_most=options.max_messages_per_trigger or ALL_VISIBLE,
+            at_most=options.max_messages_per_trigger or ID_LIMIT,
             at_most_bytes=options.max_bytes_per_trigger,
             at_least=options.min_messages_per_trigger or 0,
             wait_s=options.max_trigger_delay_s,
@@ -55,7 +54,7 @@ def read_limit(options: SourceOptions) -> ReadLimit:
         or options.max_bytes_per_trigger
         or options.min_messages_per_trigger
     )
-    at_most = options.max_messages_per_trigger or ALL_VISIBLE
+    at_most = options.max_messages_per_trigger or ID_LIMIT
     return ReadMaxRows(at_most) if has_limits else ReadAllAvailable()
 
 

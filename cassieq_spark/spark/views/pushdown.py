@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from cassieq_spark.model.ids import OFFSET_LIMIT, BucketNo, Runs, first_id
+from cassieq_spark.model.ids import ID_LIMIT, OFFSET_LIMIT, BucketNo, Runs, first_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -28,10 +28,7 @@ Value = str | int
 
 Compared = EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
 
-END: Final = 1 << 62
-"""Above all ids and numbers of buckets."""
-
-EVERYTHING: Final[tuple[range, ...]] = (range(END),)
+EVERYTHING: Final[tuple[range, ...]] = (range(ID_LIMIT),)
 
 _COMPARED: Final[dict[type[Filter], Callable[[Value, Value], bool]]] = {
     EqualTo: operator.eq,
@@ -45,8 +42,8 @@ _COMPARED: Final[dict[type[Filter], Callable[[Value, Value], bool]]] = {
 _SPANS: Final[dict[type[Filter], Callable[[int], range]]] = {
     EqualTo: lambda value: range(value, value + 1),
     EqualNullSafe: lambda value: range(value, value + 1),
-    GreaterThan: lambda value: range(value + 1, END),
-    GreaterThanOrEqual: lambda value: range(value, END),
+    GreaterThan: lambda value: range(value + 1, ID_LIMIT),
+    GreaterThanOrEqual: lambda value: range(value, ID_LIMIT),
     LessThan: range,
     LessThanOrEqual: lambda value: range(value + 1),
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from cassieq_spark.model.ids import ID_LIMIT
 from cassieq_spark.queue.lane import live_buckets, open_lane
 from cassieq_spark.spark import boundary, columns
 from cassieq_spark.spark.views import pushdown
@@ -135,7 +136,7 @@ def windows(
         at_least: So many tasks, as far as there are buckets. Unset: one for each core of the
             driver's machine, if that gives each some work.
     """
-    spans = pushdown.intersect(spans, (range(live.start, pushdown.END),))
+    spans = pushdown.intersect(spans, (range(live.start, ID_LIMIT),))
     total = sum(len(span) for span in pushdown.intersect(spans, (live,)))
     wanted = at_least or min(os.cpu_count() or 1, -(-total // FEWEST_BUCKETS))
     share = max(1, -(-total // max(1, wanted, -(-total // MOST_BUCKETS))))
