@@ -7,46 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.client import Client, QueueInfo, connect
 from cassieq_spark.errors import (
-    AuthenticationRefused,
-    BodyInvalid,
-    CasAmbiguous,
-    CasContention,
     CassieqError,
-    ConnectorMissing,
-    DataLoss,
-    EmbeddedFailed,
-    EnvironmentProblem,
-    JavaNotFound,
-    LeaderLost,
-    LeaseLost,
-    OffsetUnreadable,
-    OptionInvalid,
-    OptionUnknown,
-    OutputFailed,
     PutAmbiguous,
     QueueDeleted,
-    QueueError,
     QueueExists,
     QueueNotFound,
-    ReceiptError,
     ReceiptExpired,
     ReceiptInvalid,
-    RepairError,
-    ReplicationDiffers,
-    RowCorrupt,
-    SchemaMismatch,
-    SchemaMissing,
-    SinkDiverged,
-    SinkFenced,
-    SinkIdReused,
     StoreError,
-    StoreTimeout,
-    StoreUnavailable,
     StreamError,
-    StreamFenced,
-    TlsFailed,
     UsageError,
-    WorkerEnvironment,
 )
 from cassieq_spark.options import QueueSettings
 from cassieq_spark.queue.consumer import Consumer
@@ -56,6 +26,8 @@ from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle.ack_group import Verdict
 from cassieq_spark.queue.settle.counts import Settled
 from cassieq_spark.repair.redrive import Redriven
+from cassieq_spark.repair.report import RepairReport
+from cassieq_spark.repair.verify import VerifyReport
 
 if TYPE_CHECKING:
     from cassieq_spark.spark.connector.config import spark_config
@@ -67,57 +39,29 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "AuthenticationRefused",
-    "BodyInvalid",
-    "CasAmbiguous",
-    "CasContention",
     "CassieqError",
     "CassieqListener",
     "Client",
-    "ConnectorMissing",
     "Consumer",
-    "DataLoss",
-    "EmbeddedFailed",
-    "EnvironmentProblem",
-    "JavaNotFound",
-    "LeaderLost",
-    "LeaseLost",
     "Message",
-    "OffsetUnreadable",
-    "OptionInvalid",
-    "OptionUnknown",
-    "OutputFailed",
     "PutAmbiguous",
     "Queue",
     "QueueDeleted",
-    "QueueError",
     "QueueExists",
     "QueueInfo",
     "QueueNotFound",
     "QueueSettings",
     "QueueStats",
-    "ReceiptError",
     "ReceiptExpired",
     "ReceiptInvalid",
     "Redriven",
-    "RepairError",
-    "ReplicationDiffers",
-    "RowCorrupt",
-    "SchemaMismatch",
-    "SchemaMissing",
+    "RepairReport",
     "Settled",
-    "SinkDiverged",
-    "SinkFenced",
-    "SinkIdReused",
     "StoreError",
-    "StoreTimeout",
-    "StoreUnavailable",
     "StreamError",
-    "StreamFenced",
-    "TlsFailed",
     "UsageError",
     "Verdict",
-    "WorkerEnvironment",
+    "VerifyReport",
     "connect",
     "foreach_batch",
     "register",
@@ -135,8 +79,10 @@ _OF_SPARK = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Spark's names are looked up when they are used: a plain client never imports pyspark."""
-    if name in _OF_SPARK:
-        return getattr(import_module(_OF_SPARK[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would take any name for one of these
+
+    def __getattr__(name: str) -> Any:
+        """Look Spark's names up when they are used: a plain client never imports pyspark."""
+        if name in _OF_SPARK:
+            return getattr(import_module(_OF_SPARK[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,7 +24,7 @@ from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.repair.dry_run import foresee
 from cassieq_spark.repair.heal import heal
-from cassieq_spark.repair.redrive import Redriven, Wanted, redrive
+from cassieq_spark.repair.redrive import Redriven, RedriveRequest, redrive
 from cassieq_spark.repair.verify import verify
 from cassieq_spark.store import schema
 from cassieq_spark.store.session import CqlSession
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cassieq_spark.options.values import Secret
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.repair.report import RepairReport
-    from cassieq_spark.repair.verify import Verdict
+    from cassieq_spark.repair.verify import VerifyReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,7 @@ class Client:
             return foresee(self._store, lanes, finishes_deletions=names is None)
         return heal(self._store, names, is_full=full)
 
-    def verify(self, queue: str | None = None) -> Verdict:
+    def verify(self, queue: str | None = None) -> VerifyReport:
         """Read one queue or all of this data centre, change nothing, and say what is broken.
 
         Reads every stored message that is not dropped. A finding is a broken invariant.
@@ -291,7 +291,7 @@ class Client:
         target = None if to is None else queue_name(to)
         schema.check(self._session)
         lane = open_lane(self._store, queue_name(queue))
-        wanted = Wanted(
+        wanted = RedriveRequest(
             ids=None if ids is None else _by_bucket(ids, lane),
             where=where,
             to=target,

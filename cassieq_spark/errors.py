@@ -11,9 +11,8 @@
     │                                AuthenticationRefused · TlsFailed
     ├─ StreamError                   LeaseLost · DataLoss · OffsetUnreadable · SinkFenced
     │                                SinkIdReused · SinkDiverged · StreamFenced
-    ├─ EnvironmentProblem            EmbeddedFailed · JavaNotFound · OutputFailed
-    │                                WorkerEnvironment
-    └─ RepairError                   LeaderLost
+    └─ EnvironmentProblem            EmbeddedFailed · JavaNotFound · OutputFailed
+                                     WorkerEnvironment
 
 Spark carries text only across its boundary: class, attributes and cause are gone on the user's
 side. So ``str(error)`` starts with ``[cassieq:<code>]`` and stands alone: what happened, which one,
@@ -371,16 +370,3 @@ class WorkerEnvironment(EnvironmentProblem):
     code = "worker_environment"
     meaning = "Spark's Python workers run another interpreter than the driver, or lack a package."
     remedy = "Set PYSPARK_PYTHON to the interpreter that has cassieq_spark, on every node."
-
-
-class RepairError(CassieqError):
-    """About the repair job."""
-
-
-class LeaderLost(RepairError):
-    """Another repair job holds the leader lease."""
-
-    code = "leader_lost"
-    retriable = True
-    meaning = "Another repair job works on this queue."
-    remedy = "Nothing: two at once are correct, one saves work."

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.options import ConnectionOptions
     from cassieq_spark.repair.report import RepairReport
-    from cassieq_spark.repair.verify import Verdict
+    from cassieq_spark.repair.verify import VerifyReport
 
 HEALED, NEEDS_A_PERSON = 0, 1
 
@@ -88,7 +88,7 @@ def _pass(given: argparse.Namespace, connection: ConnectionOptions, names: Any) 
 
 def _work(
     given: argparse.Namespace, connection: ConnectionOptions, names: Any
-) -> RepairReport | Verdict | None:
+) -> RepairReport | VerifyReport | None:
     with opened(connection) as store:
         if given.verify:
             return verify(store, lanes_of(store, names), has_all=names is None)

@@ -25,7 +25,7 @@ from cassieq_spark.errors import UsageError
 
 if TYPE_CHECKING:
     from cassieq_spark.repair.report import RepairReport
-    from cassieq_spark.repair.verify import Verdict
+    from cassieq_spark.repair.verify import VerifyReport
 
 
 @connected
@@ -50,14 +50,14 @@ def repair(
     """
     if full + dry_run + verify > 1:
         raise UsageError("--full, --dry-run and --verify exclude each other: give one of them")
-    found: RepairReport | Verdict
+    found: RepairReport | VerifyReport
     with connection.open() as client:
         found = client.verify(queue) if verify else client.repair(queue, full=full, dry_run=dry_run)
     if show(found, as_json=as_json):
         raise typer.Exit(FAILED)
 
 
-def show(found: RepairReport | Verdict, *, as_json: bool) -> bool:
+def show(found: RepairReport | VerifyReport, *, as_json: bool) -> bool:
     """Print a report, and on standard error what needs a person; whether anything does."""
     report = found.to_dict()
     if "findings" in report:

@@ -17,7 +17,7 @@ from cassieq_spark.errors import CassieqError, QueueDeleted, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.settlement import Extend, Release
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.get.poll import Getter, Wanted, pause_after
+from cassieq_spark.queue.get.poll import GetRequest, Getter, pause_after
 from cassieq_spark.queue.message import Message, time_of, us_of
 from cassieq_spark.queue.settle.ack_buffer import RETRY_S, AcksBehind
 from cassieq_spark.queue.settle.ack_group import AckGroup
@@ -62,7 +62,7 @@ class Ways:
 
     lane: Callable[[], Lane]
     receipts: Callable[[Message | str | Iterable[Message | str]], list[Receipt]]
-    wanted: Wanted
+    wanted: GetRequest
     getter: Getter
     acks: AckGroup
 

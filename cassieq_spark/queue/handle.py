@@ -13,7 +13,7 @@ from cassieq_spark.model.settlement import Extend, Reject, Release
 from cassieq_spark.options import arguments
 from cassieq_spark.queue import admin
 from cassieq_spark.queue.consumer import Consumer, Ways
-from cassieq_spark.queue.get.poll import Getter, Wanted
+from cassieq_spark.queue.get.poll import GetRequest, Getter
 from cassieq_spark.queue.inspect.stats import QueueStats, peek, stats
 from cassieq_spark.queue.lane import look_again
 from cassieq_spark.queue.message import Message, time_of
@@ -357,9 +357,9 @@ class Queue:
 
     def _wanted(
         self, at_most: int, visibility: Seconds | None, wait: Seconds, consumer: str | None
-    ) -> Wanted:
+    ) -> GetRequest:
         visibility_us = None if visibility is None else arguments.visibility_us(visibility)
-        return Wanted(
+        return GetRequest(
             at_most=at_most,
             owner=_default_owner() if consumer is None else arguments.consumer(consumer),
             wait_s=arguments.wait_s(wait),

@@ -43,7 +43,7 @@ REASONS_TOLD: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RedriveRequest:
     """Which messages, and where to.
 
     Attributes:
@@ -100,7 +100,7 @@ class Redriven:
         return asdict(self)
 
 
-def redrive(lane: Lane, wanted: Wanted, *, is_dry_run: bool = False) -> Redriven:
+def redrive(lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool = False) -> Redriven:
     """Redrive what is visible; what is leased or delayed stays.
 
     Per bucket one CAS, and for each target and delivery count in it a transaction of about eight.
@@ -135,7 +135,7 @@ class _Places:
 class _Redrive:
     """One call."""
 
-    def __init__(self, lane: Lane, wanted: Wanted, *, is_dry_run: bool) -> None:
+    def __init__(self, lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool) -> None:
         self._lane = lane
         self._wanted = wanted
         self._is_dry_run = is_dry_run

@@ -86,7 +86,7 @@ class Finding:
 
 
 @dataclass(slots=True, kw_only=True)
-class Verdict:
+class VerifyReport:
     """What a look at everything has found.
 
     Attributes:
@@ -108,7 +108,7 @@ class Verdict:
         return asdict(self)
 
 
-def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> Verdict:
+def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyReport:
     """Look at all of these queues, and at what lies outside their pointers.
 
     Reads every stored message that is not dropped. A queue that is deleted meanwhile is left out.
@@ -116,27 +116,27 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> Verdict
     Args:
         has_all: These are all queues there are: what belongs to none of them is a finding, too.
     """
-    verdict = Verdict()
+    report = VerifyReport()
     there: dict[LaneId, Lane] = {}
     for lane in lanes:
-        before = len(verdict.findings)
+        before = len(report.findings)
         try:
-            _verify_lane(lane, verdict)
+            _verify_lane(lane, report)
         except QueueDeleted:
-            del verdict.findings[before:]  # of rows that were taken away under it
+            del report.findings[before:]  # of rows that were taken away under it
         else:
             there[lane.lane_id] = lane
-    verdict.queues = len(there)
-    _verify_outside(store, there, verdict)
-    _verify_sinks(store, there, verdict, has_all=has_all)
-    return verdict
+    report.queues = len(there)
+    _verify_outside(store, there, report)
+    _verify_sinks(store, there, report, has_all=has_all)
+    return report
 
 
-def _verify_lane(lane: Lane, verdict: Verdict) -> None:
+def _verify_lane(lane: Lane, report: VerifyReport) -> None:
     pointers = lane.pointers()
     if pointers.repair > pointers.reader:
         what = f"repair pointer {pointers.repair}, reader pointer {pointers.reader}"
-        verdict.findings.append(_finding(lane, "pointer_backwards", None, what))
+        report.findings.append(_finding(lane, "pointer_backwards", None, what))
     sinks: dict[str, set[BucketNo]] = defaultdict(set)
     came_back: dict[BucketNo, Runs] = {}
     for window in windows(live_buckets(lane), WINDOW):
@@ -145,15 +145,15 @@ def _verify_lane(lane: Lane, verdict: Verdict) -> None:
         for bucket, row in rows.items():
             if bucket < low:
                 continue
-            verdict.buckets += 1
-            _verify_bucket(lane, bucket, row, pointers, verdict)
+            report.buckets += 1
+            _verify_bucket(lane, bucket, row, pointers, report)
             if row is not None and row.value.sink is not None:
                 sinks[row.value.sink.sink_id].add(bucket)
             if row is not None and bucket < pointers.reader and (back := _back(lane, row.value)):
                 came_back[bucket] = back
-    _verify_hints(lane, came_back, verdict)
+    _verify_hints(lane, came_back, report)
     for sink_id in sinks:
-        _verify_list(lane, sink_id, verdict)
+        _verify_list(lane, sink_id, report)
 
 
 def _verify_bucket(
@@ -161,33 +161,33 @@ def _verify_bucket(
     bucket: BucketNo,
     row: Stored[Bucket] | None,
     pointers: Pointers,
-    verdict: Verdict,
+    report: VerifyReport,
 ) -> None:
     if row is None:
-        verdict.messages += lane.store.messages.count(
+        report.messages += lane.store.messages.count(
             lane.lane_id, bucket, now_us=lane.clock.now_us()
         )
         if bucket < pointers.reader and not lane.is_dropped(bucket):
             what = f"the reader pointer is {pointers.reader}, and nobody has sealed this bucket"
-            verdict.findings.append(_finding(lane, "reader_ahead", bucket, what))
+            report.findings.append(_finding(lane, "reader_ahead", bucket, what))
         return
     value = row.value
     if value.status is Status.CORRUPT:
-        verdict.findings += _unreadable(lane, bucket)
+        report.findings += _unreadable(lane, bucket)
         return
-    verdict.findings += [_finding(lane, kind, bucket, what) for kind, what in broken(value)]
+    report.findings += [_finding(lane, kind, bucket, what) for kind, what in broken(value)]
     if value.status is not Status.SEALED:
         return
-    verdict.unacked += value.unacked.count
-    verdict.messages += value.manifest.count
+    report.unacked += value.unacked.count
+    report.messages += value.manifest.count
     if (outside := beyond(value, bucket_size=lane.bucket_size)) is not None:
-        verdict.findings.append(_finding(lane, BEYOND_BUCKET, bucket, outside))
+        report.findings.append(_finding(lane, BEYOND_BUCKET, bucket, outside))
     if (size := size_of(value)) > (limit := limit_of(lane.bucket_size)):
         what = f"its row has {size:,} bytes, the limit is {limit:,}"
-        verdict.findings.append(_finding(lane, "row_too_large", bucket, what))
+        report.findings.append(_finding(lane, "row_too_large", bucket, what))
     if bucket < pointers.reader and value.fresh:
         what = f"the reader pointer is {pointers.reader}, {value.fresh.count} were never delivered"
-        verdict.findings.append(_finding(lane, "reader_ahead", bucket, what))
+        report.findings.append(_finding(lane, "reader_ahead", bucket, what))
     spans = [
         Runs.span(chunk.first, chunk.first + chunk.count - 1)
         for chunk in lane.store.messages.scan(lane.lane_id, bucket)
@@ -195,12 +195,12 @@ def _verify_bucket(
     stored = union(spans)
     if twice := stored_twice(spans):
         what = f"{twice.count} messages are in two stored rows, first offset {twice.first}"
-        verdict.findings.append(_finding(lane, "id_stored_twice", bucket, what))
-    verdict.litter += (stored - value.manifest).count
+        report.findings.append(_finding(lane, "id_stored_twice", bucket, what))
+    report.litter += (stored - value.manifest).count
     missing = value.unacked - stored
     if missing and _still_holds(lane, bucket, missing):
         what = f"{missing.count} messages are not stored whole, first offset {missing.first}"
-        verdict.findings.append(_finding(lane, "manifest_without_rows", bucket, what))
+        report.findings.append(_finding(lane, "manifest_without_rows", bucket, what))
 
 
 def _still_holds(lane: Lane, bucket: BucketNo, missing: Runs) -> bool:
@@ -224,7 +224,7 @@ def _back(lane: Lane, row: Bucket) -> Runs:
     return union(part.runs for part in held_by_nobody(row, lane.clock.now_us()))
 
 
-def _verify_hints(lane: Lane, came_back: dict[BucketNo, Runs], verdict: Verdict) -> None:
+def _verify_hints(lane: Lane, came_back: dict[BucketNo, Runs], report: VerifyReport) -> None:
     """Whether a get would look at each of these buckets; hints are read after their rows."""
     if not came_back:
         return
@@ -237,10 +237,10 @@ def _verify_hints(lane: Lane, came_back: dict[BucketNo, Runs], verdict: Verdict)
         left = EMPTY if row is None else _back(lane, row.value) & came_back[bucket]
         if left and bucket >= low:
             what = f"{left.count} messages came back, first offset {left.first}; no hint says so"
-            verdict.findings.append(_finding(lane, "visible_without_hint", bucket, what))
+            report.findings.append(_finding(lane, "visible_without_hint", bucket, what))
 
 
-def _verify_list(lane: Lane, sink_id: str, verdict: Verdict) -> None:
+def _verify_list(lane: Lane, sink_id: str, report: VerifyReport) -> None:
     """Whether all that the last commit lists is visible or about to be, and complete."""
     try:
         stored = lane.store.sinks.read(sink_id)
@@ -260,10 +260,10 @@ def _verify_list(lane: Lane, sink_id: str, verdict: Verdict) -> None:
             what = (
                 f"sink {sink_id!r} lists it with {listed[bucket]} messages: it is {status}, {count}"
             )
-            verdict.findings.append(_finding(lane, "list_without_bucket", bucket, what))
+            report.findings.append(_finding(lane, "list_without_bucket", bucket, what))
 
 
-def _verify_outside(store: Store, lanes: dict[LaneId, Lane], verdict: Verdict) -> None:
+def _verify_outside(store: Store, lanes: dict[LaneId, Lane], report: VerifyReport) -> None:
     """What lies below the repair pointers, and what lies above all ids."""
     for table in (store.buckets, store.messages):
         found: dict[LaneId, list[BucketNo]] = defaultdict(list)
@@ -276,8 +276,8 @@ def _verify_outside(store: Store, lanes: dict[LaneId, Lane], verdict: Verdict) -
                 live = live_buckets(lane)  # after the scan: what it cannot have seen is no finding
             except QueueDeleted:
                 continue
-            verdict.ghosts += sum(bucket < live.start for bucket in buckets)
-            verdict.findings += [
+            report.ghosts += sum(bucket < live.start for bucket in buckets)
+            report.findings += [
                 _finding(lane, "id_ahead", bucket, f"ids end with bucket {live.stop - 1}")
                 for bucket in buckets
                 if bucket >= live.stop
@@ -285,7 +285,7 @@ def _verify_outside(store: Store, lanes: dict[LaneId, Lane], verdict: Verdict) -
 
 
 def _verify_sinks(
-    store: Store, lanes: dict[LaneId, Lane], verdict: Verdict, *, has_all: bool
+    store: Store, lanes: dict[LaneId, Lane], report: VerifyReport, *, has_all: bool
 ) -> None:
     """Sinks whose row or long list cannot be read; and lists of sinks that are no more (ADR 3)."""
     for sink_id, lane_id in store.sinks.every():
@@ -293,7 +293,7 @@ def _verify_sinks(
             try:
                 store.sinks.read(sink_id)
             except RowCorrupt as error:
-                verdict.findings.append(_finding(lanes[lane_id], ROW_CORRUPT, None, error.message))
+                report.findings.append(_finding(lanes[lane_id], ROW_CORRUPT, None, error.message))
     if not has_all:
         return
     for sink_id in store.sinks.lists():
@@ -301,7 +301,7 @@ def _verify_sinks(
             if store.sinks.read(sink_id) is None:
                 what = f"of sink {sink_id!r}"
                 found = Finding(queue="", kind="list_without_sink", bucket=None, what=what)
-                verdict.findings.append(found)
+                report.findings.append(found)
 
 
 def _finding(lane: Lane, kind: str, bucket: BucketNo | None, what: str) -> Finding:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cassieq_spark as cassieq
+from cassieq_spark.errors import StoreTimeout, StoreUnavailable
 from cassieq_spark.testing import wait_until
 from tests.fixtures.commands import CommandLine, end
 
@@ -148,7 +149,7 @@ def test_what_an_error_ends_has_a_summary_and_gives_back_what_it_holds(
     queue.put_many([b"x"] * 5)
 
     def refuse(*_: Any) -> None:
-        raise cassieq.StoreTimeout("nobody answered. Try again")
+        raise StoreTimeout("nobody answered. Try again")
 
     monkeypatch.setattr(cassieq.Queue, "ack_each", refuse)
     done = cli("consume", queue.name, "--json")
@@ -244,7 +245,7 @@ def test_watch_outlives_a_store_that_is_away_for_a_while(
     def away_at_first(one: cassieq.Queue) -> cassieq.QueueStats:
         calls.append(one)
         if len(calls) == 1:
-            raise cassieq.StoreUnavailable("no node answers. Bring one back")
+            raise StoreUnavailable("no node answers. Bring one back")
         return stats(one)
 
     monkeypatch.setattr(cassieq.Queue, "stats", away_at_first)

@@ -9,6 +9,7 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.errors import (
     CassieqError,
+    OptionInvalid,
     QueueExists,
     QueueNotFound,
     SinkIdReused,
@@ -85,7 +86,7 @@ def test_forget_sink_knows_whose_sink_it_is(open_door: OpenDoor) -> None:
         door.client.forget_sink("nobody", who.sink_id)
     wrong: list[Any] = [None, 0, b"s", "", " s", "s" * 401, "\ud800", [], who, object()]
     for sink_id in wrong:
-        with pytest.raises(cassieq.OptionInvalid, match="sink_id is"):
+        with pytest.raises(OptionInvalid, match="sink_id is"):
             door.client.forget_sink(door.queue.name, sink_id)
     with pytest.raises(SinkIdReused, match="another queue"):
         door.client.forget_sink(other.queue.name, who.sink_id)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cassieq_spark as cassieq
+from cassieq_spark.errors import OptionInvalid, StoreTimeout
 from cassieq_spark.model.settlement import Extend
 from cassieq_spark.queue import consumer as module
 from cassieq_spark.queue.settle import ack_buffer
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.model.settlement import Action
-    from cassieq_spark.queue.get.poll import Wanted
+    from cassieq_spark.queue.get.poll import GetRequest
     from cassieq_spark.queue.lane import Lane
     from tests.fixtures.queues import Door, OpenDoor
 
@@ -236,9 +237,9 @@ def test_a_consumer_of_a_deleted_queue_says_so(open_door: OpenDoor) -> None:
 
 def test_arguments_are_checked_before_anything_is_got(door: Door) -> None:
     for bad in (0, -1, True, "5", 10_000_000):
-        with pytest.raises(cassieq.OptionInvalid, match="prefetch"):
+        with pytest.raises(OptionInvalid, match="prefetch"):
             door.queue.consumer(prefetch=bad)  # type: ignore[arg-type]
-    with pytest.raises(cassieq.OptionInvalid, match="idle_timeout"):
+    with pytest.raises(OptionInvalid, match="idle_timeout"):
         door.queue.consumer(idle_timeout=-1)
     with pytest.raises(cassieq.UsageError, match="with"):
         door.queue.consumer().get()
@@ -288,7 +289,7 @@ def test_a_renewal_takes_nothing_from_what_the_program_has_extended(
 
 
 @pytest.mark.invariant("I4")
-@pytest.mark.parametrize("error", [KeyboardInterrupt, cassieq.StoreTimeout])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, StoreTimeout])
 def test_acks_that_a_flush_could_not_store_are_stored_later(
     door: Door, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
@@ -341,10 +342,10 @@ def test_an_error_that_is_over_is_not_told_later(
     getter = door.queue._work.getter
     get, failed = getter.get, []
 
-    def fail_once(lane: Lane, wanted: Wanted) -> list[cassieq.Message]:
+    def fail_once(lane: Lane, wanted: GetRequest) -> list[cassieq.Message]:
         if not failed:
             failed.append(True)
-            raise cassieq.StoreTimeout("once")
+            raise StoreTimeout("once")
         return get(lane, wanted)
 
     monkeypatch.setattr(getter, "get", fail_once)

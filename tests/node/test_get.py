@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 
 import cassieq_spark as cassieq
+from cassieq_spark.errors import BodyInvalid, CasAmbiguous, CasContention, StoreTimeout
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.get import reader
@@ -164,7 +165,7 @@ def test_bodies_that_cannot_be_read_are_given_back_uncounted(
     monkeypatch.setattr(session, "DEADLINE_S", 0.2)
     door.queue.put(b"m")
     door.faults.plan("read_messages", Fault.TIMEOUT_BEFORE, times=500)
-    with pytest.raises(cassieq.StoreTimeout):
+    with pytest.raises(StoreTimeout):
         door.queue.get()
     door.faults._plan.clear()
     (message,) = door.queue.get()
@@ -241,7 +242,7 @@ def test_where_the_store_cannot_say_the_verdict_is_unknown_and_asking_again_is_s
     message = one_held(door)
     door.faults.plan("update_bucket", Fault.TIMEOUT_AFTER, times=500)
     assert [cassieq.Verdict.UNKNOWN] == door.queue.ack_each([message])
-    with pytest.raises(cassieq.CasAmbiguous):
+    with pytest.raises(CasAmbiguous):
         door.queue.ack(one_held(door, b"other"))
     door.faults._plan.clear()
     assert [cassieq.Verdict.ALREADY_ACKED] == door.queue.ack_each([message])
@@ -333,7 +334,7 @@ def test_what_is_no_list_of_messages_is_refused_before_anything_is_asked(
         ):
             with pytest.raises(cassieq.ReceiptInvalid, match=r"list"):
                 use(wrong)
-        with pytest.raises(cassieq.BodyInvalid, match="list"):
+        with pytest.raises(BodyInvalid, match="list"):
             door.queue.put_many(wrong)
         with pytest.raises(cassieq.ReceiptInvalid):
             door.queue.update(wrong, body=b"x")
@@ -598,7 +599,7 @@ def test_a_get_that_loses_every_race_says_so_and_not_none(
     other.queue.get(1)
     for number in range(30):
         door.faults.before("update_bucket", lambda: other.queue.get(1), after=number)
-    with pytest.raises(cassieq.CasContention):
+    with pytest.raises(CasContention):
         door.queue.get(5)
 
 
@@ -675,6 +676,6 @@ def test_threads_that_ack_together_are_told_when_the_one_who_did_it_was_interrup
         go_on.set()
         leader.result()
         errors = {type(one.exception()) for one in followers}
-    assert {KeyboardInterrupt, cassieq.CasAmbiguous} == errors
+    assert {KeyboardInterrupt, CasAmbiguous} == errors
     door.queue.ack([first, second, third])
     assert {"drained": 1} == door.queue.stats().buckets

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cassieq_spark as cassieq
+from cassieq_spark.errors import OptionInvalid, OptionUnknown
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.store.tables.queues import QueueStatus
@@ -48,8 +49,8 @@ def test_altered_settings_are_seen_by_who_has_the_queue_open(open_door: OpenDoor
     ("changes", "error", "says"),
     [
         ({"bucket_size": 11}, cassieq.QueueExists, "cannot change"),
-        ({"visibility_timeout": -1}, cassieq.OptionInvalid, "visibility_timeout"),
-        ({"visibility": 1}, cassieq.OptionUnknown, "Did you mean 'visibility_timeout'"),
+        ({"visibility_timeout": -1}, OptionInvalid, "visibility_timeout"),
+        ({"visibility": 1}, OptionUnknown, "Did you mean 'visibility_timeout'"),
         ({"dead_letter_queue": "no.such"}, cassieq.QueueNotFound, "no.such"),
     ],
 )

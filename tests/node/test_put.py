@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 import cassieq_spark as cassieq
+from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.model.sizes import BUCKET_BYTES, MAX_BODY_BYTES
@@ -285,14 +286,14 @@ def test_two_handles_of_one_client_share_its_bucket(door: Door) -> None:
 
 @pytest.mark.parametrize("ids", [5, "text", {"a"}, {"a": 1}, iter([None])])
 def test_message_ids_that_are_no_list_are_refused(door: Door, ids: object) -> None:
-    with pytest.raises(cassieq.OptionInvalid, match="message_ids is a list"):
+    with pytest.raises(OptionInvalid, match="message_ids is a list"):
         door.queue.put_many([b"m"], message_ids=ids)  # type: ignore[arg-type]
 
 
 def test_a_memoryview_that_was_released_is_refused(door: Door) -> None:
     view = memoryview(b"m")
     view.release()
-    with pytest.raises(cassieq.BodyInvalid, match="released"):
+    with pytest.raises(BodyInvalid, match="released"):
         door.queue.put(view)  # type: ignore[arg-type]
 
 

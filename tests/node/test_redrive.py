@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cassieq_spark as cassieq
+from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.dead import REDRIVE
 from cassieq_spark.model.ids import BucketNo
@@ -220,18 +221,18 @@ def test_those_without_a_queue_to_go_to_stay_and_say_why(open_door: OpenDoor) ->
 def test_a_wrong_target_is_refused_before_anything_is_taken(open_door: OpenDoor) -> None:
     _, graves = died(open_door)
     client, name = graves.client, graves.queue.name
-    with pytest.raises(cassieq.OptionInvalid, match="the queue that the messages are in"):
+    with pytest.raises(OptionInvalid, match="the queue that the messages are in"):
         client.redrive(name, to=name)
     with pytest.raises(cassieq.QueueNotFound, match=r"no\.such"):
         client.redrive(name, to="no.such")
-    with pytest.raises(cassieq.OptionInvalid, match="a message's id"):
+    with pytest.raises(OptionInvalid, match="a message's id"):
         client.redrive(name, [-1])
     (letter, *_) = graves.queue.peek()
     wrong: list[Any] = [{}, {"a": 1}, set(), "", "x", b"", 0, 7, letter, object()]
     for messages in wrong:
-        with pytest.raises(cassieq.OptionInvalid, match="a list of messages or of their ids"):
+        with pytest.raises(OptionInvalid, match="a list of messages or of their ids"):
             client.redrive(name, messages)
-    with pytest.raises(cassieq.OptionInvalid, match="where is str"):
+    with pytest.raises(OptionInvalid, match="where is str"):
         client.redrive(name, where="tag = 'x'")  # type: ignore[arg-type]  # wrong on purpose
     assert 5 == graves.queue.stats().visible
 
@@ -244,7 +245,7 @@ def test_a_message_of_another_queue_is_refused_and_not_taken_for_one_of_this(
     (seen,) = door.queue.peek()
     (other,) = door.queue.get()
     for one in (seen, other):
-        with pytest.raises(cassieq.OptionInvalid, match="is not of queue"):
+        with pytest.raises(OptionInvalid, match="is not of queue"):
             graves.client.redrive(graves.queue.name, [one])
     assert 5 == graves.queue.stats().visible
 

@@ -10,6 +10,7 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
@@ -230,7 +231,7 @@ def test_r22_nothing_is_rejected_where_it_could_not_go(door: Door) -> None:
 
     with pytest.raises(cassieq.UsageError, match="has no dead-letter queue"):
         door.queue.reject(messages[b"0"])
-    with pytest.raises(cassieq.OptionInvalid, match="reason is ''"):
+    with pytest.raises(OptionInvalid, match="reason is ''"):
         door.queue.reject(messages[b"0"], reason="")
 
     assert row == door.value(0)

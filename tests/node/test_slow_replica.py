@@ -10,7 +10,7 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark import metrics
-from cassieq_spark.errors import CasAmbiguous, StoreError
+from cassieq_spark.errors import CasAmbiguous, StoreError, StoreTimeout
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue import consumer as consumers
@@ -150,10 +150,10 @@ def test_t22_what_is_claimed_is_given_back_uncounted_where_it_cannot_be_confirme
     confirm = reader._claimer._confirmed
 
     def fails(_claimed: list[Claimed]) -> list[Claimed]:
-        raise cassieq.StoreTimeout("the pointers were not read")
+        raise StoreTimeout("the pointers were not read")
 
     monkeypatch.setattr(type(reader._claimer), "_confirmed", lambda _, claimed: fails(claimed))
-    with pytest.raises(cassieq.StoreTimeout):
+    with pytest.raises(StoreTimeout):
         reader.get(40)
     monkeypatch.setattr(type(reader._claimer), "_confirmed", lambda _, claimed: confirm(claimed))
     assert 40 == watch.queue.stats().visible
@@ -519,7 +519,7 @@ def test_t23_a_cas_that_was_refused_at_once_and_not_read_since_is_no_ambiguous_o
     assert row is not None
     other.store.buckets.update(door.lane.lane_id, BucketNo(0), row, row.value)
     door.faults.plan("read_bucket", Fault.TIMEOUT_BEFORE, times=1_000)
-    with pytest.raises(cassieq.StoreTimeout):
+    with pytest.raises(StoreTimeout):
         door.store.buckets.update(door.lane.lane_id, BucketNo(0), row, row.value)
     door.faults._plan.clear()
 
@@ -550,7 +550,7 @@ def test_t5_what_waits_for_another_cas_of_the_same_row_waits_for_one_deadline(
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(update)
         wait_until(lambda: "an action" in str(door.faults))
-        with pytest.raises(cassieq.StoreTimeout, match="nothing was sent"):
+        with pytest.raises(StoreTimeout, match="nothing was sent"):
             update()
         arrives.set()
         first.result()

@@ -12,7 +12,7 @@ from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import SinkRef
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.queue.sink.buckets import insert_writing
-from cassieq_spark.repair.verify import FINDINGS, Finding, Verdict
+from cassieq_spark.repair.verify import FINDINGS, Finding, VerifyReport
 from cassieq_spark.store.cas import Applied
 from cassieq_spark.store.tables import sinks
 
@@ -168,7 +168,7 @@ def test_a_finding_is_shown_with_as_much_of_its_place_as_is_known(
 ) -> None:
     places = [("q", 3), ("q", None), ("", None)]
     found = [Finding(queue=queue, kind="k", bucket=at, what="w") for queue, at in places]
-    assert show(Verdict(findings=found), as_json=True)
+    assert show(VerifyReport(findings=found), as_json=True)
     assert ["k: queue 'q', bucket 3: w", "k: queue 'q': w", "k: w"] == [
         line.rpartition("cassieq: ")[2] for line in capsys.readouterr().err.splitlines()
     ]

@@ -18,7 +18,7 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import ConnectorMissing
+from cassieq_spark.errors import ConnectorMissing, StoreUnavailable
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.streams import bodies
 from tests.spark.children.connector_stops import A_BATCH, BATCHES
@@ -275,7 +275,7 @@ def test_a_host_without_an_address_is_named(
 ) -> None:
     monkeypatch.setattr("cassieq_spark.spark.connector.writer._check_session", lambda *_: None)
     put = cassieq.foreach_batch(queue=streams.queue.name, contact_points="no-such-host.invalid")
-    with pytest.raises(cassieq.StoreUnavailable, match=r"'no-such-host\.invalid'"):
+    with pytest.raises(StoreUnavailable, match=r"'no-such-host\.invalid'"):
         put(streams.numbered(0, 1), 0)
 
 

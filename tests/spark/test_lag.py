@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import cassieq_spark as cassieq
+from cassieq_spark.errors import OptionUnknown
 from cassieq_spark.testing import wait_until
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.streams import Collected, bodies
@@ -138,5 +139,5 @@ def test_what_a_failed_query_has_not_committed_stays_leased_for_its_restart(
 
 def test_options_of_a_listener_are_refused_by_name(streams: Streams) -> None:
     assert streams.options
-    with pytest.raises(cassieq.OptionUnknown, match="contactpoint"):
+    with pytest.raises(OptionUnknown, match="contactpoint"):
         cassieq.CassieqListener(contact_point="127.0.0.1")

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cassieq_spark as cassieq
+from cassieq_spark.errors import StoreUnavailable
 from cassieq_spark.model.ids import Runs
 from cassieq_spark.repair import dead
 from cassieq_spark.spark.jobs import redrive
@@ -131,7 +132,7 @@ def test_what_waits_for_repair_is_in_view_dead_with_its_target(
     die(streams, 0, 3, "timeout")
 
     def away(*_: object) -> int:
-        raise cassieq.StoreUnavailable("nobody is there")
+        raise StoreUnavailable("nobody is there")
 
     with monkeypatch.context() as context:
         context.setattr(dead, "move", away)

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users write it
 
 import cassieq_spark as cassieq
+from cassieq_spark.errors import OptionInvalid, OptionUnknown
 from cassieq_spark.repair import dead
 from cassieq_spark.store import store
 from tests.fixtures.cassandra import KEYSPACE
@@ -329,11 +330,11 @@ def test_a_bucket_costs_one_cas_however_its_rows_are_shuffled(orders: Streams) -
 @pytest.mark.parametrize(
     ("row", "error", "says"),
     [
-        ((None, "done"), cassieq.OptionInvalid, "verdict is 'done', allowed: 'ack', 'release', "),
+        ((None, "done"), OptionInvalid, "verdict is 'done', allowed: 'ack', 'release', "),
         (("AQ", "ack"), cassieq.ReceiptInvalid, "has 71 characters, this one has 2"),
         ((None, "ack"), cassieq.ReceiptInvalid, "without a receipt"),
         (("other", "ack"), cassieq.ReceiptInvalid, "is of another queue"),
-        (("first", "reject"), cassieq.OptionInvalid, "has two verdicts, 'ack' and 'reject'"),
+        (("first", "reject"), OptionInvalid, "has two verdicts, 'ack' and 'reject'"),
     ],
 )
 def test_one_wrong_row_and_nothing_at_all_is_written(
@@ -367,13 +368,13 @@ def test_frames_and_arguments_that_do_not_fit_are_refused_by_name(orders: Stream
     frame = judged(orders, (None, None))
     with pytest.raises(cassieq.UsageError, match="is a stream"):
         cassieq.settle(orders.source().withColumn("verdict", F.lit("ack")), **to)
-    with pytest.raises(cassieq.OptionInvalid, match=r"no column 'judgement'\. It has: rec"):
+    with pytest.raises(OptionInvalid, match=r"no column 'judgement'\. It has: rec"):
         cassieq.settle(frame, "judgement", **to)
-    with pytest.raises(cassieq.OptionInvalid, match="column 'verdict' is int, allowed: string"):
+    with pytest.raises(OptionInvalid, match="column 'verdict' is int, allowed: string"):
         cassieq.settle(frame.withColumn("verdict", F.lit(1)), **to)
-    with pytest.raises(cassieq.OptionInvalid, match="on_stale is 'ignore', allowed: 'count' or"):
+    with pytest.raises(OptionInvalid, match="on_stale is 'ignore', allowed: 'count' or"):
         cassieq.settle(frame, on_stale="ignore", **to)
-    with pytest.raises(cassieq.OptionUnknown, match="Did you mean 'sslCaFile'"):
+    with pytest.raises(OptionUnknown, match="Did you mean 'sslCaFile'"):
         cassieq.settle(frame, ssl_ca_files="ca.pem", **to)
     with pytest.raises(cassieq.QueueNotFound):
         cassieq.settle(frame, **{**to, "queue": "nobody"})

@@ -68,3 +68,7 @@ def errors() -> None:
         assert_type(error.differences, tuple[str, ...])
     except cassieq.CassieqError as error:
         assert_type(error.retriable, bool)
+
+
+def a_misspelt_name_is_refused() -> None:
+    cassieq.conect("127.0.0.1:9042")  # type: ignore[attr-defined]  # else unused: an error

@@ -29,7 +29,6 @@ CODES = {
     "data_loss": errors.DataLoss,
     "embedded_failed": errors.EmbeddedFailed,
     "java_not_found": errors.JavaNotFound,
-    "leader_lost": errors.LeaderLost,
     "lease_lost": errors.LeaseLost,
     "offset_unreadable": errors.OffsetUnreadable,
     "option_invalid": errors.OptionInvalid,
@@ -113,10 +112,12 @@ def test_every_error_says_in_the_reference_what_it_means_and_what_to_do(
         assert re.fullmatch(r"[A-Z][^\n]+\.", vars(kind)[own])
 
 
-@pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
-def test_every_error_is_exported_at_top_level(kind: type[CassieqError]) -> None:
-    assert kind is getattr(cassieq_spark, kind.__name__)
-    assert kind.__name__ in cassieq_spark.__all__
+def test_the_errors_that_a_program_catches_are_exported_at_top_level() -> None:
+    """All others are in `cassieq_spark.errors`; each is one of these."""
+    exported = [kind for kind in ALL if hasattr(cassieq_spark, kind.__name__)]
+
+    assert len(exported) == 10
+    assert {kind.__name__ for kind in exported} <= set(cassieq_spark.__all__)
 
 
 def test_the_tree_in_the_docstring_has_every_class_once() -> None:
@@ -143,5 +144,4 @@ def test_only_what_passes_by_itself_is_retriable() -> None:
         errors.StoreUnavailable,
         errors.StoreTimeout,
         errors.CasContention,
-        errors.LeaderLost,
     } == {kind for kind in ALL if kind.retriable}

@@ -32,7 +32,7 @@ _logger = get_logger("queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class GetRequest:
     """One get.
 
     Attributes:
@@ -56,7 +56,7 @@ class Getter:
         self._empty_looks = 0
         self._looked_at = -inf
 
-    def get(self, lane: Lane, wanted: Wanted) -> list[Message]:
+    def get(self, lane: Lane, wanted: GetRequest) -> list[Message]:
         """Lease messages and read them; none only if none was visible all the while.
 
         Raises:
@@ -72,7 +72,7 @@ class Getter:
         finally:
             self._idle.append(reader)
 
-    def _claim_and_read(self, lane: Lane, reader: Reader, wanted: Wanted) -> list[Message]:
+    def _claim_and_read(self, lane: Lane, reader: Reader, wanted: GetRequest) -> list[Message]:
         deadline = lane.clock.monotonic() + wanted.wait_s
         for _ in range(_READS):
             claimed = self._claim(lane, reader, wanted, deadline)
@@ -90,7 +90,9 @@ class Getter:
             "timeout or fewer messages"
         )
 
-    def _claim(self, lane: Lane, reader: Reader, wanted: Wanted, deadline: float) -> list[Claimed]:
+    def _claim(
+        self, lane: Lane, reader: Reader, wanted: GetRequest, deadline: float
+    ) -> list[Claimed]:
         clock = lane.clock
         now = clock.monotonic()
         while True:
@@ -110,7 +112,7 @@ class Getter:
             if now >= deadline:
                 return []
 
-    def _take(self, lane: Lane, wanted: Wanted) -> Reader:
+    def _take(self, lane: Lane, wanted: GetRequest) -> Reader:
         """One that knows what it has seen lately, if there is one of these settings."""
         with self._lock:
             while self._idle:
@@ -126,7 +128,7 @@ def pause_after(empty_looks: int) -> float:
     return jitter(PAUSES_S[min(empty_looks, len(PAUSES_S)) - 1], 0)
 
 
-def _look(reader: Reader, wanted: Wanted) -> list[Claimed]:
+def _look(reader: Reader, wanted: GetRequest) -> list[Claimed]:
     return reader.get(wanted.at_most) if reader.may_find() else []
 
 

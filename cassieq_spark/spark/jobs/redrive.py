@@ -20,7 +20,7 @@ from cassieq_spark.model import dead_letter
 from cassieq_spark.model.ids import BucketNo, Runs, bucket_of, first_id
 from cassieq_spark.options import parse_connection
 from cassieq_spark.queue.lane import LaneSpec, open_lane
-from cassieq_spark.repair.redrive import Redriven, Wanted, redrive
+from cassieq_spark.repair.redrive import Redriven, RedriveRequest, redrive
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import store
@@ -76,7 +76,9 @@ def redrive_where(
     """
     options = parse_connection(connection)
     lane = open_lane(store.shared(options), queue)
-    done = redrive(lane, Wanted(ids={}, to=to), is_dry_run=True)  # refuses a target that is not fit
+    done = redrive(
+        lane, RedriveRequest(ids={}, to=to), is_dry_run=True
+    )  # refuses a target that is not fit
     found = letters_of(spark, connection, queue)
     if where is not None:
         found = found.where(where)
@@ -140,5 +142,5 @@ def _runs(offsets: NDArray[np.int64]) -> Runs:
 def _in_task(order: _Order, work: Iterable[Work]) -> Iterator[Redriven]:
     """Runs in a Python worker, perhaps twice: what was taken before is found gone."""
     lane = order.lane.on(task_store(order.connection))
-    wanted = Wanted(ids=dict(work), to=order.to)
+    wanted = RedriveRequest(ids=dict(work), to=order.to)
     yield redrive(lane, wanted, is_dry_run=order.is_dry_run)
