@@ -22,7 +22,7 @@ from cassieq_spark.queue.inspect import stats
 from cassieq_spark.queue.lane import every_row, lane_of, lanes_of, open_lane
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.sink import transaction
-from cassieq_spark.repair.dry_run import foresee
+from cassieq_spark.repair.dry_run import heal_dry_run
 from cassieq_spark.repair.heal import heal
 from cassieq_spark.repair.redrive import Redriven, RedriveRequest, redrive
 from cassieq_spark.repair.verify import verify
@@ -235,7 +235,7 @@ class Client:
         names = None if queue is None else [queue_name(queue)]
         if dry_run:
             lanes = lanes_of(self._store, names)
-            return foresee(self._store, lanes, finishes_deletions=names is None)
+            return heal_dry_run(self._store, lanes, finishes_deletions=names is None)
         return heal(self._store, names, is_full=full)
 
     def verify(self, queue: str | None = None) -> VerifyReport:

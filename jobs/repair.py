@@ -22,7 +22,7 @@ from cassieq_spark.errors import CassieqError, OptionInvalid, UsageError
 from cassieq_spark.options import parse_connection, queue_name
 from cassieq_spark.options.values import NotAllowed, seconds
 from cassieq_spark.queue.lane import lanes_of
-from cassieq_spark.repair.dry_run import foresee
+from cassieq_spark.repair.dry_run import heal_dry_run
 from cassieq_spark.repair.lead import leading
 from cassieq_spark.repair.verify import verify
 from cassieq_spark.spark.jobs.repair import heal
@@ -93,7 +93,7 @@ def _work(
         if given.verify:
             return verify(store, lanes_of(store, names), has_all=names is None)
         if given.dry_run:
-            return foresee(store, lanes_of(store, names), finishes_deletions=names is None)
+            return heal_dry_run(store, lanes_of(store, names), finishes_deletions=names is None)
         with leading(store) as is_leader:
             if not (is_leader or given.no_leader):
                 return None

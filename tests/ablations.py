@@ -99,7 +99,7 @@ ABLATIONS: Final = (
         rule="All rows of a look are read first, and the repair pointer after them.",
         path="cassieq_spark/queue/get/scan.py",
         old="        low = self._lane.pointers().repair\n",
-        new="        low = survey.pointers.repair\n",
+        new="        low = scan.pointers.repair\n",
         tests=(
             "tests/node/test_reader.py::test_p2_a_bucket_that_is_dropped_while_a_reader_looks_is_not_closed",
         ),
@@ -266,7 +266,7 @@ ABLATIONS: Final = (
         mark="T1",
         rule="A bulk writer takes no chunk for which its bucket has no ids left.",
         path="cassieq_spark/queue/sink/writer.py",
-        old="        if not 1 <= count <= self.room():\n",
+        old="        if not 1 <= count <= self.capacity():\n",
         new="        if False:\n",
         tests=(
             "tests/node/test_bulk.py::test_t1_a_writer_that_is_given_more_than_its_room_writes_nothing_of_it",
@@ -276,7 +276,7 @@ ABLATIONS: Final = (
         mark="T1",
         rule="A mover cuts its chunks by the room that is left in the bucket.",
         path="cassieq_spark/repair/dead.py",
-        old="encode.pack_into(rows, room=writer.room)",
+        old="encode.pack_into(rows, capacity=writer.capacity)",
         new="encode.pack(rows, delay_us=0, bucket_size=target.bucket_size)",
         tests=(
             "tests/node/test_bulk.py::test_t1_whatever_the_bucket_size_each_moved_message_has_an_id_of_its_own_and_can_be_acked",
@@ -637,7 +637,7 @@ ABLATIONS: Final = (
         mark="T7",
         rule="A reader carries what is hinted below a pointer that is ahead over to it.",
         path="cassieq_spark/queue/get/scan.py",
-        old="        self._time.carry_over(survey.pointers, hints, self._finished, now_us=now_us)\n",
+        old="        self._time.carry_over(scan.pointers, hints, self._finished, now_us=now_us)\n",
         new="",
         tests=(
             "tests/node/test_time.py::test_t7_a_reader_carries_hints_over_to_a_pointer_that_is_ahead",
@@ -1004,8 +1004,8 @@ ABLATIONS: Final = (
         mark="R10",
         rule="One call seals at most eight young buckets.",
         path="cassieq_spark/queue/get/reader.py",
-        old="[*survey.half_sealed, *ripe][:SEALS_PER_CALL]",
-        new="[*survey.half_sealed, *ripe]",
+        old="[*scan.half_sealed, *ripe][:SEALS_PER_CALL]",
+        new="[*scan.half_sealed, *ripe]",
         tests=("tests/node/test_reader.py::test_r10_one_call_seals_at_most_so_many_young_buckets",),
     ),
     Ablation(

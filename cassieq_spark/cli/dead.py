@@ -26,7 +26,7 @@ from cassieq_spark.cli.output import (
 from cassieq_spark.cli.queue import QueueName, Yes, make_sure
 from cassieq_spark.cli.settings import Connection
 from cassieq_spark.errors import OptionInvalid
-from cassieq_spark.model.dead_letter import letter_of
+from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.options import arguments
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def conditions(
             return False
         if end is None and start is None:
             return True
-        died = letter_of(message.headers).last_time
+        died = headers_of(message.headers).last_time
         return died is not None and (end is None or died < end) and (start is None or died >= start)
 
     return is_wanted
@@ -193,7 +193,7 @@ def _is_key(key: str) -> bool:
 
 def _value(message: Message, key: str) -> str:
     """Empty where there is none."""
-    letter = letter_of(message.headers)
+    letter = headers_of(message.headers)
     if key.startswith("header."):
         return message.headers.get(key.removeprefix("header."), "")
     found = {
@@ -239,7 +239,7 @@ def _counts(client: Client, queue: str) -> Iterator[dict[str, Any]]:
     counts: Counter[tuple[str | None, str | None]] = Counter()
     times: dict[tuple[str | None, str | None], list[datetime]] = {}
     for message in client.browse(queue):
-        letter = letter_of(message.headers)
+        letter = headers_of(message.headers)
         key = (letter.source_queue, letter.reason)
         counts[key] += 1
         if letter.last_time is not None:
@@ -258,7 +258,7 @@ def _counts(client: Client, queue: str) -> Iterator[dict[str, Any]]:
 
 
 def _as_object(message: Message) -> dict[str, Any]:
-    letter = letter_of(message.headers)
+    letter = headers_of(message.headers)
     return {
         **as_object(message),
         "source_queue": letter.source_queue,
@@ -270,7 +270,7 @@ def _as_object(message: Message) -> dict[str, Any]:
 
 
 def _row(message: Message) -> list[str]:
-    letter = letter_of(message.headers)
+    letter = headers_of(message.headers)
     return [
         message.message_id,
         *(_cell(one) for one in (letter.source_queue, letter.reason, letter.deliveries)),

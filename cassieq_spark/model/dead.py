@@ -57,7 +57,7 @@ class DeadSet:
 Dead = tuple[DeadSet, ...]
 
 
-def buried(
+def add_dead(
     dead: Dead,
     died: Iterable[tuple[int, Runs]],
     new_id: Callable[[], UUID],

@@ -23,7 +23,7 @@ REASON: Final = "reason"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class DeadLetterHeaders:
     """The last move of a message; all None where repair has never moved it.
 
     Producers may write these headers, too: what cannot be read is None.
@@ -42,14 +42,14 @@ class Letter:
     last_time: datetime | None
 
 
-def letter_of(headers: Mapping[str, str]) -> Letter:
+def headers_of(headers: Mapping[str, str]) -> DeadLetterHeaders:
     """Of a message's headers."""
 
     def of(name: str) -> str | None:
         return headers.get(PREFIX + name)
 
     deliveries = of(DELIVERIES) or ""
-    return Letter(
+    return DeadLetterHeaders(
         source_queue=of(SOURCE_QUEUE),
         reason=of(REASON),
         deliveries=int(deliveries) if deliveries.isascii() and deliveries.isdigit() else None,

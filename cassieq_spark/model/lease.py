@@ -18,7 +18,7 @@ from cassieq_spark.model.bucket import (
     name_of_holder,
     without_revisions,
 )
-from cassieq_spark.model.dead import OUT_OF_DELIVERIES, buried
+from cassieq_spark.model.dead import OUT_OF_DELIVERIES, add_dead
 from cassieq_spark.model.delays import Delayed, merge_delayed
 from cassieq_spark.model.ids import EMPTY, Runs, union
 from cassieq_spark.model.row_limits import (
@@ -142,7 +142,7 @@ def claim(
     """
     if row.status is not Status.SEALED:
         return row, ()
-    row = _bury(row, terms, new_id)
+    row = _without_exhausted(row, terms, new_id)
     taken = _Taken(terms)
     for part in held_by_nobody(row, terms.now_us):
         taken.take(part.runs, part.deliveries)
@@ -338,7 +338,7 @@ class _Taken:
             self.by_deliveries[deliveries] = so_far | taken
 
 
-def _bury(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) -> Bucket:
+def _without_exhausted(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) -> Bucket:
     """What is out of deliveries goes into the open dead set; without a limit nothing [R22]."""
     limit = terms.max_deliveries
     if limit is None:
@@ -347,7 +347,7 @@ def _bury(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) -> Bucket:
     if not ended:
         return row
     died = [(part.deliveries, part.runs) for part in merge_returned(ended)]
-    dead = buried(row.dead, died, new_id, reason=OUT_OF_DELIVERIES, now_us=terms.now_us)
+    dead = add_dead(row.dead, died, new_id, reason=OUT_OF_DELIVERIES, now_us=terms.now_us)
     row = taken_out(row, union(runs for _, runs in died), now_us=terms.now_us)
     return replace(row, dead=dead)
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import Bucket, Returned, merge_returned
-from cassieq_spark.model.dead import buried
+from cassieq_spark.model.dead import add_dead
 from cassieq_spark.model.ids import EMPTY, Runs, union
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ def reject(
         if rest := lease.runs - dying:
             leases.append(replace(lease, runs=rest))
     died = [(part.deliveries, part.runs) for part in merge_returned(ended)]
-    dead = buried(row.dead, died, new_id, reason=reason, now_us=now_us) if died else row.dead
+    dead = add_dead(row.dead, died, new_id, reason=reason, now_us=now_us) if died else row.dead
     return replace(row, changed_us=now_us, leases=tuple(leases), dead=dead)
 
 

@@ -1,4 +1,4 @@
-"""Options of every door: how to reach Cassandra, and as whom."""
+"""Options of every connection: how to reach Cassandra, and as whom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the options of one door are parsed into: frozen, and safe to pickle into tasks."""
+"""What options are parsed into, a class for each use: frozen, and safe to pickle into tasks."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) 
         base = first_id(bucket, lane.bucket_size)
         for some in _together(_dead_messages(lane, bucket, dead)):
             rows = [_with_history(lane, one, entries[one.id - base]) for one in some]
-            for packed in encode.pack_into(rows, room=writer.room):
+            for packed in encode.pack_into(rows, capacity=writer.capacity):
                 writer.add(packed.payload, packed.count)
         buckets = writer.finish()
     result = TaskResult(who=begun.who, epoch=begun.epoch, buckets=buckets)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WINDOW: Final = 64
 
 
-def foresee(store: Store, lanes: list[Lane], *, finishes_deletions: bool) -> RepairReport:
+def heal_dry_run(store: Store, lanes: list[Lane], *, finishes_deletions: bool) -> RepairReport:
     """The report of a pass that would begin now, but for what each of its steps leads to.
 
     Args:
@@ -36,11 +36,11 @@ def foresee(store: Store, lanes: list[Lane], *, finishes_deletions: bool) -> Rep
     report = RepairReport(deletions_finished=[str(one) for one in deletions])
     for lane in lanes:
         with suppress(QueueDeleted):  # meanwhile: nothing of it is left to heal
-            report.queues.append(_foresee(lane))
+            report.queues.append(_dry_run_lane(lane))
     return report
 
 
-def _foresee(lane: Lane) -> QueueRepair:
+def _dry_run_lane(lane: Lane) -> QueueRepair:
     done = QueueRepair(queue=lane.queue)
     monoton = lane.store.monotons.read(lane.lane_id)
     if monoton is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cassieq_spark.model.ids import ID_LIMIT
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.get.scan import Rows, Surveyor
+from cassieq_spark.queue.get.scan import Rows, Scanner
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
@@ -22,16 +22,16 @@ def close_gaps(lane: Lane) -> int:
     By the same proof of age as a reader's: the monoton row, or a later bucket's [R11]. One that
     holds messages is open for its next get, or for its producer.
     """
-    surveyor = Surveyor(lane)
-    survey = surveyor.look(ID_LIMIT)
+    scanner = Scanner(lane)
+    scan = scanner.scan(ID_LIMIT)
     gap_us = int(lane.settings.gap_timeout_s * 1e6)
     updated: Rows = {}
-    for bucket in survey.open:
-        age_us = lane.clock.now_us() - survey.oldest_later_us[bucket]
+    for bucket in scan.open:
+        age_us = lane.clock.now_us() - scan.oldest_later_us[bucket]
         if age_us < gap_us or lane.store.messages.has_any(lane.lane_id, bucket):
             continue
         closed = seal.close(lane, bucket)
         if closed is not None:
             updated[bucket] = closed.row
-    surveyor.advance(survey, updated)
+    scanner.advance(scan, updated)
     return len(updated)

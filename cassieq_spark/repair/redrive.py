@@ -17,7 +17,7 @@ from cassieq_spark.errors import CassieqError, OptionInvalid, RowCorrupt, SinkFe
 from cassieq_spark.model import redrive as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.dead import may_redrive
-from cassieq_spark.model.dead_letter import letter_of
+from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.model.ids import BucketNo, Runs, union
 from cassieq_spark.options import queue_name
 from cassieq_spark.queue import roll_forward, seal
@@ -241,7 +241,7 @@ class _Redrive:
 
     def _source_of(self, message: Message) -> QueueName | None:
         """Where a message came from, if it can go back there; else it is counted why not."""
-        name = letter_of(message.headers).source_queue
+        name = headers_of(message.headers).source_queue
         if name is None:
             self._stay_for("they say no queue that they came from; name one with 'to'")
             return None

@@ -1,1 +1,1 @@
-"""The one door to Spark: the data source ``cassieq`` and its two doors for writing."""
+"""All that needs Spark: the data source ``cassieq``, both writers, and jobs."""

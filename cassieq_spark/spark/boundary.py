@@ -1,4 +1,4 @@
-"""Spark's boundary: an error that leaves a door of ours is one bounded text, and nothing else.
+"""Spark's boundary: an error that we raise to Spark is one bounded text, and nothing else.
 
 Spark carries text only. It prints an error of a Python process with its whole traceback and with
 each of its causes, puts that into a Java error, logs it in several places, and prints it again in
@@ -10,7 +10,7 @@ In a function of ``foreachBatch`` a long text also costs a stack. When the query
 Spark looks into the function's error for an interruption, by a pattern that recurs for each
 character behind Py4J's words ``An error occurred while calling``: a thread's default stack of 1 MB
 holds about 1,500 of them (`StreamExecution.PROXY_ERROR`, SPARK-48717; measured with 4.3.0). A Java
-stack trace is longer. So no error of a Spark job leaves our doors as Py4J's: it becomes one without
+stack trace is longer. So no error of a Spark job leaves our code as Py4J's: it becomes one without
 those words, or, where the job was interrupted, a short one by which Spark knows that.
 """
 
@@ -48,7 +48,7 @@ INTERRUPTIONS: Final = (
 _logger = get_logger("spark")
 
 
-def door(cls: C) -> C:
+def spark_facing(cls: C) -> C:
     """A class whose public methods Spark calls: what they raise is cut down, see `crossing`."""
     for name, member in list(vars(cls).items()):
         if isinstance(member, FunctionType) and not name.startswith("_"):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cassieq_spark.spark.source.reader import StreamReader
 
 
-@boundary.door
+@boundary.spark_facing
 class CassieqDataSource(DataSource):
     """``format("cassieq")`` for readStream, writeStream, read and write."""
 

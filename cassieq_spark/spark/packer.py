@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class ChunkTaker(Protocol):
     """What is fed with chunks: a bulk writer, or rows for the connector to write."""
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many messages the next chunk may have: 1 or more."""
 
     def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
@@ -67,10 +67,13 @@ class Packer:
         at = 0
         while at < batch.num_rows:
             end = packing.chunk_end(
-                sizes, at, at_most=min(self._messages, self._writer.room()), limit_bytes=self._bytes
+                sizes,
+                at,
+                at_most=min(self._messages, self._writer.capacity()),
+                limit_bytes=self._bytes,
             )
             is_last = end == batch.num_rows
-            if is_last and keep_rest and end - at < min(self._messages, self._writer.room()):
+            if is_last and keep_rest and end - at < min(self._messages, self._writer.capacity()):
                 self._waiting = batch.slice(at)
                 return
             self._write(batch.slice(at, end - at))

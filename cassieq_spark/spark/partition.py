@@ -82,16 +82,16 @@ def spread(
     wanted = min(total, max(at_least, -(-total // MOST_PER_PARTITION)))
     share = -(-total // wanted)
     parts: list[list[Planned]] = [[]]
-    room = share
+    left = share
     for planned in sorted(plan, key=lambda one: (one.bucket, one.runs.first)):
         rest = planned.runs
         while rest:
-            if room == 0:
+            if left == 0:
                 parts.append([])
-                room = share
-            taken, rest = rest.take(room)
+                left = share
+            taken, rest = rest.take(left)
             parts[-1].append(replace(planned, runs=taken))
-            room -= taken.count
+            left -= taken.count
     return [PlannedPartition(where, tuple(part)) for part in parts]
 
 

@@ -1,4 +1,4 @@
-"""The Arrow door of the sink (design 8): ``writeStream`` and ``write`` with ``format("cassieq")``.
+"""The Arrow writer (design 8): ``writeStream`` and ``write`` with ``format("cassieq")``.
 
 For every micro-batch Spark makes the writer in one driver-side process, pickles it into the tasks,
 and makes it again in another process for the commit: nothing kept in the object survives, so the
@@ -56,7 +56,7 @@ class Written(WriterCommitMessage):
     result: TaskResult
 
 
-@boundary.door
+@boundary.spark_facing
 class StreamWriter(DataSourceStreamArrowWriter):
     """One transaction per micro-batch; exactly once by sink id and batch id (I7)."""
 
@@ -101,7 +101,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Nothing: what is not committed is invisible, and void once its epoch is decided."""
 
 
-@boundary.door
+@boundary.spark_facing
 class BatchWriter(DataSourceArrowWriter):
     """``df.write``: one transaction; with ``sinkId`` and ``batchId`` written once only (I7)."""
 

@@ -1,1 +1,1 @@
-"""The one door to Cassandra: sessions, statements, tagged CAS, tables, chunks."""
+"""All that talks to Cassandra: sessions, statements, tagged CAS, tables, chunks."""

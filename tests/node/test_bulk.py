@@ -201,7 +201,7 @@ def test_t1_a_writer_that_is_given_more_than_its_room_writes_nothing_of_it(door:
     door.task(who, 0)
     with door.bulk_writer(who, 1) as writer:
         writer.add(payload(*[b"m"] * 8), 8)
-        assert 2 == writer.room()
+        assert 2 == writer.capacity()
         written = door.session.counts["write_message"]
         for count in (3, 11, 0, -1):
             with pytest.raises(ValueError, match="2"):

@@ -83,7 +83,7 @@ def test_p17_the_time_pointer_stays_at_a_minute_that_still_matters(door: Door) -
     assert minute_of(door.lane.created_us) < passed <= minute_of(claimed.lease.until_us)
     door.clock.advance(7_200)
     # Whoever looks may die before it claims: the hint must still be in sight of the next.
-    assert door.reader()._surveyor.look(1).candidates
+    assert door.reader()._scanner.scan(1).candidates
     assert [b"a"] == door.drain()
 
 

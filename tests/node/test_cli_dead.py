@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cassieq_spark as cassieq
-from cassieq_spark.model.dead_letter import letter_of
+from cassieq_spark.model.dead_letter import headers_of
 from tests.fixtures.commands import CommandLine
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def test_where_chooses_what_is_shown_and_redriven(
 def test_a_message_id_or_a_time_chooses(cli: CommandLine, letters: Letters) -> None:
     by_body = {one.body: one for one in letters.dead.peek()}
     times = sorted(
-        time for one in by_body.values() if (time := letter_of(one.headers).last_time) is not None
+        time for one in by_body.values() if (time := headers_of(one.headers).last_time) is not None
     )
 
     def shown(*flags: str) -> int:

@@ -17,7 +17,7 @@ from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.settlement import Action, Extend, Release, TakeOver
 from cassieq_spark.model.sink_txn import TaskResult
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.get.scan import Survey, Surveyor
+from cassieq_spark.queue.get.scan import Scan, Scanner
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.repair.gaps import close_gaps
@@ -101,7 +101,7 @@ def test_t4_a_roll_forward_that_sleeps_between_hint_and_cas_keeps_the_time_point
     def sleep() -> None:
         for one in (door, other):
             one.clock.advance(LONG_S)
-        Surveyor(other.lane)._look_at_hints(survey_of(other), None)
+        Scanner(other.lane)._look_at_hints(scan_of(other), None)
         assert hinted == other.store.pointers.read(other.lane.lane_id).time
 
     door.faults.before("update_bucket", sleep)
@@ -131,10 +131,10 @@ def test_t4_a_cas_in_time_writes_no_second_hint(door: Door) -> None:
     assert 1 == door.session.counts["write_hint"]
 
 
-def survey_of(door: Door) -> Survey:
+def scan_of(door: Door) -> Scan:
     monoton = door.store.monotons.read(door.lane.lane_id)
     assert monoton is not None
-    return Survey(pointers=door.lane.pointers(), monoton=monoton.value)
+    return Scan(pointers=door.lane.pointers(), monoton=monoton.value)
 
 
 def rule(door: Door, message: Message) -> None:

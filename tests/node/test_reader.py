@@ -78,7 +78,7 @@ def test_r10_many_empty_open_buckets_hide_no_message_behind_them(door: Door) -> 
 def test_r10_silent_buckets_cost_one_read_of_the_repair_pointer_together(door: Door) -> None:
     door.reserve(30)
     before = door.session.counts["read_pointers"]
-    door.reader()._surveyor.look(1)
+    door.reader()._scanner.scan(1)
     assert before + 2 == door.session.counts["read_pointers"]
 
 

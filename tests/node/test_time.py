@@ -256,7 +256,7 @@ def test_t7_a_seal_that_took_minutes_is_hinted_again(open_door: OpenDoor) -> Non
 
     def sleep() -> None:
         pass_time(slow, quick, seconds=600)
-        assert 1 == quick.reader()._surveyor.look(1).available
+        assert 1 == quick.reader()._scanner.scan(1).available
         assert minute_now(quick) - 3 < time_pointer(quick)
 
     slow.faults.before("fill_bucket", sleep)

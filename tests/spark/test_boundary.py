@@ -49,7 +49,7 @@ def unavailable() -> NoReturn:
     raise StoreUnavailable("no Cassandra answers at 127.0.0.1:1") from dump
 
 
-@boundary.door
+@boundary.spark_facing
 class Door:
     """What Spark calls."""
 

@@ -20,7 +20,7 @@ NOW = 1_700_000_000_000_000
 
 def died(dead: rules.Dead, at: int, reason: str, deliveries: int = 1) -> rules.Dead:
     new_id = ids()
-    return rules.buried(
+    return rules.add_dead(
         dead, [(deliveries, Runs.span(at, at))], new_id, reason=reason, now_us=NOW + at
     )
 

@@ -34,11 +34,11 @@ class Taken:
     chunks: list[tuple[bytes, int]] = field(default_factory=list)
     in_bucket: int = 0
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         return self.bucket_size - self.in_bucket
 
     def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
-        assert 1 <= count <= self.room()
+        assert 1 <= count <= self.capacity()
         assert due_us is None or len(due_us) == count
         self.chunks.append((payload, count))
         self.in_bucket = (self.in_bucket + count) % self.bucket_size
@@ -108,7 +108,7 @@ def test_t20_a_put_counts_bytes_of_all_columns_and_not_characters() -> None:
     packed = encode.pack([wide] * 20, delay_us=0, bucket_size=50_000)
     assert {2} == {one.count for one in packed}
     small = chunks.Row(body=b"", message_id=bytes(16))
-    assert [2, 1] == [one.count for one in encode.pack_into([small] * 3, room=lambda: 2)]
+    assert [2, 1] == [one.count for one in encode.pack_into([small] * 3, capacity=lambda: 2)]
 
 
 def test_t20_a_message_that_is_larger_than_a_chunk_is_alone_in_one() -> None:
@@ -176,7 +176,7 @@ def test_t1_no_door_gives_a_bucket_more_than_its_ids(
     total = sum(counts)
     moved = Taken(bucket_size)
     for count in counts:
-        for packed in encode.pack_into([chunks.Row(body=b"")] * count, room=moved.room):
+        for packed in encode.pack_into([chunks.Row(body=b"")] * count, capacity=moved.capacity):
             moved.add(packed.payload, packed.count)
     assert total == sum(count for _, count in moved.chunks)
 

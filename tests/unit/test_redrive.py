@@ -13,7 +13,7 @@ from cassieq_spark.model import redrive as rules
 from cassieq_spark.model import settlement
 from cassieq_spark.model.bucket import Returned, Status, without_dead
 from cassieq_spark.model.dead import REDRIVE, DeadSet
-from cassieq_spark.model.dead_letter import Letter, letter_of
+from cassieq_spark.model.dead_letter import DeadLetterHeaders, headers_of
 from cassieq_spark.model.delays import Delayed
 from cassieq_spark.model.ids import EMPTY, QueueName, Runs, union
 from cassieq_spark.model.integrity import broken
@@ -145,14 +145,14 @@ def test_the_target_is_stored_where_a_set_has_one() -> None:
 
 
 def test_headers_that_a_producer_has_made_up_are_read_as_none() -> None:
-    nothing = Letter(
+    nothing = DeadLetterHeaders(
         source_queue=None, reason=None, deliveries=None, first_time=None, last_time=None
     )
-    assert nothing == letter_of({})
-    assert nothing == letter_of(
+    assert nothing == headers_of({})
+    assert nothing == headers_of(
         {"cassieq-deliveries": "²", "cassieq-last-time": "soon", "cassieq-first-time": ""}
     )
-    found = letter_of({"cassieq-last-time": "2026-01-02T03:04:05", "cassieq-deliveries": "7"})
+    found = headers_of({"cassieq-last-time": "2026-01-02T03:04:05", "cassieq-deliveries": "7"})
     assert (7, "2026-01-02T03:04:05+00:00") == (
         found.deliveries,
         found.last_time.isoformat() if found.last_time else None,

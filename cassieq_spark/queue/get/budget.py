@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, kw_only=True)
-class Room:
+class Budget:
     """What is left of a call's limits.
 
     Attributes:
@@ -41,7 +41,7 @@ class Room:
         return min(count, max(fitting, 1 if self.is_untouched else 0))
 
     def take(self, row: Bucket, count: int) -> None:
-        """So many of this bucket were taken. What is left and fits none is no room."""
+        """So many of this bucket were taken. What is left and fits none is no budget."""
         self.messages -= count
         if count and self.size_bytes is not None:
             self.size_bytes -= count * mean_bytes(row)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from cassieq_spark.model.ids import BucketNo
-    from cassieq_spark.queue.get.budget import Room
+    from cassieq_spark.queue.get.budget import Budget
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
 
@@ -104,29 +104,29 @@ class Claimer:
         return held(bucket, outcome.now, leases), outcome.now
 
     def close(
-        self, bucket: BucketNo, *, room: Room | None, below: int | None
+        self, bucket: BucketNo, *, budget: Budget | None, below: int | None
     ) -> tuple[list[Claimed], Stored[Bucket] | None]:
-        """Seal an open bucket, and claim what there is room for, by the same CAS if that can be.
+        """Seal an open bucket, and claim what there is budget for, by the same CAS if that can be.
 
         Args:
-            room: None: it is only to be closed.
+            budget: None: it is only to be closed.
 
         Returns:
             As `claim`; no row if the bucket was dropped long ago.
         """
         lane = self.lane
         # What it weighs is known once it is sealed: a limit of bytes has its claim after that.
-        at_once = room is not None and room.size_bytes is None
-        terms = self.terms(room.messages, below=below) if room is not None and at_once else None
+        at_once = budget is not None and budget.size_bytes is None
+        terms = self.terms(budget.messages, below=below) if budget is not None and at_once else None
         closed = seal.close(lane, bucket, terms)
         if closed is None:
             return [], None
         manifest = closed.row.value.manifest
         event(_logger, "bucket_sealed", queue=lane.queue, bucket=bucket, messages=manifest.count)
         got = held(bucket, closed.row, closed.leases)
-        if got or room is None:
+        if got or budget is None:
             return got, closed.row
-        at_most = room.for_messages_of(closed.row.value, room.messages)
+        at_most = budget.for_messages_of(closed.row.value, budget.messages)
         terms = self.terms(at_most, below=below)
         self.hint([bucket], terms.until_us)
         got, now = self.claim(bucket, closed.row, terms)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.get.claim import Claimed
-    from cassieq_spark.queue.get.scan import Surveyor
+    from cassieq_spark.queue.get.scan import Scanner
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
 
@@ -127,7 +127,7 @@ def try_one(
     return gathered
 
 
-def have_any(lane: Lane, surveyor: Surveyor, buckets: list[BucketNo]) -> dict[BucketNo, bool]:
+def have_any(lane: Lane, scanner: Scanner, buckets: list[BucketNo]) -> dict[BucketNo, bool]:
     """Whether these open buckets hold messages, of those that answer."""
     with lane.store.session.within(each_s=GRACE_S):
         found, failed = apart(
@@ -136,7 +136,7 @@ def have_any(lane: Lane, surveyor: Surveyor, buckets: list[BucketNo]) -> dict[Bu
     for bucket, error in failed.items():
         if not isinstance(error, StoreError):
             raise error
-        surveyor.pass_over(bucket, error)
+        scanner.pass_over(bucket, error)
     return found
 
 
@@ -146,11 +146,11 @@ class Waiting:
     It may not say "nothing is visible" of them; and what others hold must not wait for them.
     """
 
-    def __init__(self, lane: Lane, surveyor: Surveyor) -> None:
+    def __init__(self, lane: Lane, scanner: Scanner) -> None:
         self._lane = lane
-        self._surveyor = surveyor
+        self._scanner = scanner
         self._until = lane.clock.monotonic() + lane.store.session.left_s()
-        self._known = set(surveyor.away)
+        self._known = set(scanner.away)
 
     def goes_on(self) -> bool:
         """After a round that found nothing: whether another may; waits a moment if it is the same.
@@ -158,7 +158,7 @@ class Waiting:
         Raises:
             StoreError: Some did not answer all the while; the first one's.
         """
-        away = self._surveyor.away
+        away = self._scanner.away
         if not away:
             return False
         has_more = not self._known >= away.keys()
@@ -168,7 +168,7 @@ class Waiting:
         if self._lane.clock.monotonic() >= self._until:
             raise first_of(away)
         self._lane.clock.wait(jitter(PAUSE_S, 0))
-        self._surveyor.forget_away()
+        self._scanner.forget_away()
         self._known.clear()
         return True
 

@@ -1,4 +1,4 @@
-"""Get messages: survey, claim what is sealed, seal what is still needed (design 5). I2, I10."""
+"""Get messages: scan, claim what is sealed, seal what is still needed (design 5). I2, I10."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from cassieq_spark.model.lease import claimable, is_dying
 from cassieq_spark.model.row_limits import PREFERRED_BYTES, PREFERRED_LEASES
-from cassieq_spark.queue.get.budget import Room
+from cassieq_spark.queue.get.budget import Budget
 from cassieq_spark.queue.get.claim import Claimed, Claimer
 from cassieq_spark.queue.get.gather import Gathered, Waiting, gather, have_any, try_one
 from cassieq_spark.queue.get.scan import (
     BUCKETS_PER_CALL,
     Rows,
-    Survey,
-    Surveyor,
+    Scan,
+    Scanner,
     offset_below,
 )
 from cassieq_spark.queue.lane import MAX_LOST_RACES, stand_back
@@ -55,7 +55,7 @@ ROUNDS = 4
 class _Ahead:
     """A look that found enough, what it was asked for, and how long it counts (monotonic)."""
 
-    survey: Survey
+    scan: Scan
     asked: tuple[int, int | None, float | None]
     good_until: float
 
@@ -67,12 +67,12 @@ class Reader:
         self.lane = lane
         self._lane = lane
         self._claimer = Claimer(lane=lane, owner=owner, run=run, visibility_us=visibility_us)
-        self._surveyor = Surveyor(lane)
+        self._scanner = Scanner(lane)
         self._first_seen: dict[BucketNo, float] = {}
         self._looked_at: dict[BucketNo, float] = {}
-        self._quiet: tuple[Survey, float] | None = None
+        self._quiet: tuple[Scan, float] | None = None
         self._ahead: _Ahead | None = None
-        self._passed: tuple[Survey, Rows] | None = None
+        self._passed: tuple[Scan, Rows] | None = None
 
     def lease_as(self, owner: str, visibility_us: int) -> None:
         """Whose leases the next gets take, and for how long."""
@@ -82,10 +82,10 @@ class Reader:
         """After a get that found nothing: whether another may find something; two cheap reads."""
         if self._quiet is None:
             return True
-        survey, looked_at = self._quiet
+        scan, looked_at = self._quiet
         if self._lane.clock.monotonic() - looked_at > QUIET_FOR_S:
             return True
-        return self._surveyor.has_news(survey)
+        return self._scanner.has_news(scan)
 
     @property
     def is_quiet(self) -> bool:
@@ -95,10 +95,10 @@ class Reader:
     def count(self, enough: int) -> int:
         """About how many messages a get would find, or that they are enough; claims nothing."""
         lane = self._lane
-        survey = self._surveyor.look(enough)
-        found = survey.available + survey.available_in_crowds
+        scan = self._scanner.scan(enough)
+        found = scan.available + scan.available_in_crowds
         now_us = lane.clock.now_us()
-        for bucket in (*survey.half_sealed, *survey.open):
+        for bucket in (*scan.half_sealed, *scan.open):
             if found >= enough:
                 break
             found += lane.store.messages.count(lane.lane_id, bucket, now_us=now_us)
@@ -116,12 +116,12 @@ class Reader:
             QueueDeleted: The lane is dead.
         """
         if self._passed is not None:
-            self._surveyor.advance(*self._passed)
+            self._scanner.advance(*self._passed)
             self._passed = None
-        survey = self._surveyor.look(at_most, below_id=below_id, want_bytes=at_most_bytes)
-        if survey.available >= at_most or survey.available_bytes >= (at_most_bytes or math.inf):
+        scan = self._scanner.scan(at_most, below_id=below_id, want_bytes=at_most_bytes)
+        if scan.available >= at_most or scan.available_bytes >= (at_most_bytes or math.inf):
             self._ahead = _Ahead(
-                survey=survey,
+                scan=scan,
                 asked=(at_most, below_id, at_most_bytes),
                 good_until=self._lane.clock.monotonic() + AHEAD_FOR_S,
             )
@@ -146,18 +146,18 @@ class Reader:
         ahead, self._ahead = self._ahead, None
         is_asked = ahead is not None and ahead.asked == (at_most, below_id, at_most_bytes)
         if ahead and is_asked and self._lane.clock.monotonic() < ahead.good_until:
-            room = Room(messages=at_most, size_bytes=at_most_bytes)
+            budget = Budget(messages=at_most, size_bytes=at_most_bytes)
             updated: Rows = {}
-            claimed = self._claim_sealed(ahead.survey, room, below_id, updated)
-            self._passed = (ahead.survey, updated)  # the pointer has time until the next look
+            claimed = self._claim_sealed(ahead.scan, budget, below_id, updated)
+            self._passed = (ahead.scan, updated)  # the pointer has time until the next look
             if confirmed := self._claimer.confirm(claimed):
                 return confirmed
         is_sure = False
         in_vain = 0
-        waiting = Waiting(self._lane, self._surveyor)
+        waiting = Waiting(self._lane, self._scanner)
         while in_vain < MAX_LOST_RACES:
-            room = Room(messages=at_most, size_bytes=at_most_bytes)
-            claimed, changed, sealed = self._go_round(room, below_id)
+            budget = Budget(messages=at_most, size_bytes=at_most_bytes)
+            claimed, changed, sealed = self._go_round(budget, below_id)
             if confirmed := self._claimer.confirm(claimed):
                 return confirmed
             if waiting.goes_on():
@@ -166,7 +166,7 @@ class Reader:
             # "None" is only said after a round in which nothing changed: no race lost, no gap
             # closed, no dead set made, no claim in vain; and nothing was passed over from memory.
             if not changed:
-                if is_sure or not self._surveyor.forget_jumps():
+                if is_sure or not self._scanner.forget_jumps():
                     return []
             elif not sealed:
                 in_vain += 1
@@ -174,38 +174,38 @@ class Reader:
             is_sure = not changed
         raise self._lane.contended("what is visible")
 
-    def _go_round(self, room: Room, below_id: int | None) -> tuple[list[Claimed], bool, bool]:
+    def _go_round(self, budget: Budget, below_id: int | None) -> tuple[list[Claimed], bool, bool]:
         """One look and what it leads to.
 
         Returns:
             What was claimed; whether any row was changed, by us or by others; whether by a seal, of
             which there are only so many.
         """
-        survey = self._surveyor.look(room.messages, below_id=below_id, want_bytes=room.size_bytes)
+        scan = self._scanner.scan(budget.messages, below_id=below_id, want_bytes=budget.size_bytes)
         updated: Rows = {}
-        claimed = self._claim_sealed(survey, room, below_id, updated)
-        if survey.open or survey.half_sealed:
-            claimed += self._claim_open(survey, room, below_id, updated, bool(claimed))
-        self._surveyor.advance(survey, updated)
-        if not claimed and not updated and self._surveyor.is_quiet_after(survey):
-            self._quiet = (survey, self._lane.clock.monotonic())
-        silent = {*survey.open, *survey.half_sealed}
+        claimed = self._claim_sealed(scan, budget, below_id, updated)
+        if scan.open or scan.half_sealed:
+            claimed += self._claim_open(scan, budget, below_id, updated, bool(claimed))
+        self._scanner.advance(scan, updated)
+        if not claimed and not updated and self._scanner.is_quiet_after(scan):
+            self._quiet = (scan, self._lane.clock.monotonic())
+        silent = {*scan.open, *scan.half_sealed}
         return claimed, bool(updated), not silent.isdisjoint(updated)
 
     def _claim_sealed(
-        self, survey: Survey, room: Room, below_id: int | None, updated: Rows
+        self, scan: Scan, budget: Budget, below_id: int | None, updated: Rows
     ) -> list[Claimed]:
         """The candidates side by side; the rest is taken from where a race was not lost [P28]."""
         claimed: list[Claimed] = []
         now_us = self._lane.clock.now_us()
         rows = dict(
             sorted(
-                survey.candidates.items(),
+                scan.candidates.items(),
                 key=lambda item: (_is_crowded(item[1]), _came_back_us(item[1], now_us)),
             )
         )
         for _ in range(ROUNDS):
-            shares = self._share(rows, replace(room), below_id)
+            shares = self._share(rows, replace(budget), below_id)
             if not shares:
                 break
             got: list[Claimed] = []
@@ -214,8 +214,8 @@ class Reader:
                 has_found = bool(claimed or got)
                 got += self._claim_shares(some, rows, below_id, updated, has_found=has_found)
             claimed += got
-            _take(room, got)
-            if room.is_full:
+            _take(budget, got)
+            if budget.is_full:
                 break
             # What a race was lost for goes to the end, as it is now [P28].
             tried = {bucket: updated[bucket] for bucket, _ in shares if bucket in updated}
@@ -251,34 +251,36 @@ class Reader:
     def _settle_up(self, gathered: Gathered, updated: Rows) -> None:
         updated.update(gathered.updated)
         for bucket, error in gathered.failed.items():
-            self._surveyor.pass_over(bucket, error)
+            self._scanner.pass_over(bucket, error)
 
-    def _share(self, rows: Rows, room: Room, below_id: int | None) -> list[tuple[BucketNo, int]]:
-        """(bucket, messages to take) until the room is full."""
+    def _share(
+        self, rows: Rows, budget: Budget, below_id: int | None
+    ) -> list[tuple[BucketNo, int]]:
+        """(bucket, messages to take) until the budget is full."""
         shares: list[tuple[BucketNo, int]] = []
         now_us = self._lane.clock.now_us()
-        away = self._surveyor.away
+        away = self._scanner.away
         for bucket, row in rows.items():
             if bucket in away:
                 continue
-            if room.is_full or len(shares) >= BUCKETS_PER_CALL:
+            if budget.is_full or len(shares) >= BUCKETS_PER_CALL:
                 break
             below = offset_below(below_id, bucket, self._lane.bucket_size)
             limit = self._lane.max_deliveries
             dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
             available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)
-            count = room.for_messages_of(row.value, available)
+            count = budget.for_messages_of(row.value, available)
             if count > 0 or dies:
                 shares.append((bucket, count))
-                room.take(row.value, count)
+                budget.take(row.value, count)
             elif available > 0:
                 break  # the next message is larger than what is left; none goes out before it
         return shares
 
     def _claim_open(
         self,
-        survey: Survey,
-        room: Room,
+        scan: Scan,
+        budget: Budget,
         below_id: int | None,
         updated: Rows,
         has_found: bool,
@@ -289,38 +291,38 @@ class Reader:
         every later call would begin there (I9, I10).
         """
         claimed: list[Claimed] = []
-        wants_more = not room.is_full
+        wants_more = not budget.is_full
         if not has_found:
             # What was put since the last look must be found: memory only serves calls that have
             # something already.
             self._looked_at.clear()
-        ripe, young_for_s = self._ripe(survey, has_found=has_found, only_gaps=not wants_more)
+        ripe, young_for_s = self._ripe(scan, has_found=has_found, only_gaps=not wants_more)
         has_filled = any(bucket in self._first_seen for bucket in ripe)
-        nothing_else = not (has_filled or has_found or survey.half_sealed)
+        nothing_else = not (has_filled or has_found or scan.half_sealed)
         if nothing_else and young_for_s is not None:
             # Nothing else is visible: a get waits for the young rather than say "none".
             self._lane.clock.wait(young_for_s)
             self._looked_at.clear()
-            ripe, _ = self._ripe(survey, has_found=False)
+            ripe, _ = self._ripe(scan, has_found=False)
         # What holds messages first: a dead writer's gaps must not hide them.
         ripe.sort(key=lambda bucket: (bucket not in self._first_seen, bucket))
-        for bucket in [*survey.half_sealed, *ripe][:SEALS_PER_CALL]:
-            if wants_more and room.is_full:
+        for bucket in [*scan.half_sealed, *ripe][:SEALS_PER_CALL]:
+            if wants_more and budget.is_full:
                 break
             below = offset_below(below_id, bucket, self._lane.bucket_size)
             close = partial(
-                self._claimer.close, bucket, room=room if wants_more else None, below=below
+                self._claimer.close, bucket, budget=budget if wants_more else None, below=below
             )
             gathered = try_one(self._lane, bucket, close, has_found=has_found or bool(claimed))
             self._settle_up(gathered, updated)
             self._first_seen.pop(bucket, None)
             got = gathered.claimed
             claimed += got
-            _take(room, got)
+            _take(budget, got)
         return claimed
 
     def _ripe(
-        self, survey: Survey, *, has_found: bool, only_gaps: bool = False
+        self, scan: Scan, *, has_found: bool, only_gaps: bool = False
     ) -> tuple[list[BucketNo], float | None]:
         """Open buckets that may be sealed now; and when the first non-empty one will be, in s.
 
@@ -335,20 +337,18 @@ class Reader:
         }
         gap_us = int(lane.settings.gap_timeout_s * 1e6)
         now_us = lane.clock.now_us()
-        is_old = {
-            bucket: now_us - survey.oldest_later_us[bucket] >= gap_us for bucket in survey.open
-        }
+        is_old = {bucket: now_us - scan.oldest_later_us[bucket] >= gap_us for bucket in scan.open}
         to_look = [
             bucket
-            for bucket in survey.open
+            for bucket in scan.open
             if bucket not in self._looked_at and (is_old[bucket] or not only_gaps)
         ][: SEALS_PER_CALL if only_gaps else None]
-        has_messages = have_any(self._lane, self._surveyor, to_look)
+        has_messages = have_any(self._lane, self._scanner, to_look)
         seen_at = lane.clock.monotonic()
         ripe = []
         filled = [
             bucket
-            for bucket in survey.open
+            for bucket in scan.open
             if bucket in self._looked_at and bucket in self._first_seen and not only_gaps
         ]
         for bucket in has_messages:
@@ -365,9 +365,9 @@ class Reader:
         return ripe, min(waits, default=None)
 
 
-def _take(room: Room, claimed: list[Claimed]) -> None:
+def _take(budget: Budget, claimed: list[Claimed]) -> None:
     for one in claimed:
-        room.take(one.row.value, one.lease.runs.count)
+        budget.take(one.row.value, one.lease.runs.count)
 
 
 def _came_back_us(row: Stored[Bucket], now_us: int) -> float:

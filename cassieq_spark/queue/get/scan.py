@@ -1,6 +1,6 @@
 """Look over a lane: what can be claimed, what is open, how far the pointers may move (design 5, 6).
 
-Reads only, but for rolling decided transactions forward. One `Surveyor` per consumer remembers for
+Reads only, but for rolling decided transactions forward. One `Scanner` per consumer remembers for
 a moment what it need not look at again.
 """
 
@@ -49,7 +49,7 @@ Rows = dict[BucketNo, "Stored[Bucket]"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Survey:
+class Scan:
     """What one look found.
 
     Attributes:
@@ -82,7 +82,7 @@ class Survey:
     is_settled: bool = True
 
 
-class Surveyor:
+class Scanner:
     """Looks for one consumer. Not thread-safe."""
 
     def __init__(self, lane: Lane) -> None:
@@ -108,9 +108,9 @@ class Surveyor:
         """Look at these again."""
         self._away.clear()
 
-    def look(
+    def scan(
         self, want: int, *, below_id: int | None = None, want_bytes: float | None = None
-    ) -> Survey:
+    ) -> Scan:
         """Find up to ``want`` claimable messages with ids below ``below_id``.
 
         Or fewer that have ``want_bytes`` together.
@@ -126,33 +126,31 @@ class Surveyor:
         monoton = lane.store.monotons.read(lane.lane_id)
         if monoton is None:
             raise lane.deleted()
-        survey = Survey(pointers=pointers, monoton=monoton.value)
-        self._look_at_hints(survey, below_id)
-        self._look_ahead(survey, want, math.inf if want_bytes is None else want_bytes, below_id)
-        return survey
+        scan = Scan(pointers=pointers, monoton=monoton.value)
+        self._look_at_hints(scan, below_id)
+        self._look_ahead(scan, want, math.inf if want_bytes is None else want_bytes, below_id)
+        return scan
 
-    def advance(self, survey: Survey, updated: Rows) -> None:
+    def advance(self, scan: Scan, updated: Rows) -> None:
         """Move the reader pointer over buckets that hold nothing fresh: one plain write, if at all.
 
         Args:
-            updated: Rows that changed since the survey, by our own claims.
+            updated: Rows that changed since the scan, by our own claims.
         """
-        reader = survey.pointers.reader
-        known = {**survey.candidates, **updated}
+        reader = scan.pointers.reader
+        known = {**scan.candidates, **updated}
         while reader in self._finished or (
             reader in known and known[reader].value.is_behind_reader
         ):
             reader = BucketNo(reader + 1)
-        if reader > survey.pointers.reader:
+        if reader > scan.pointers.reader:
             self._lane.store.pointers.advance(self._lane.lane_id, Pointer.READER, reader)
 
-    def is_quiet_after(self, survey: Survey) -> bool:
+    def is_quiet_after(self, scan: Scan) -> bool:
         """Whether `has_news` will notice all that may become visible after this look."""
-        return survey.is_settled and not (
-            survey.open or survey.half_sealed or self._jumps or self._away
-        )
+        return scan.is_settled and not (scan.open or scan.half_sealed or self._jumps or self._away)
 
-    def has_news(self, survey: Survey) -> bool:
+    def has_news(self, scan: Scan) -> bool:
         """After a look that left nothing open: may there be something since? Two reads.
 
         A new message has an id that was not handed out then, and what comes back has a hint; what
@@ -160,12 +158,12 @@ class Surveyor:
         """
         lane = self._lane
         monoton = lane.store.monotons.read(lane.lane_id)
-        hints = self._time.hints(survey.pointers, lane.clock.now_us())
+        hints = self._time.hints(scan.pointers, lane.clock.now_us())
         return (
             monoton is None
-            or monoton.value.next_id != survey.monoton.next_id
+            or monoton.value.next_id != scan.monoton.next_id
             or any(
-                bucket >= survey.pointers.repair and bucket not in self._finished
+                bucket >= scan.pointers.repair and bucket not in self._finished
                 for _, bucket in hints
             )
         )
@@ -176,12 +174,12 @@ class Surveyor:
         self._jumps.clear()
         return had_some
 
-    def _look_at_hints(self, survey: Survey, below_id: int | None) -> None:
+    def _look_at_hints(self, scan: Scan, below_id: int | None) -> None:
         """What ran out or fell due, wherever the reader pointer is."""
         now_us = self._lane.clock.now_us()
-        hints = self._time.hints(survey.pointers, now_us)
-        hinted = {bucket for _, bucket in hints if bucket >= survey.pointers.repair}
-        reader = survey.pointers.reader
+        hints = self._time.hints(scan.pointers, now_us)
+        hinted = {bucket for _, bucket in hints if bucket >= scan.pointers.repair}
+        reader = scan.pointers.reader
         self._finished = {
             bucket for bucket in self._finished if bucket >= reader or bucket in hinted
         }
@@ -191,35 +189,31 @@ class Surveyor:
             rows |= self._read(to_read[at : at + _LARGEST_WINDOW])
         for bucket, row in rows.items():
             if row is not None:
-                self._consider(survey, bucket, row, now_us, below_id)
+                self._consider(scan, bucket, row, now_us, below_id)
         # What could not be read may be due there: its hint is all that finds it (R12).
         away = self.away
 
         def is_due(bucket: BucketNo, minute: int) -> bool:
             return bucket in away or still_due(rows.get(bucket), minute)
 
-        self._time.advance(survey.pointers, hints, is_due, now_us=now_us)
-        self._time.carry_over(survey.pointers, hints, self._finished, now_us=now_us)
+        self._time.advance(scan.pointers, hints, is_due, now_us=now_us)
+        self._time.carry_over(scan.pointers, hints, self._finished, now_us=now_us)
 
-    def _look_ahead(
-        self, survey: Survey, want: int, want_bytes: float, below_id: int | None
-    ) -> None:
+    def _look_ahead(self, scan: Scan, want: int, want_bytes: float, below_id: int | None) -> None:
         """From the reader pointer to the monoton id, in growing windows."""
         lane = self._lane
         size = lane.bucket_size
-        end_id = (
-            survey.monoton.next_id if below_id is None else min(below_id, survey.monoton.next_id)
-        )
+        end_id = scan.monoton.next_id if below_id is None else min(below_id, scan.monoton.next_id)
         end = -(-end_id // size)
-        at: int = survey.pointers.reader
+        at: int = scan.pointers.reader
         window = _FIRST_WINDOW
         times: dict[BucketNo, int] = {}
         silent: dict[BucketNo, bool] = {}
         while (
             at < end
-            and survey.available < want
-            and survey.available_bytes < want_bytes
-            and survey.claimable < BUCKETS_PER_CALL
+            and scan.available < want
+            and scan.available_bytes < want_bytes
+            and scan.claimable < BUCKETS_PER_CALL
         ):
             buckets, at = self._window(at, end, window)
             window = min(window * 2, _LARGEST_WINDOW)
@@ -237,28 +231,28 @@ class Surveyor:
                 if row is None or row.value.status in MEANS_NOTHING_ALONE:
                     silent[bucket] = row is not None
                 elif bucket not in undecided:
-                    self._consider(survey, bucket, row, now_us, below_id)
+                    self._consider(scan, bucket, row, now_us, below_id)
             at = self._jump(undecided, at)
-        self._sort_out_silent(survey, silent, times)
+        self._sort_out_silent(scan, silent, times)
 
     def _sort_out_silent(
-        self, survey: Survey, silent: dict[BucketNo, bool], times: dict[BucketNo, int]
+        self, scan: Scan, silent: dict[BucketNo, bool], times: dict[BucketNo, int]
     ) -> None:
         """One read of L after all rows tells which silent ones were dropped (G5) [P2] [R10]."""
         if not silent:
             return
         low = self._lane.pointers().repair
-        oldest = survey.monoton.reserved_us
+        oldest = scan.monoton.reserved_us
         later = sorted(times, reverse=True)
         for bucket in sorted(silent, reverse=True):
             while later and later[0] > bucket:
                 oldest = min(oldest, times[later.pop(0)])
-            survey.oldest_later_us[bucket] = oldest
+            scan.oldest_later_us[bucket] = oldest
         # What lies in a block that is being written is its writer's: no gap yet [P22].
         blocks = [(first, end) for first, (end, _) in self._jumps.items()]
         for bucket, has_row in silent.items():
             if bucket >= low and not any(first <= bucket < end for first, end in blocks):
-                (survey.half_sealed if has_row else survey.open).append(bucket)
+                (scan.half_sealed if has_row else scan.open).append(bucket)
 
     def _settle(self, found: Rows, rows: dict[BucketNo, Stored[Bucket] | None]) -> set[BucketNo]:
         """Roll what is decided forward; the rest is undecided and jumped for a second [P22]."""
@@ -318,7 +312,7 @@ class Surveyor:
 
     def _consider(
         self,
-        survey: Survey,
+        scan: Scan,
         bucket: BucketNo,
         row: Stored[Bucket],
         now_us: int,
@@ -333,21 +327,21 @@ class Surveyor:
                 self._corrupt.add(bucket)
                 event(_logger, "bucket_row_corrupt", queue=self._lane.queue, bucket=bucket)
             return
-        if bucket in survey.candidates:
+        if bucket in scan.candidates:
             return
         below = offset_below(below_id, bucket, self._lane.bucket_size)
         limit = self._lane.max_deliveries
         available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)
         dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
         if available or dies or row.value.is_behind_reader:
-            survey.candidates[bucket] = row
+            scan.candidates[bucket] = row
             if is_crowded(row.value, now_us=now_us):
-                survey.available_in_crowds += available
+                scan.available_in_crowds += available
             else:
-                survey.available += available
-                survey.available_bytes += available * mean_bytes(row.value)
-            survey.claimable += bool(available)
-        survey.is_settled &= row.value.is_behind_reader and not (available or dies)
+                scan.available += available
+                scan.available_bytes += available * mean_bytes(row.value)
+            scan.claimable += bool(available)
+        scan.is_settled &= row.value.is_behind_reader and not (available or dies)
 
     def _read(self, buckets: Iterable[BucketNo]) -> dict[BucketNo, Stored[Bucket] | None]:
         """Those that answer; the others are passed over, and no look waits for them twice."""

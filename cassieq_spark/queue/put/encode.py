@@ -81,23 +81,24 @@ def messages(
 
 def pack(rows: Sequence[Row], *, delay_us: int, bucket_size: int) -> list[Packed]:
     """Into as few rows as their size allows, in order."""
-    return list(pack_into(rows, delay_us=delay_us, room=lambda: bucket_size))
+    return list(pack_into(rows, delay_us=delay_us, capacity=lambda: bucket_size))
 
 
 def pack_into(
-    rows: Sequence[Row], *, room: Callable[[], int], delay_us: int = 0
+    rows: Sequence[Row], *, capacity: Callable[[], int], delay_us: int = 0
 ) -> Iterator[Packed]:
     """As `pack`, each row made when it is asked for, with no more messages than there is room.
 
     Args:
-        room: How many messages the next row may hold, 1 or more; asked just before it is cut [T1].
+        capacity: How many messages the next row may hold, 1 or more; asked just before it is
+            cut [T1].
     """
     sizes = np.asarray([_size(row) for row in rows], dtype=np.int64)
     encoder = chunks.Encoder()
     start = 0
     while start < len(rows):
         end = packing.chunk_end(
-            sizes, start, at_most=min(CHUNK_MESSAGES, room()), limit_bytes=CHUNK_BYTES
+            sizes, start, at_most=min(CHUNK_MESSAGES, capacity()), limit_bytes=CHUNK_BYTES
         )
         yield Packed(
             payload=encoder.encode(chunks.from_rows(rows[start:end])),

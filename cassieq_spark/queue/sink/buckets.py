@@ -1,6 +1,6 @@
 """A bulk bucket's two CAS, and the opening of many at once (design 8). Holds I7.
 
-Shared by both doors of the sink: a task that opens its buckets one by one (`queue.bulk`), and a
+Shared by both writers: a task that opens its buckets one by one (`queue.sink.writer`), and a
 driver that opens all of a batch's.
 """
 

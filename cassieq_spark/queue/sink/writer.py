@@ -81,14 +81,14 @@ class BulkWriter:
         self._preparing: list[Future[tuple[BucketNo, int]]] = []
         self.written: tuple[tuple[BucketNo, int], ...] = ()
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many messages the present bucket still takes: 1 or more."""
         if self._current is None:
             return self._lane.bucket_size
         return self._lane.bucket_size - self._current.count
 
     def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
-        """Write one chunk of ``count`` messages, at most `room`.
+        """Write one chunk of ``count`` messages, at most `capacity`.
 
         Args:
             due_us: Per message when it may be delivered, cluster µs; 0 or None: at once.
@@ -99,9 +99,11 @@ class BulkWriter:
             StoreTimeout, StoreUnavailable: A chunk could not be stored.
             SinkFenced: A bucket was closed under us: the transaction was aborted.
         """
-        if not 1 <= count <= self.room():
+        if not 1 <= count <= self.capacity():
             # Beyond its last id a bucket has those of the next one [T1].
-            raise ValueError(f"a chunk of {count} messages, where there is room for {self.room()}")
+            raise ValueError(
+                f"a chunk of {count} messages, where there is room for {self.capacity()}"
+            )
         current = self._current
         if current is not None and self._is_full(current, len(payload)):
             self._close_current(current)

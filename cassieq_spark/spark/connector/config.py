@@ -78,7 +78,7 @@ def spark_config(
 ) -> dict[str, str]:
     """What a Spark session needs for `foreach_batch`, as ``SparkSession.builder.config(map=...)``.
 
-    And what bounds the memory of Python workers that put large bodies, by either door.
+    And what bounds the memory of Python workers that put large bodies, by either writer.
 
     Pure: nothing is looked up and nobody is connected to. `foreach_batch` gives host, login and
     consistency with each write; they are here for a program's own use of the connector too. What

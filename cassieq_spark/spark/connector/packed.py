@@ -88,7 +88,7 @@ class _Rows:
         self._number = 0
         self._ready: list[pa.RecordBatch] = []
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Chunks are placed into buckets later, and whole: each may have what a bucket may."""
         return self._bucket_size
 

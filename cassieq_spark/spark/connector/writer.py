@@ -1,6 +1,6 @@
-"""The connector's door of the sink (design 8): for ``df.writeStream.foreachBatch(...)``. I7.
+"""The connector sink (design 8): for ``df.writeStream.foreachBatch(...)``. I7.
 
-The driver plays the part that a task has in the other door: it is admitted, reserves and opens the
+The driver plays the part of a task of the Arrow writer: it is admitted, reserves and opens the
 buckets, has their rows written by Spark tasks through the Spark Cassandra Connector, prepares and
 commits. A row is fixed before it has a place: packed rows are kept by ``localCheckpoint``, so a
 block that is lost fails the batch, and each attempt to write a row writes the same bytes [P8].
@@ -105,7 +105,7 @@ def foreach_batch(
 
     Returns:
         ``f(df, batch_id)``. It raises `ConnectorMissing` before anything is written where the
-        connector is not there; `SinkIdReused`, `SinkFenced` and `SinkDiverged` as the other door
+        connector is not there; `SinkIdReused`, `SinkFenced` and `SinkDiverged` as the Arrow writer
         does; `BodyInvalid` and what fails in tasks as Spark's own error, with their text in it.
 
     Raises:

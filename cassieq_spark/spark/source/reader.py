@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cassieq_spark.options import SourceOptions
 
 
-@boundary.door
+@boundary.spark_facing
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query's consumer."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cassieq_spark.spark.views.pushdown import Condition
 
 
-@boundary.door
+@boundary.spark_facing
 class LookReader(DataSourceReader):
     """Planned once in the driver's Python process, then read by tasks."""
 

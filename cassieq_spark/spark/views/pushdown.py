@@ -138,8 +138,10 @@ def bucket_spans(
 def offsets_of(bucket: BucketNo, bucket_size: int, ids: tuple[range, ...]) -> Runs:
     """The offsets of a bucket whose ids are among these."""
     base = first_id(bucket, bucket_size)
-    room = range(base, base + min(bucket_size, OFFSET_LIMIT))
-    return Runs.of(*((span.start - base, span.stop - 1 - base) for span in intersect((room,), ids)))
+    whole = range(base, base + min(bucket_size, OFFSET_LIMIT))
+    return Runs.of(
+        *((span.start - base, span.stop - 1 - base) for span in intersect((whole,), ids))
+    )
 
 
 def intersect(left: tuple[range, ...], right: tuple[range, ...]) -> tuple[range, ...]:

@@ -43,7 +43,7 @@ FEWEST_BUCKETS: Final = 64
 FEWEST_QUEUES: Final = 8
 
 
-@boundary.door
+@boundary.spark_facing
 class ViewReader(DataSourceReader):
     """All views but ``messages``. Planned once per ``load`` in the driver's Python process."""
 
@@ -86,7 +86,7 @@ class ViewReader(DataSourceReader):
             yield QueuesPartition(self._options.queue, share, shares)
 
 
-@boundary.door
+@boundary.spark_facing
 class PushingViewReader(ViewReader):
     """It takes filters, and Spark refuses it unless filter pushdown is on."""
 
@@ -96,7 +96,7 @@ class PushingViewReader(ViewReader):
         return left
 
 
-@boundary.door
+@boundary.spark_facing
 class PushingLookReader(LookReader):
     """As `PushingViewReader`, of view ``messages``."""
 
@@ -141,16 +141,16 @@ def windows(
     wanted = at_least or min(os.cpu_count() or 1, -(-total // FEWEST_BUCKETS))
     share = max(1, -(-total // max(1, wanted, -(-total // MOST_BUCKETS))))
     parts: list[list[range]] = [[]]
-    room = share
+    left = share
     for span in spans:
         first = span.start
         while first < min(span.stop, live.stop):
-            if room == 0:
+            if left == 0:
                 parts.append([])
-                room = share
-            end = min(first + room, span.stop, live.stop)
+                left = share
+            end = min(first + left, span.stop, live.stop)
             parts[-1].append(range(first, end))
-            room -= end - first
+            left -= end - first
             first = end
         if first < span.stop:
             parts[-1].append(range(first, span.stop))
