@@ -98,7 +98,7 @@ ABLATIONS: Final = (
         mark="P2",
         rule="All rows of a look are read first, and the repair pointer after them.",
         path="cassieq_spark/queue/get/scan.py",
-        old="        low = self._lane.pointers().repair\n",
+        old="        low = self._lane.read_pointers().repair\n",
         new="        low = scan.pointers.repair\n",
         tests=(
             "tests/node/test_reader.py::test_p2_a_bucket_that_is_dropped_while_a_reader_looks_is_not_closed",
@@ -366,8 +366,8 @@ ABLATIONS: Final = (
         mark="T21",
         rule="A row that cannot be read is seen as such by a look, which goes on with all others.",
         path="cassieq_spark/store/tables/buckets.py",
-        old="            found[bucket] = _as_seen(lane, bucket, rows[0]) if is_there else None\n",
-        new="            found[bucket] = _stored(lane, bucket, rows[0]) if is_there else None\n",
+        old="            found[bucket] = _as_seen(self._lane, bucket, rows[0]) if is_there else None\n",
+        new="            found[bucket] = _stored(self._lane, bucket, rows[0]) if is_there else None\n",
         tests=(
             "tests/node/test_corrupt.py::test_t21_a_get_goes_on_with_all_others_and_says_which_row_it_cannot_read",
             "tests/node/test_corrupt.py::test_t21_repair_heals_the_buckets_beside_it_and_names_it",
@@ -430,7 +430,7 @@ ABLATIONS: Final = (
         path="cassieq_spark/queue/reserve.py",
         old="            raise lane.deleted()\n",
         new=(
-            "            lane.store.monotons.insert(lane.lane_id, Monoton(next_id=0, reserved_us=0))\n"
+            "            lane.monotons.insert(Monoton(next_id=0, reserved_us=0))\n"
             "            continue\n"
         ),
         tests=(
@@ -731,8 +731,8 @@ ABLATIONS: Final = (
         mark="P19",
         rule="A pointer's value is its own write timestamp: the largest wins, whoever writes last.",
         path="cassieq_spark/store/tables/pointers.py",
-        old="(value, value, lane, pointer.value)",
-        new="(self._session.clock.now_us(), value, lane, pointer.value)",
+        old="(value, value, self._lane, pointer.value)",
+        new="(self._session.clock.now_us(), value, self._lane, pointer.value)",
         tests=(
             "tests/node/test_pointers.py::test_p19_a_pointer_never_goes_back_whoever_writes_last",
         ),
@@ -790,7 +790,7 @@ ABLATIONS: Final = (
         mark="P21",
         rule="What a home shows as active may have ended there: its repair pointer says so (ADR 17).",
         path="cassieq_spark/queue/lane.py",
-        old="    return store.pointers.read(row.lanes[0]).is_deleted\n",
+        old="    return store.lane(row.lanes[0]).pointers.read().is_deleted\n",
         new="    return False\n",
         tests=("tests/node/test_homes.py::test_p21_an_ended_queue_that_is_still_shown_is_gone",),
     ),
@@ -1013,7 +1013,7 @@ ABLATIONS: Final = (
         rule="All buckets without a row cost one read of the repair pointer together.",
         path="cassieq_spark/queue/get/scan.py",
         old="            if bucket >= low and not any(",
-        new="            if bucket >= self._lane.pointers().repair and not any(",
+        new="            if bucket >= self._lane.read_pointers().repair and not any(",
         tests=(
             "tests/node/test_reader.py::test_r10_silent_buckets_cost_one_read_of_the_repair_pointer_together",
         ),
@@ -1261,7 +1261,7 @@ ABLATIONS: Final = (
         mark="R24",
         rule="A sink is forgotten only by its own queue's name, while that queue is alive.",
         path="cassieq_spark/queue/sink/transaction.py",
-        old="        elif not lane.store.pointers.read(stored.value.lane).is_deleted:\n",
+        old="        elif not lane.store.lane(stored.value.lane).pointers.read().is_deleted:\n",
         new="        elif False:\n",
         tests=("tests/node/test_transaction.py::test_r24_one_sink_id_serves_one_queue",),
     ),
@@ -1647,15 +1647,15 @@ ABLATIONS: Final = (
         rule="The end of the data is read after the monoton row: whoever removes the row has noted it before.",
         path="cassieq_spark/queue/admin.py",
         old=(
-            "        monoton = store.monotons.find(lane)\n"
+            "        monoton = store.lane(lane).monotons.find()\n"
             "        ids_end = None\n"
             "        if monoton is not None:\n"
             "            ids_end = BucketNo(max(0, -(-monoton.value.next_id // bucket_size)))\n"
-            "        match next_step(ids_end, store.pointers.read(lane), at_most=WINDOW):\n"
+            "        match next_step(ids_end, store.lane(lane).pointers.read(), at_most=WINDOW):\n"
         ),
         new=(
-            "        pointers = store.pointers.read(lane)\n"
-            "        monoton = store.monotons.find(lane)\n"
+            "        pointers = store.lane(lane).pointers.read()\n"
+            "        monoton = store.lane(lane).monotons.find()\n"
             "        ids_end = None\n"
             "        if monoton is not None:\n"
             "            ids_end = BucketNo(max(0, -(-monoton.value.next_id // bucket_size)))\n"
@@ -1689,7 +1689,7 @@ ABLATIONS: Final = (
         mark="T15",
         rule="A lane whose creator died while it gave it up is ended before its row goes.",
         path="cassieq_spark/repair/graves.py",
-        old="        store.pointers.advance(lane, Pointer.REPAIR, DELETED)\n",
+        old="        store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)\n",
         new="        pass\n",
         tests=(
             "tests/node/test_born_again.py::test_t15_a_full_repair_ends_a_lane_that_was_half_given_up",
@@ -1750,7 +1750,7 @@ ABLATIONS: Final = (
         mark="T6",
         rule="The repair pointer is read after a commit: a deletion meanwhile is no success.",
         path="cassieq_spark/queue/sink/transaction.py",
-        old="        lane.pointers()\n        roll_forward",
+        old="        lane.read_pointers()\n        roll_forward",
         new="        roll_forward",
         tests=(
             "tests/node/test_sink_life.py::test_t6_a_batch_whose_queue_is_deleted_around_its_commit_is_no_success",

@@ -176,9 +176,7 @@ def purge(lane: Lane) -> int:
     failed: dict[BucketNo, CassieqError] = {}
     sinks_failed: dict[str, CassieqError] = {}
     for window in windows(live_buckets(lane), WINDOW):
-        rows, unread = apart(
-            lane, lambda bucket: lane.store.buckets.read(lane.lane_id, bucket), window
-        )
+        rows, unread = apart(lane, lane.buckets.read, window)
         undecided = {
             bucket: row
             for bucket, row in rows.items()
@@ -243,7 +241,7 @@ def _undo_if_a_cycle(store: Store, altered: Stored[QueueRow], before: QueueSetti
 
 def _is_usable(store: Store, row: QueueRow) -> bool:
     """Whether ids may come of its lane; a queue without a monoton row counts as deleted [P13]."""
-    return row.status is QueueStatus.ACTIVE and store.monotons.read(row.lanes[0]) is not None
+    return row.status is QueueStatus.ACTIVE and store.lane(row.lanes[0]).monotons.read() is not None
 
 
 def _insert(store: Store, name: QueueName, settings: QueueSettings) -> Stored[QueueRow] | None:
@@ -253,7 +251,7 @@ def _insert(store: Store, name: QueueName, settings: QueueSettings) -> Stored[Qu
     """
     lane = LaneId(new_uuid())
     now_us = store.clock.now_us()
-    unused = store.monotons.insert(lane, Monoton(next_id=0, reserved_us=now_us)).now
+    unused = store.lane(lane).monotons.insert(Monoton(next_id=0, reserved_us=now_us)).now
     row = QueueRow(
         name=name,
         queue_id=new_uuid(),
@@ -281,10 +279,10 @@ def _give_up(store: Store, lane: LaneId, unused: Stored[Monoton]) -> None:
     have reserved ids, it is a queue in use, and stays one (I1). It is closed before L goes up, and
     is there until then: a copy of its own INSERT must not open the lane again between the two.
     """
-    closed = store.monotons.update(lane, unused, replace(unused.value, next_id=CLOSED))
+    closed = store.lane(lane).monotons.update(unused, replace(unused.value, next_id=CLOSED))
     if isinstance(closed, Applied):
-        store.pointers.advance(lane, Pointer.REPAIR, DELETED)
-        store.monotons.delete(lane, closed.now)
+        store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
+        store.lane(lane).monotons.delete(closed.now)
 
 
 def _check_same(name: QueueName, asked: QueueSettings, there: QueueSettings) -> None:
@@ -327,18 +325,18 @@ def _end_lane(store: Store, lane: LaneId, bucket_size: int) -> None:
     """All steps of `model.ending` that are left."""
     while True:
         # Before the pointers: where it is gone, they say how far the data goes.
-        monoton = store.monotons.find(lane)
+        monoton = store.lane(lane).monotons.find()
         ids_end = None
         if monoton is not None:
             ids_end = BucketNo(max(0, -(-monoton.value.next_id // bucket_size)))
-        match next_step(ids_end, store.pointers.read(lane), at_most=WINDOW):
+        match next_step(ids_end, store.lane(lane).pointers.read(), at_most=WINDOW):
             case Raise(dropped=dropped):
                 _note(store, lane, Pointer.DROPPED, dropped)
-                store.pointers.advance(lane, Pointer.REPAIR, DELETED)
+                store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
             case Close(end=end):
                 _note(store, lane, Pointer.END, end)
                 if monoton is not None:
-                    store.monotons.delete(lane, monoton)
+                    store.lane(lane).monotons.delete(monoton)
             case Drop(first=first, end=end):
                 drop_dead(store, lane, [BucketNo(at) for at in range(first, end)])
                 _note(store, lane, Pointer.DROPPED, end)
@@ -351,15 +349,15 @@ def _end_lane(store: Store, lane: LaneId, bucket_size: int) -> None:
 def _note(store: Store, lane: LaneId, pointer: Pointer, value: int) -> None:
     """Answered at quorum before what it tells of is destroyed (G4); absent is 0."""
     if value:
-        store.pointers.advance(lane, pointer, value)
+        store.lane(lane).pointers.advance(pointer, value)
 
 
 def drop_dead(store: Store, lane: LaneId, buckets: Iterable[BucketNo]) -> None:
     """Remove messages, overlays and rows of a dead lane's buckets."""
 
     def one(bucket: BucketNo) -> None:
-        store.messages.drop(lane, bucket)
-        store.overlays.drop(lane, bucket)
-        store.buckets.delete(lane, bucket)
+        store.lane(lane).messages.drop(bucket)
+        store.lane(lane).overlays.drop(bucket)
+        store.lane(lane).buckets.delete(bucket)
 
     store.session.map(one, buckets)

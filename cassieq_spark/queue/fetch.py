@@ -71,10 +71,12 @@ def fetch(
     """
     parts = [part for planned in plan for part in _parts(planned)]
     wanted = [(part.bucket, part.runs) for part in parts]
-    for position, chunks in store.messages.read(lane_id, wanted):
+    for position, chunks in store.lane(lane_id).messages.read(wanted):
         planned = parts[position]
         bodies = (
-            store.overlays.read(lane_id, planned.bucket, planned.revisions, is_look=planned.is_look)
+            store.lane(lane_id).overlays.read(
+                planned.bucket, planned.revisions, is_look=planned.is_look
+            )
             if planned.revisions
             else {}
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cassieq_spark.entropy import jitter
@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import LaneId, QueueName
     from cassieq_spark.model.pointer import Pointers
     from cassieq_spark.options import QueueSettings
-    from cassieq_spark.store.store import Store
+    from cassieq_spark.store.store import LaneTables, Store
+    from cassieq_spark.store.tables.buckets import Buckets
+    from cassieq_spark.store.tables.hints import Hints
+    from cassieq_spark.store.tables.messages import Messages
+    from cassieq_spark.store.tables.monotons import Monotons
+    from cassieq_spark.store.tables.overlays import Overlays
+    from cassieq_spark.store.tables.pointers import PointerTable
     from cassieq_spark.store.tables.queues import QueueRow
 
 MAX_LOST_RACES = 64
@@ -56,6 +62,40 @@ class Lane:
     lane_id: LaneId
     settings: QueueSettings
     created_us: int
+    _tables: LaneTables = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_tables", self.store.lane(self.lane_id))
+
+    @property
+    def monotons(self) -> Monotons:
+        """Its monoton row."""
+        return self._tables.monotons
+
+    @property
+    def buckets(self) -> Buckets:
+        """Its bucket rows."""
+        return self._tables.buckets
+
+    @property
+    def messages(self) -> Messages:
+        """Its stored messages."""
+        return self._tables.messages
+
+    @property
+    def overlays(self) -> Overlays:
+        """Its updated bodies."""
+        return self._tables.overlays
+
+    @property
+    def pointers(self) -> PointerTable:
+        """Its pointers."""
+        return self._tables.pointers
+
+    @property
+    def hints(self) -> Hints:
+        """Its expiry hints."""
+        return self._tables.hints
 
     @property
     def clock(self) -> Clock:
@@ -78,20 +118,20 @@ class Lane:
         settings = self.settings
         return settings.max_deliveries if settings.dead_letter_queue is not None else None
 
-    def pointers(self) -> Pointers:
+    def read_pointers(self) -> Pointers:
         """All pointers by one quorum read.
 
         Raises:
             QueueDeleted: The repair pointer says so [R25].
         """
-        pointers = self.store.pointers.read(self.lane_id)
+        pointers = self.pointers.read()
         if pointers.is_deleted:
             raise self.deleted()
         return pointers
 
     def is_dropped(self, bucket: BucketNo) -> bool:
         """What an absent, ``sealing`` or ``writing`` row cannot say: L, read *after* it (G5)."""
-        return bucket < self.pointers().repair
+        return bucket < self.read_pointers().repair
 
     def change_bucket(
         self,
@@ -113,14 +153,14 @@ class Lane:
             CasContention: Lost too many times in a row.
             CasAmbiguous: See `store.cas`.
         """
-        row = known or self.store.buckets.read(self.lane_id, bucket)
+        row = known or self.buckets.read(bucket)
         for _ in self.attempts():
             if row is None:
                 return None
             new = change(row.value)
             if new is None:
                 return row
-            match self.store.buckets.update(self.lane_id, bucket, row, new):
+            match self.buckets.update(bucket, row, new):
                 case Applied(now=now):
                     return now
                 case Refused(now=now) | Evicted(now=now):
@@ -237,7 +277,7 @@ def _is_born_again(store: Store, row: QueueRow) -> bool:
 
 def _has_ended(store: Store, row: QueueRow) -> bool:
     """What its home shows as active may have ended there: its repair pointer says so [R25]."""
-    return store.pointers.read(row.lanes[0]).is_deleted
+    return store.lane(row.lanes[0]).pointers.read().is_deleted
 
 
 def look_again(lane: Lane) -> Lane:
@@ -331,10 +371,10 @@ def live_buckets(lane: Lane) -> range:
     Raises:
         QueueDeleted: The lane is dead.
     """
-    monoton = lane.store.monotons.read(lane.lane_id)
+    monoton = lane.monotons.read()
     if monoton is None:
         raise lane.deleted()
-    return range(lane.pointers().repair, -(-monoton.value.next_id // lane.bucket_size))
+    return range(lane.read_pointers().repair, -(-monoton.value.next_id // lane.bucket_size))
 
 
 def windows(buckets: range, size: int) -> Iterator[list[BucketNo]]:

@@ -37,12 +37,12 @@ def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Bloc
     """
     size = lane.bucket_size
     for _ in lane.attempts():
-        old = lane.store.monotons.read(lane.lane_id)
+        old = lane.monotons.read()
         if old is None:
             raise lane.deleted()
         first = max(-(-old.value.next_id // size), above)
         new = Monoton(next_id=(first + buckets) * size, reserved_us=lane.clock.now_us())
-        outcome = lane.store.monotons.update(lane.lane_id, old, new)
+        outcome = lane.monotons.update(old, new)
         if isinstance(outcome, Applied):
             return Block(first=BucketNo(first), end=BucketNo(first + buckets))
     raise lane.contended("the monoton row")

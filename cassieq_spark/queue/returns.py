@@ -49,9 +49,7 @@ class Returns:
 
     def _write(self, times_us: Iterable[int], now_us: int) -> None:
         lane = self._lane
-        lane.store.hints.write(
-            lane.lane_id, [(self._bucket, time_us) for time_us in times_us], now_us=now_us
-        )
+        lane.hints.write([(self._bucket, time_us) for time_us in times_us], now_us=now_us)
 
 
 def return_times_us(row: Bucket, moved: Runs | None = None) -> list[int]:

@@ -48,9 +48,7 @@ def close(lane: Lane, bucket: BucketNo, terms: Terms | None = None) -> Closed | 
     Returns:
         None if the bucket was dropped long ago: what is left there is repair's (G5) [P2].
     """
-    outcome = lane.store.buckets.insert(
-        lane.lane_id, bucket, rules.sealing(now_us=lane.clock.now_us())
-    )
+    outcome = lane.buckets.insert(bucket, rules.sealing(now_us=lane.clock.now_us()))
     if outcome.now is None:
         return None
     return finish(lane, bucket, outcome.now, terms)
@@ -83,7 +81,7 @@ def finish(
         if terms is not None:
             sealed, leases = claim(sealed, terms, new_uuid)
         returns.hint(return_times_us(sealed))
-        outcome = lane.store.buckets.fill(lane.lane_id, bucket, row, sealed)
+        outcome = lane.buckets.fill(bucket, row, sealed)
         if outcome.now is None:
             return None
         if isinstance(outcome, Applied):
@@ -103,7 +101,7 @@ def _scan(lane: Lane, bucket: BucketNo) -> tuple[Runs, dict[int, int], int]:
     manifest = EMPTY
     due_us: dict[int, int] = {}
     size_bytes = 0
-    for chunk in lane.store.messages.scan(lane.lane_id, bucket):
+    for chunk in lane.messages.scan(bucket):
         run = Runs.span(chunk.first, chunk.first + chunk.count - 1) & ids
         manifest |= run
         size_bytes += len(chunk.payload)

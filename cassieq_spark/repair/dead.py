@@ -104,7 +104,7 @@ def move(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead) -> Move:
         if isinstance(begun, Begun):
             moved = _copy_once(lane, target, bucket, dead, begun)
         # Deleted behind our back, the target may have taken the copy with it: the set stays.
-        target.pointers()
+        target.read_pointers()
         _take_out(lane, bucket, set_id)
         if dead[0].target is None:
             event(_logger, "dead_moved", queue=lane.queue, to=target.queue, messages=moved)
@@ -144,7 +144,7 @@ def _begin(target: Lane, sink_id: str) -> Begun | Standing:
 def _standing(target: Lane, sink_id: str, row: SinkRow) -> Standing | None:
     """Whose the row of another mover is; None: nobody's."""
     is_elsewhere = row.lane != target.lane_id
-    if is_elsewhere and target.store.pointers.read(row.lane).is_deleted:
+    if is_elsewhere and target.store.lane(row.lane).pointers.read().is_deleted:
         return None
     if row.last != NO_BATCH:
         return Standing.MOVED
@@ -202,7 +202,7 @@ def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) 
 def _dead_messages(lane: Lane, bucket: BucketNo, dead: Dead) -> Iterator[Message]:
     """All of a set by one read, however many entries it has [T2]."""
     runs = union(part.runs for part in dead)
-    row = lane.store.buckets.read(lane.lane_id, bucket)
+    row = lane.buckets.read(bucket)
     planned = Planned(
         bucket=bucket,
         runs=runs,
@@ -245,7 +245,7 @@ def _earlier(message: Message) -> list[Any]:
 
 
 def _is_there(lane: Lane, bucket: BucketNo, set_id: UUID) -> bool:
-    row = lane.store.buckets.read(lane.lane_id, bucket)
+    row = lane.buckets.read(bucket)
     return (
         row is not None
         and any(part.set_id == set_id for part in row.value.dead)

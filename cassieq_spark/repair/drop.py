@@ -28,13 +28,13 @@ def drop(lane: Lane) -> int:
     what became of its bucket [R2]. The pointer is answered at quorum before a row goes: from then
     on an absent row means "dropped" and not "open" (G4, G5).
     """
-    pointers = lane.pointers()
+    pointers = lane.read_pointers()
     before_us = lane.clock.now_us() - rest_us(lane)
     end: int = pointers.repair
     while end < pointers.reader:
         window = [BucketNo(at) for at in range(end, min(end + WINDOW, pointers.reader))]
         # One that does not answer ends the run, and does not keep what lies below it [T5].
-        rows, _ = lane.store.buckets.read_some(lane.lane_id, window)
+        rows, _ = lane.buckets.read_some(window)
         for bucket in window:
             row = rows.get(bucket)
             if row is None or not _is_done(row.value, before_us):
@@ -53,8 +53,8 @@ def drop(lane: Lane) -> int:
         event(_logger, "repair_failed", queue=lane.queue, error=str(first_of(failed)))
     if not done:
         return 0
-    lane.store.pointers.advance(lane.lane_id, Pointer.REPAIR, end)
-    each_bucket(lane, lambda bucket: lane.store.buckets.delete(lane.lane_id, bucket), done)
+    lane.pointers.advance(Pointer.REPAIR, end)
+    each_bucket(lane, lane.buckets.delete, done)
     event(_logger, "buckets_dropped", queue=lane.queue, buckets=len(done))
     return len(done)
 
@@ -70,7 +70,7 @@ def free(lane: Lane, finished: Iterable[BucketNo]) -> int:
     What waits below them may pin the repair pointer for thirty days. Where nothing is left there is
     nothing to write: each pass would leave another tombstone (I9).
     """
-    freed = [bucket for bucket in finished if lane.store.messages.has_any(lane.lane_id, bucket)]
+    freed = [bucket for bucket in finished if lane.messages.has_any(bucket)]
     each_bucket(lane, lambda bucket: _drop_messages(lane, bucket), freed)
     return len(freed)
 
@@ -80,11 +80,11 @@ def sweep(lane: Lane, rows: Iterable[BucketNo], messages: Iterable[BucketNo]) ->
 
     Nobody reads there, so they cost space and nothing else (ADR 10, 11).
     """
-    low = lane.pointers().repair
+    low = lane.read_pointers().repair
     ghosts = {bucket for bucket in rows if bucket < low}
     litter = {bucket for bucket in messages if bucket < low}
     lane.store.session.map(lambda bucket: _drop_messages(lane, bucket), litter)
-    lane.store.session.map(lambda bucket: lane.store.buckets.delete(lane.lane_id, bucket), ghosts)
+    lane.store.session.map(lane.buckets.delete, ghosts)
     return len(ghosts | litter)
 
 
@@ -93,5 +93,5 @@ def _is_done(row: Bucket, before_us: int) -> bool:
 
 
 def _drop_messages(lane: Lane, bucket: BucketNo) -> None:
-    lane.store.messages.drop(lane.lane_id, bucket)
-    lane.store.overlays.drop(lane.lane_id, bucket)
+    lane.messages.drop(bucket)
+    lane.overlays.drop(bucket)

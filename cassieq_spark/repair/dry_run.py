@@ -42,28 +42,28 @@ def heal_dry_run(store: Store, lanes: list[Lane], *, finishes_deletions: bool) -
 
 def _dry_run_lane(lane: Lane) -> QueueRepair:
     done = QueueRepair(queue=lane.queue)
-    monoton = lane.store.monotons.read(lane.lane_id)
+    monoton = lane.monotons.read()
     if monoton is None:
         raise lane.deleted()
     live = live_buckets(lane)
     rows: dict[BucketNo, Stored[Bucket] | None] = {}
     for window in windows(live, WINDOW):
-        rows |= lane.store.buckets.read_many(lane.lane_id, window)
-    low = lane.pointers().repair
+        rows |= lane.buckets.read_many(window)
+    low = lane.read_pointers().repair
     is_run = True
     for bucket, row in rows.items():
         if bucket < low:
             continue
         if row is not None and row.value.status is Status.CORRUPT:
             with noting(done):
-                lane.store.buckets.read(lane.lane_id, bucket)  # which says why not [T21]
+                lane.buckets.read(bucket)  # which says why not [T21]
         elif row is not None:
             _foresee_bucket(lane, bucket, row.value, done)
         is_run &= row is not None and _is_droppable(lane, row.value)
         if is_run:
             done.dropped += 1
         elif row is not None and row.value.status in FINISHED:
-            done.freed += lane.store.messages.has_any(lane.lane_id, bucket)
+            done.freed += lane.messages.has_any(bucket)
     done.gaps_closed = _gaps(lane, rows, monoton.value.reserved_us)
     return done
 
@@ -110,5 +110,5 @@ def _gaps(lane: Lane, rows: dict[BucketNo, Stored[Bucket] | None], reserved_us: 
         if row is not None and row.value.status is not Status.CORRUPT:
             oldest_us = min(oldest_us, row.value.changed_us)
         elif row is None and oldest_us <= before_us:
-            gaps += not lane.store.messages.has_any(lane.lane_id, bucket)
+            gaps += not lane.messages.has_any(bucket)
     return gaps

@@ -28,7 +28,7 @@ def close_gaps(lane: Lane) -> int:
     updated: Rows = {}
     for bucket in scan.open:
         age_us = lane.clock.now_us() - scan.oldest_later_us[bucket]
-        if age_us < gap_us or lane.store.messages.has_any(lane.lane_id, bucket):
+        if age_us < gap_us or lane.messages.has_any(bucket):
             continue
         closed = seal.close(lane, bucket)
         if closed is not None:

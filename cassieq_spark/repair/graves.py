@@ -26,7 +26,7 @@ def sweep_lanes(
         rows: Of all lanes, the buckets that have a row.
         messages: Likewise, those in which messages are stored.
     """
-    monotons = set(store.monotons.every())
+    monotons = set(store.everything.monotons())
     found = monotons | {lane for lane, some in [*rows.items(), *messages.items()] if some}
     named = {lane for row in store.queues.read_all() for lane in row.lanes}
     return sum(
@@ -36,13 +36,13 @@ def sweep_lanes(
 
 
 def _sweep(store: Store, lane: LaneId, buckets: set[BucketNo]) -> bool:
-    monoton = store.monotons.find(lane)
+    monoton = store.lane(lane).monotons.find()
     if monoton is not None and monoton.value.is_closed:
         # Its creator died while it gave the lane up: before L goes up the lane is only closed.
-        store.pointers.advance(lane, Pointer.REPAIR, DELETED)
-    elif not store.pointers.read(lane).is_deleted:
+        store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
+    elif not store.lane(lane).pointers.read().is_deleted:
         return False  # a queue that is being created
     drop_dead(store, lane, buckets)
     if monoton is not None:
-        store.monotons.delete(lane, monoton)
+        store.lane(lane).monotons.delete(monoton)
     return True

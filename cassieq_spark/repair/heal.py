@@ -101,7 +101,7 @@ class Pass:
                     done.sinks_ended += end_once(lane, sink_id)
         with noting(done):
             done.dropped = drop(lane)
-            low = lane.pointers().repair
+            low = lane.read_pointers().repair
             done.freed = free(lane, [bucket for bucket in healed.finished if bucket >= low])
         self._dead_sets |= healed.dead_sets
         self._has_all &= not healed.has_missed
@@ -181,7 +181,9 @@ class Pass:
         failed = QueueRepair(queue=DELETED_QUEUES)
         with noting(failed):
             others = [lane_id for lane_id in self._once if lane_id not in known]
-            pointers = self._store.session.map(self._store.pointers.read, others)
+            pointers = self._store.session.map(
+                lambda lane: self._store.lane(lane).pointers.read(), others
+            )
             gone = [
                 lane_id for lane_id, one in zip(others, pointers, strict=True) if one.is_deleted
             ]
@@ -227,9 +229,9 @@ class Pass:
     def _sweep(self) -> None:
         rows: dict[LaneId, list[BucketNo]] = defaultdict(list)
         messages: dict[LaneId, list[BucketNo]] = defaultdict(list)
-        for lane_id, bucket in self._store.buckets.every():
+        for lane_id, bucket in self._store.everything.buckets():
             rows[lane_id].append(bucket)
-        for lane_id, bucket in self._store.messages.every():
+        for lane_id, bucket in self._store.everything.messages():
             messages[lane_id].append(bucket)
         for lane, done in zip(self.lanes, self.report.queues, strict=True):
             with noting(done):

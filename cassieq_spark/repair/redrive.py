@@ -180,7 +180,7 @@ class _Redrive:
     def _pass_over(self, bucket: BucketNo) -> None:
         """One that cannot be read: nobody knows what is in it [T21]."""
         try:
-            self._lane.store.buckets.read(self._lane.lane_id, bucket)
+            self._lane.buckets.read(bucket)
         except RowCorrupt as error:
             self.done.problems.append(str(error))
 
@@ -319,7 +319,7 @@ class _Redrive:
     def _sealed(self, bucket: BucketNo) -> Stored[Bucket] | None:
         """The row of a bucket, which is sealed if it was open: what it holds is known then."""
         lane = self._lane
-        row = lane.store.buckets.read(lane.lane_id, bucket)
+        row = lane.buckets.read(bucket)
         if row is None or row.value.status is Status.SEALING:
             closed = seal.close(lane, bucket) if row is None else seal.finish(lane, bucket, row)
             return None if closed is None else closed.row

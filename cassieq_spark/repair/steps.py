@@ -75,7 +75,7 @@ def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
     done = healed.done
     # None is waited for: the next pass comes, and these buckets' others are to be healed now [T5].
     with noting(done), lane.store.session.within(each_s=EACH_S):
-        found, unread = lane.store.buckets.read_some(lane.lane_id, buckets)
+        found, unread = lane.buckets.read_some(buckets)
         rows = {bucket: row for bucket, row in found.items() if row is not None}
         _finish_halves(lane, rows, done)
         has_missed = False
@@ -83,7 +83,7 @@ def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
             if row.value.status is Status.CORRUPT:
                 has_missed = True  # of dead sets, too
                 with noting(done):
-                    lane.store.buckets.read(lane.lane_id, bucket)  # which says why not [T21]
+                    lane.buckets.read(bucket)  # which says why not [T21]
                 continue
             now = row
             with noting(done, lane, bucket):
@@ -140,7 +140,7 @@ def _heal_bucket(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> R
     due_us = now.value.earliest_return_us()
     if due_us is not None and due_us <= now_us:
         # Its hint may be lost: this one makes the next get look there, wherever the reader is.
-        lane.store.hints.write(lane.lane_id, [(bucket, now_us)], now_us=now_us)
+        lane.hints.write([(bucket, now_us)], now_us=now_us)
         done.hints_written += 1
     return now
 

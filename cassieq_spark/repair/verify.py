@@ -133,15 +133,15 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyR
 
 
 def _verify_lane(lane: Lane, report: VerifyReport) -> None:
-    pointers = lane.pointers()
+    pointers = lane.read_pointers()
     if pointers.repair > pointers.reader:
         what = f"repair pointer {pointers.repair}, reader pointer {pointers.reader}"
         report.findings.append(_finding(lane, "pointer_backwards", None, what))
     sinks: dict[str, set[BucketNo]] = defaultdict(set)
     came_back: dict[BucketNo, Runs] = {}
     for window in windows(live_buckets(lane), WINDOW):
-        rows = lane.store.buckets.read_many(lane.lane_id, window)
-        low = lane.pointers().repair
+        rows = lane.buckets.read_many(window)
+        low = lane.read_pointers().repair
         for bucket, row in rows.items():
             if bucket < low:
                 continue
@@ -164,9 +164,7 @@ def _verify_bucket(
     report: VerifyReport,
 ) -> None:
     if row is None:
-        report.messages += lane.store.messages.count(
-            lane.lane_id, bucket, now_us=lane.clock.now_us()
-        )
+        report.messages += lane.messages.count(bucket, now_us=lane.clock.now_us())
         if bucket < pointers.reader and not lane.is_dropped(bucket):
             what = f"the reader pointer is {pointers.reader}, and nobody has sealed this bucket"
             report.findings.append(_finding(lane, "reader_ahead", bucket, what))
@@ -190,7 +188,7 @@ def _verify_bucket(
         report.findings.append(_finding(lane, "reader_ahead", bucket, what))
     spans = [
         Runs.span(chunk.first, chunk.first + chunk.count - 1)
-        for chunk in lane.store.messages.scan(lane.lane_id, bucket)
+        for chunk in lane.messages.scan(bucket)
     ]
     stored = union(spans)
     if twice := stored_twice(spans):
@@ -205,14 +203,14 @@ def _verify_bucket(
 
 def _still_holds(lane: Lane, bucket: BucketNo, missing: Runs) -> bool:
     """Whether what was not found was not just acked, and dropped by a repair, since."""
-    now = lane.store.buckets.read(lane.lane_id, bucket)
+    now = lane.buckets.read(bucket)
     return now is not None and bool(now.value.unacked & missing) and not lane.is_dropped(bucket)
 
 
 def _unreadable(lane: Lane, bucket: BucketNo) -> Iterator[Finding]:
     """Why a row cannot be read, if it still cannot."""
     try:
-        lane.store.buckets.read(lane.lane_id, bucket)
+        lane.buckets.read(bucket)
     except RowCorrupt as error:
         yield _finding(lane, ROW_CORRUPT, bucket, error.message)
 
@@ -228,10 +226,10 @@ def _verify_hints(lane: Lane, came_back: dict[BucketNo, Runs], report: VerifyRep
     """Whether a get would look at each of these buckets; hints are read after their rows."""
     if not came_back:
         return
-    hints = TimePointer(lane).hints(lane.pointers(), lane.clock.now_us())
+    hints = TimePointer(lane).hints(lane.read_pointers(), lane.clock.now_us())
     silent = came_back.keys() - {bucket for _, bucket in hints}
-    rows = lane.store.buckets.read_many(lane.lane_id, sorted(silent))
-    low = lane.pointers().repair
+    rows = lane.buckets.read_many(sorted(silent))
+    low = lane.read_pointers().repair
     for bucket, row in rows.items():
         # Not what somebody got, acked or dropped since: it was under a hint of its own then.
         left = EMPTY if row is None else _back(lane, row.value) & came_back[bucket]
@@ -249,8 +247,8 @@ def _verify_list(lane: Lane, sink_id: str, report: VerifyReport) -> None:
     if stored is None or stored.value.lane != lane.lane_id:
         return
     listed = dict(stored.value.listed)
-    rows = lane.store.buckets.read_many(lane.lane_id, listed)
-    low = lane.pointers().repair
+    rows = lane.buckets.read_many(listed)
+    low = lane.read_pointers().repair
     for bucket, row in rows.items():
         if bucket < low:
             continue
@@ -265,9 +263,9 @@ def _verify_list(lane: Lane, sink_id: str, report: VerifyReport) -> None:
 
 def _verify_outside(store: Store, lanes: dict[LaneId, Lane], report: VerifyReport) -> None:
     """What lies below the repair pointers, and what lies above all ids."""
-    for table in (store.buckets, store.messages):
+    for every in (store.everything.buckets, store.everything.messages):
         found: dict[LaneId, list[BucketNo]] = defaultdict(list)
-        for lane_id, bucket in table.every():
+        for lane_id, bucket in every():
             if lane_id in lanes:
                 found[lane_id].append(bucket)
         for lane_id, buckets in found.items():

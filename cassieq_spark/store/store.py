@@ -6,6 +6,7 @@ import atexit
 import os
 import threading
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import CassieqError
@@ -14,6 +15,7 @@ from cassieq_spark.store import schema
 from cassieq_spark.store.cas import CasSender
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.tables.buckets import Buckets
+from cassieq_spark.store.tables.everything import Everything
 from cassieq_spark.store.tables.heartbeats import Heartbeats
 from cassieq_spark.store.tables.hints import Hints
 from cassieq_spark.store.tables.leaders import Leaders
@@ -27,9 +29,23 @@ from cassieq_spark.store.tables.sinks import Sinks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cassieq_spark.model.ids import LaneId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneTables:
+    """The tables of one lane, by what they hold. Thread-safe."""
+
+    monotons: Monotons
+    buckets: Buckets
+    messages: Messages
+    overlays: Overlays
+    pointers: PointerTable
+    hints: Hints
+
 
 class Store:
-    """The tables, by what they hold."""
+    """One session's tables: those of all queues, and a lane's by `lane`."""
 
     def __init__(self, session: CqlSession) -> None:
         sender = CasSender(session)
@@ -37,15 +53,23 @@ class Store:
         self.session = session
         self.clock = session.clock
         self.queues = Queues(session, sender)
-        self.monotons = Monotons(session, sender)
-        self.buckets = Buckets(session, sender)
         self.sinks = Sinks(session, sender)
-        self.messages = Messages(session)
-        self.overlays = Overlays(session)
-        self.pointers = PointerTable(session)
-        self.hints = Hints(session, self.pointers, lambda: self.clock)
+        self.everything = Everything(session)
         self.heartbeats = Heartbeats(session)
         self.leaders = Leaders(session, sender)
+        self._times_seen: dict[LaneId, int] = {}
+
+    def lane(self, lane: LaneId) -> LaneTables:
+        """What is stored of one lane."""
+        pointers = PointerTable(self.session, lane, self._times_seen)
+        return LaneTables(
+            monotons=Monotons(self.session, self.sender, lane),
+            buckets=Buckets(self.session, self.sender, lane),
+            messages=Messages(self.session, lane),
+            overlays=Overlays(self.session, lane),
+            pointers=pointers,
+            hints=Hints(self.session, lane, pointers=pointers, clock=lambda: self.clock),
+        )
 
 
 PATIENCE_S: Final = 100.0

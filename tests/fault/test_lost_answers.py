@@ -58,12 +58,12 @@ class Both:
         """The other client's CAS on each row there is, which changes no value: only whose it is."""
         store, lane = self.other.store, self.other.lane
         for bucket in (BucketNo(0), BucketNo(1)):
-            row = store.buckets.read(lane.lane_id, bucket)
+            row = store.lane(lane.lane_id).buckets.read(bucket)
             if row is not None:
-                store.buckets.update(lane.lane_id, bucket, row, row.value)
-        monoton = store.monotons.read(lane.lane_id)
+                store.lane(lane.lane_id).buckets.update(bucket, row, row.value)
+        monoton = store.lane(lane.lane_id).monotons.read()
         if monoton is not None:
-            store.monotons.update(lane.lane_id, monoton, monoton.value)
+            store.lane(lane.lane_id).monotons.update(monoton, monoton.value)
         for name in (lane.queue, f"{lane.queue}.new"):
             found = store.queues.read(name)
             if found is not None:
@@ -147,7 +147,7 @@ def _seal(door: Door) -> None:
 
 def _begin_seal(door: Door) -> None:
     row = rules.sealing(now_us=door.lane.clock.now_us())
-    door.store.buckets.insert(door.lane.lane_id, BUCKET, row)
+    door.lane.buckets.insert(BUCKET, row)
 
 
 def one_got_and_more_put(both: Both) -> None:

@@ -84,7 +84,7 @@ def falsified(ask: Ask, address: str, ahead_s: float) -> Ask:
 def is_behind_its_queue(client: cassieq.Client, name: str) -> bool:
     """The time pointer is not ahead of now."""
     lane = client.queue(name)._lane
-    pointers = client._store.pointers.read(lane.lane_id)
+    pointers = client._store.lane(lane.lane_id).pointers.read()
     return pointers.time <= minute_of(client._store.clock.now_us())
 
 

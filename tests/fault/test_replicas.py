@@ -96,13 +96,13 @@ def test_t10_a_full_pass_that_lists_all_partitions_tears_no_message(
         take_down(third, ring)
     with door_on(ring, queue_name, nodes=(first, second)) as door:
         for _ in range(10):  # whichever of them coordinates
-            list(door.store.messages.every())
-            list(door.store.buckets.every())
-            list(door.store.monotons.every())
+            list(door.store.everything.messages())
+            list(door.store.everything.buckets())
+            list(door.store.everything.monotons())
     third.start()
     take_down(first, ring)
     with door_on(ring, queue_name, nodes=(second, third)) as door:
-        whole = door.store.messages.scan(door.lane.lane_id, bucket)
+        whole = door.lane.messages.scan(bucket)
         assert all(payload(BODY) == chunk.payload for chunk in whole)
         (stored,) = door.session._session.execute(
             f"SELECT count(*) FROM {KEYSPACE}.message WHERE lane = %s AND bucket = %s",  # noqa: S608

@@ -76,4 +76,4 @@ def test_a_batch_in_which_a_node_dies_and_comes_back_is_in_the_queue_once_by_bot
 
 def has_rows(client: cassieq.Client, queue: cassieq.Queue) -> bool:
     """Whether anything of a batch is stored already."""
-    return client._store.messages.has_any(queue._lane.lane_id, FIRST_BUCKET)
+    return client._store.lane(queue._lane.lane_id).messages.has_any(FIRST_BUCKET)

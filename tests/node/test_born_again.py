@@ -175,7 +175,7 @@ def leave(lane: Lane) -> BucketNo:
     bucket = reserve(lane, 1).first
     row = ChunkRow(first=0, count=1, payload=payload(b"left"), enqueued_us=lane.clock.now_us())
     with_two = {"writes_in_flight": 2, "bytes_in_flight": 1 << 20}
-    writer = lane.store.messages.writer(lane.lane_id, **with_two)
+    writer = lane.messages.writer(**with_two)
     writer.write(bucket, row)
     writer.flush()
     return bucket
@@ -278,7 +278,7 @@ def test_t15_a_full_repair_removes_what_lands_in_a_lane_that_is_gone(open_door: 
     assert 2 <= door.client.repair(full=True).swept_lanes
     assert {} == left_of(door, lane.lane_id) | left_of(door, ended._known_lane.lane_id)
     assert BucketNo(0) not in {
-        bucket for lane_id, bucket in door.store.buckets.every() if lane_id == lane.lane_id
+        bucket for lane_id, bucket in door.store.everything.buckets() if lane_id == lane.lane_id
     }
 
 

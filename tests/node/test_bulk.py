@@ -39,7 +39,7 @@ def test_p5_a_bulk_writer_reads_the_repair_pointer_after_its_row(door: Door) -> 
     """The reserved bucket was closed as a gap and dropped: another one is taken."""
     door.faults.before(
         "read_pointers",
-        lambda: door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, 1),
+        lambda: door.lane.pointers.advance(Pointer.REPAIR, 1),
     )
     result = door.put_batch(0, b"a")
     assert [(1, 1)] == list(result.buckets)
@@ -47,9 +47,7 @@ def test_p5_a_bulk_writer_reads_the_repair_pointer_after_its_row(door: Door) -> 
 
 
 def test_r11_a_refused_bucket_is_replaced(door: Door) -> None:
-    door.store.buckets.insert(
-        door.lane.lane_id, BucketNo(0), rules.sealing(now_us=door.lane.clock.now_us())
-    )
+    door.lane.buckets.insert(BucketNo(0), rules.sealing(now_us=door.lane.clock.now_us()))
     assert [(1, 1)] == list(door.put_batch(0, b"a").buckets)
     assert [b"a"] == door.drain()
 
@@ -93,7 +91,7 @@ def test_a_bucket_takes_its_ids_or_its_bytes_whichever_is_first(door: Door) -> N
 @pytest.mark.invariant("I10")
 def test_what_was_reserved_and_not_used_is_given_back(door: Door) -> None:
     door.put_batch(0, *(b"%d" % number for number in range(11)))
-    monoton = door.store.monotons.read(door.lane.lane_id)
+    monoton = door.lane.monotons.read()
     assert monoton is not None
     assert isinstance(monoton.value, Monoton)
     rows = [door.value(bucket).status for bucket in range(monoton.value.next_id // 10)]

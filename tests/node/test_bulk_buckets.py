@@ -35,7 +35,7 @@ def test_each_is_writing_and_names_its_transaction_and_its_blocks_end(door: Door
 
 def test_none_are_opened_for_an_empty_batch(door: Door) -> None:
     assert [] == opened(door, 0)
-    monoton = door.store.monotons.read(door.lane.lane_id)
+    monoton = door.lane.monotons.read()
     assert monoton is not None
     assert 0 == monoton.value.next_id
 
@@ -53,9 +53,7 @@ def test_r11_no_block_is_larger_than_its_rows_are_soon_there(door: Door) -> None
 
 def test_r11_buckets_that_were_closed_before_are_replaced(door: Door) -> None:
     for bucket in (1, 3):
-        door.store.buckets.insert(
-            door.lane.lane_id, BucketNo(bucket), rules.sealing(now_us=door.lane.clock.now_us())
-        )
+        door.lane.buckets.insert(BucketNo(bucket), rules.sealing(now_us=door.lane.clock.now_us()))
     assert [0, 2, 4] == [one.bucket for one in opened(door, 3)]
 
 
@@ -65,7 +63,7 @@ def test_p5_the_repair_pointer_is_read_after_the_rows_and_once_a_block(door: Doo
     read_before = door.session.counts["read_pointers"]
     door.faults.before(
         "read_pointers",
-        lambda: door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, 2),
+        lambda: door.lane.pointers.advance(Pointer.REPAIR, 2),
     )
     found = open_buckets(door.lane, 3, sink_id=door.queue.name, epoch=1)
     assert [2, 3, 4] == [one.bucket for one in found]

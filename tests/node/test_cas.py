@@ -33,13 +33,13 @@ class Row:
     def __init__(self, door: Door) -> None:
         self.door = door
         self.lane = LaneId(new_uuid())
-        outcome = door.store.monotons.insert(self.lane, Monoton(next_id=0, reserved_us=1))
+        outcome = door.store.lane(self.lane).monotons.insert(Monoton(next_id=0, reserved_us=1))
         assert isinstance(outcome, Applied)
         self.born = outcome.now
 
     @property
     def now(self) -> Stored[Monoton]:
-        row = self.door.store.monotons.read(self.lane)
+        row = self.door.store.lane(self.lane).monotons.read()
         assert row is not None
         return row
 
@@ -47,8 +47,8 @@ class Row:
         self, next_id: int, *, old: Stored[Monoton] | None = None, by: Monotons | None = None
     ) -> Applied[Monoton] | Refused[Monoton] | Evicted[Monoton]:
         before = old or self.now
-        monotons = by or self.door.store.monotons
-        return monotons.update(self.lane, before, replace(before.value, next_id=next_id))
+        monotons = by or self.door.store.lane(self.lane).monotons
+        return monotons.update(before, replace(before.value, next_id=next_id))
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def another_client(door: Door) -> Monotons:
             return getattr(door.session, name)
 
     other = Other()
-    return Monotons(other, CasSender(other))  # type: ignore[arg-type]  # has all a session has
+    return Monotons(other, CasSender(other), door.lane.lane_id)  # type: ignore[arg-type]  # has all a session has
 
 
 def test_a_cas_on_a_row_that_others_changed_is_refused_and_shows_it(row: Row) -> None:
@@ -80,8 +80,8 @@ def test_a_cas_on_a_row_that_others_changed_is_refused_and_shows_it(row: Row) ->
 @pytest.mark.invariant("I5")
 def test_p3_a_row_that_is_born_again_is_not_the_one_a_stale_cas_read(door: Door, row: Row) -> None:
     """Its counter begins at 1 again, as in its first life; its writer does not."""
-    door.store.monotons.delete(row.lane, row.born)
-    again = door.store.monotons.insert(row.lane, Monoton(next_id=0, reserved_us=1))
+    door.store.lane(row.lane).monotons.delete(row.born)
+    again = door.store.lane(row.lane).monotons.insert(Monoton(next_id=0, reserved_us=1))
     assert isinstance(again, Applied)
     assert row.born.version.row_version == again.now.version.row_version
     assert isinstance(row.set(99, old=row.born), Refused)
@@ -135,7 +135,7 @@ def test_an_insert_whose_answer_was_lost_is_settled_the_same_way(door: Door) -> 
     lane = LaneId(new_uuid())
     door.faults.plan("insert_monoton", Fault.TIMEOUT_AFTER)
     assert isinstance(
-        door.store.monotons.insert(lane, Monoton(next_id=0, reserved_us=1)),
+        door.store.lane(lane).monotons.insert(Monoton(next_id=0, reserved_us=1)),
         Applied,
     )
 

@@ -50,7 +50,7 @@ def test_p17_the_hint_is_written_before_the_claim(door: Door) -> None:
 
     def look() -> None:
         first = minute_of(door.lane.created_us)
-        hinted.extend(door.store.hints.read(door.lane.lane_id, first, first + 60))
+        hinted.extend(door.lane.hints.read(first, first + 60))
 
     door.faults.before("update_bucket", look)
     (claimed,) = door.reader(visibility_s=600).get(1)
@@ -64,7 +64,7 @@ def test_p17_a_hint_that_the_time_pointer_has_passed_is_written_again(door: Door
     far = minute_of(door.lane.clock.now_us()) + 5
     door.faults.before(
         "update_bucket",
-        lambda: door.store.pointers.advance(door.lane.lane_id, Pointer.TIME, far),
+        lambda: door.lane.pointers.advance(Pointer.TIME, far),
     )
     before = door.session.counts["write_hint"]
     (claimed,) = door.reader().get(1)
@@ -79,7 +79,7 @@ def test_p17_the_time_pointer_stays_at_a_minute_that_still_matters(door: Door) -
     (claimed,) = door.reader(visibility_s=3_600).get(1)
     door.clock.advance(1_800)
     assert [] == door.reader().get(1)
-    passed = door.store.pointers.read(door.lane.lane_id).time
+    passed = door.lane.pointers.read().time
     assert minute_of(door.lane.created_us) < passed <= minute_of(claimed.lease.until_us)
     door.clock.advance(7_200)
     # Whoever looks may die before it claims: the hint must still be in sight of the next.
@@ -193,7 +193,7 @@ def test_p23_leases_that_nobody_asks_for_any_more_are_let_go(
 def test_released_messages_are_found_though_the_reader_pointer_has_passed(door: Door) -> None:
     door.put_batch(0, b"a")
     (claimed,) = door.reader().get(1)
-    assert claimed.bucket + 1 == door.store.pointers.read(door.lane.lane_id).reader
+    assert claimed.bucket + 1 == door.lane.pointers.read().reader
     settle_bucket(door.lane, claimed.bucket, of_leases([claimed.lease.lease_id], Release()))
     (again,) = door.reader().get(1)
     assert 2 == again.lease.delivery_count

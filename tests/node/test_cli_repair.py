@@ -24,9 +24,7 @@ def cli(cassandra: EmbeddedCassandra) -> CommandLine:
 
 def test_a_dry_run_says_what_a_pass_would_do_and_does_nothing(cli: CommandLine, door: Door) -> None:
     door.queue.put(b"m")
-    door.lane.store.buckets.insert(
-        door.lane.lane_id, BucketNo(0), sealing(now_us=door.clock.now_us())
-    )
+    door.lane.buckets.insert(BucketNo(0), sealing(now_us=door.clock.now_us()))
     foreseen = [cli("repair", door.queue.name, "--dry-run", "--json") for _ in range(2)]
     done = cli("repair", door.queue.name, "--json")
 
@@ -38,7 +36,7 @@ def test_a_dry_run_says_what_a_pass_would_do_and_does_nothing(cli: CommandLine, 
 def test_a_full_pass_sweeps_below_the_repair_pointer(cli: CommandLine, door: Door) -> None:
     door.put(b"m")
     door.ack(door.reader().get(10))
-    door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, 1)
+    door.lane.pointers.advance(Pointer.REPAIR, 1)
 
     assert 0 == cli("repair", door.queue.name, "--json").object["queues"][0]["swept"]
     assert 1 == cli("repair", door.queue.name, "--full", "--json").object["queues"][0]["swept"]

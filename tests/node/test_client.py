@@ -92,7 +92,7 @@ def test_forget_sink_knows_whose_sink_it_is(open_door: OpenDoor) -> None:
         door.client.forget_sink(other.queue.name, who.sink_id)
     assert [b"a"] == door.drain()
 
-    door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, DELETED)
+    door.lane.pointers.advance(Pointer.REPAIR, DELETED)
     door.client.forget_sink(other.queue.name, who.sink_id)
     assert 1 == other.commit(
         other.identity("r2", sink_id=who.sink_id),

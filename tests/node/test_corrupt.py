@@ -112,7 +112,7 @@ def test_t21_no_pointer_passes_a_row_that_cannot_be_read_and_it_is_delivered_whe
         for _ in range(2):
             one.clock.advance(3_600)
             assert any("bucket 1 " in what for what in one.client.repair(one.queue.name).problems)
-    pointers = door.lane.pointers()
+    pointers = door.lane.read_pointers()
     assert (1, 1) == (pointers.reader, pointers.repair)
     spoil.restore(door, 1)
     assert [b"b"] == other.drain()

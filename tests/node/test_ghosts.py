@@ -25,9 +25,7 @@ FIRST = BucketNo(0)
 def sealing_sent_twice(door: Door) -> Stored[Bucket]:
     """The row that the first copy makes; the second stays on its way until `land`."""
     door.faults.plan("insert_bucket", Fault.LATE)
-    outcome = door.store.buckets.insert(
-        door.lane.lane_id, FIRST, rules.sealing(now_us=door.lane.clock.now_us())
-    )
+    outcome = door.lane.buckets.insert(FIRST, rules.sealing(now_us=door.lane.clock.now_us()))
     assert isinstance(outcome, Applied)
     return outcome.now
 
@@ -72,7 +70,7 @@ def test_p2_a_put_is_not_acknowledged_by_the_manifest_of_a_ghost(open_door: Open
     helper.write(FIRST, 1, b"late")
 
     def seal_truly_and_drop() -> None:
-        slow.store.buckets.fill(slow.lane.lane_id, FIRST, row, true)
+        slow.lane.buckets.fill(FIRST, row, true)
         live_and_drop(other, slow)
 
     helper.faults.before("fill_bucket", seal_truly_and_drop)

@@ -154,9 +154,7 @@ def test_a_ghost_is_in_no_view(open_door: OpenDoor) -> None:
         other.queue.get()
         other.clock.advance(60)
         assert 1 == other.client.repair(other.queue.name).queues[0].dropped
-        other.store.buckets.insert(
-            other.lane.lane_id, BucketNo(0), rules.sealing(now_us=other.lane.clock.now_us())
-        )
+        other.lane.buckets.insert(BucketNo(0), rules.sealing(now_us=other.lane.clock.now_us()))
 
     looking.faults.before("read_bucket", drop_and_come_back)
     assert 0 not in buckets(looking)
@@ -172,17 +170,14 @@ def test_a_bucket_that_is_dropped_while_it_is_looked_into_is_not_looked_at(
     bucket = other.reserve()
     other.write(bucket, 0, b"m")
     other.faults.plan("insert_bucket", Fault.LATE)
-    other.store.buckets.insert(
-        other.lane.lane_id, bucket, rules.sealing(now_us=other.lane.clock.now_us())
-    )
+    other.lane.buckets.insert(bucket, rules.sealing(now_us=other.lane.clock.now_us()))
 
     def drop_and_come_back() -> None:
         seal_and_drop(other)
         other.faults.land()
         ghost = other.row(bucket)
         assert ghost is not None
-        other.store.buckets.fill(
-            other.lane.lane_id,
+        other.lane.buckets.fill(
             bucket,
             ghost,
             rules.sealed(

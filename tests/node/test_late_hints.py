@@ -49,7 +49,7 @@ def time_passes(*doors: Door, seconds: float = LONG_S) -> None:
     last = doors[-1]
     last.reader().count(1)
     now_us = last.clock.now_us()
-    assert last.store.pointers.read(last.lane.lane_id).time >= minute_of(now_us) - 2
+    assert last.lane.pointers.read().time >= minute_of(now_us) - 2
 
 
 def batch(door: Door, buckets: int, *, delay_s: float) -> TaskResult:
@@ -102,7 +102,7 @@ def test_t4_a_roll_forward_that_sleeps_between_hint_and_cas_keeps_the_time_point
         for one in (door, other):
             one.clock.advance(LONG_S)
         Scanner(other.lane)._look_at_hints(scan_of(other), None)
-        assert hinted == other.store.pointers.read(other.lane.lane_id).time
+        assert hinted == other.lane.pointers.read().time
 
     door.faults.before("update_bucket", sleep)
     door.commit(result.who, 0, result)
@@ -120,7 +120,7 @@ def test_t4_a_seal_that_sleeps_between_hint_and_cas_hints_again(door: Door, othe
     close_gaps(
         other.lane
     )  # a look that claims nothing: the reader pointer passes what is not fresh
-    assert other.lane.pointers().reader > bucket
+    assert other.lane.read_pointers().reader > bucket
     assert [b"m"] == other.drain()
 
 
@@ -132,9 +132,9 @@ def test_t4_a_cas_in_time_writes_no_second_hint(door: Door) -> None:
 
 
 def scan_of(door: Door) -> Scan:
-    monoton = door.store.monotons.read(door.lane.lane_id)
+    monoton = door.lane.monotons.read()
     assert monoton is not None
-    return Scan(pointers=door.lane.pointers(), monoton=monoton.value)
+    return Scan(pointers=door.lane.read_pointers(), monoton=monoton.value)
 
 
 def rule(door: Door, message: Message) -> None:
@@ -192,6 +192,6 @@ def test_t4_what_is_given_back_by_a_cas_that_came_late_is_hinted_again(
 def test_t4_a_hint_is_never_written_behind_the_present_minute(door: Door) -> None:
     """The time pointer may be past it, and then nobody reads it."""
     now_us = door.clock.now_us()
-    door.store.hints.write(door.lane.lane_id, [(FIRST, now_us - 600 * SECOND_US)], now_us=now_us)
+    door.lane.hints.write([(FIRST, now_us - 600 * SECOND_US)], now_us=now_us)
     minute = minute_of(now_us)
-    assert [(minute, FIRST)] == door.store.hints.read(door.lane.lane_id, minute - 20, minute)
+    assert [(minute, FIRST)] == door.lane.hints.read(minute - 20, minute)

@@ -28,9 +28,7 @@ def crash() -> None:
 
 def messages_in(lane: Lane, buckets: int) -> int:
     return sum(
-        chunk.count
-        for bucket in range(buckets)
-        for chunk in lane.store.messages.scan(lane.lane_id, BucketNo(bucket))
+        chunk.count for bucket in range(buckets) for chunk in lane.messages.scan(BucketNo(bucket))
     )
 
 
@@ -218,7 +216,7 @@ def test_a_deletion_whose_answers_are_lost_is_one_deletion(door: Door) -> None:
         door.faults.plan(step, Fault.TIMEOUT_AFTER)
     door.queue.delete()
     assert door.store.queues.read(door.lane.queue) is None
-    assert door.store.monotons.read(door.lane.lane_id) is None
+    assert door.lane.monotons.read() is None
 
 
 def test_a_queue_that_is_being_deleted_is_no_dead_letter_queue(door: Door) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def test_p19_absent_is_zero_and_no_row_is_written_for_it(door: Door) -> None:
-    assert Pointers() == door.store.pointers.read(door.lane.lane_id)
+    assert Pointers() == door.lane.pointers.read()
     assert [] == door.session.run(statements.READ_POINTERS, (door.lane.lane_id,))
 
 
@@ -27,27 +27,27 @@ def test_p19_absent_is_zero_and_no_row_is_written_for_it(door: Door) -> None:
 def test_p19_a_pointer_never_goes_back_whoever_writes_last(door: Door) -> None:
     lane = door.lane.lane_id
     for value in (5, 3, 9, 1, 8):
-        door.store.pointers.advance(lane, Pointer.READER, value)
+        door.store.lane(lane).pointers.advance(Pointer.READER, value)
     with ThreadPoolExecutor(4) as pool:
         list(
             pool.map(
-                lambda value: door.store.pointers.advance(lane, Pointer.TIME, value),
+                lambda value: door.store.lane(lane).pointers.advance(Pointer.TIME, value),
                 range(40, 0, -1),
             )
         )
-    assert Pointers(reader=BucketNo(9), time=40) == door.store.pointers.read(lane)
+    assert Pointers(reader=BucketNo(9), time=40) == door.store.lane(lane).pointers.read()
 
 
 @pytest.mark.parametrize("value", [0, -1])
 def test_p19_a_value_that_is_no_timestamp_is_refused(door: Door, value: int) -> None:
     with pytest.raises(ValueError, match="1 or more"):
-        door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, value)
+        door.lane.pointers.advance(Pointer.REPAIR, value)
 
 
 def test_r25_a_lane_marked_deleted_says_so_to_everybody(door: Door) -> None:
     bucket = door.put(b"a")
     reader = door.reader()
-    door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, DELETED)
+    door.lane.pointers.advance(Pointer.REPAIR, DELETED)
     with pytest.raises(QueueDeleted):
         door.lane.is_dropped(bucket)
     with pytest.raises(QueueDeleted):
@@ -55,12 +55,12 @@ def test_r25_a_lane_marked_deleted_says_so_to_everybody(door: Door) -> None:
 
 
 def test_p13_a_reservation_does_not_bring_a_deleted_lane_back(door: Door) -> None:
-    monoton = door.store.monotons.read(door.lane.lane_id)
+    monoton = door.lane.monotons.read()
     assert monoton is not None
-    door.store.monotons.delete(door.lane.lane_id, monoton)
+    door.lane.monotons.delete(monoton)
     with pytest.raises(QueueDeleted):
         door.reserve()
-    assert door.store.monotons.read(door.lane.lane_id) is None
+    assert door.lane.monotons.read() is None
 
 
 def test_r23_bootstrap_proves_small_far_and_largest_timestamps(door: Door) -> None:

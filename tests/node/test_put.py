@@ -80,8 +80,7 @@ def test_a_bucket_is_left_when_its_bytes_are_full(open_door: OpenDoor) -> None:
     for _ in range(4):
         door.queue.put(body)
     assert {0: 2, 1: 2} == {
-        bucket: len(door.store.messages.scan(door.lane.lane_id, BucketNo(bucket)))
-        for bucket in (0, 1)
+        bucket: len(door.lane.messages.scan(BucketNo(bucket))) for bucket in (0, 1)
     }
 
 
@@ -189,7 +188,7 @@ def test_p13_a_put_never_creates_a_monoton_row(open_door: OpenDoor) -> None:
     other.queue.delete()
     with pytest.raises(cassieq.QueueDeleted):
         producer.queue.put(b"m")
-    assert producer.store.monotons.read(producer.lane.lane_id) is None
+    assert producer.lane.monotons.read() is None
 
 
 def test_r25_a_put_that_sleeps_through_a_deletion_is_told_so(open_door: OpenDoor) -> None:
@@ -198,7 +197,7 @@ def test_r25_a_put_that_sleeps_through_a_deletion_is_told_so(open_door: OpenDoor
     producer.faults.before("read_bucket", other.queue.delete)
     with pytest.raises(cassieq.QueueDeleted):
         producer.queue.put(b"late")
-    assert DELETED == other.store.pointers.read(other.lane.lane_id).repair
+    assert DELETED == other.lane.pointers.read().repair
 
 
 @pytest.mark.invariant("I1")
@@ -212,7 +211,7 @@ def test_r2_a_producer_that_slept_looks_before_it_writes(open_door: OpenDoor) ->
     producer.clock.advance(60)
     message_id = producer.queue.put(b"late")
     assert [message_id] == [one.message_id for one in other.queue.get()]
-    dropped = producer.store.messages.scan(producer.lane.lane_id, BucketNo(0))
+    dropped = producer.lane.messages.scan(BucketNo(0))
     assert [] == dropped
 
 
@@ -268,17 +267,15 @@ def test_p15_each_client_has_a_bucket_of_its_own(open_door: OpenDoor) -> None:
     one, other = open_door(), open_door()
     for door in (one, other, one, other):
         door.queue.put(b"m")
-    assert [2, 2] == [
-        len(one.store.messages.scan(one.lane.lane_id, BucketNo(bucket))) for bucket in (0, 1)
-    ]
-    assert 0 == one.store.pointers.read(one.lane.lane_id).repair
+    assert [2, 2] == [len(one.lane.messages.scan(BucketNo(bucket))) for bucket in (0, 1)]
+    assert 0 == one.lane.pointers.read().repair
     assert Pointer.REPAIR.value == "repair"
 
 
 def test_two_handles_of_one_client_share_its_bucket(door: Door) -> None:
     for _ in range(3):
         door.client.queue(door.queue.name).put(b"m")
-    assert 3 == len(door.store.messages.scan(door.lane.lane_id, BucketNo(0)))
+    assert 3 == len(door.lane.messages.scan(BucketNo(0)))
 
 
 # --- found by review ------------------------------------------------------------------------------

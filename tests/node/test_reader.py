@@ -37,7 +37,7 @@ def test_p5_a_reserved_bucket_without_a_row_blocks_nobody_and_is_closed(door: Do
     reader = door.reader()
     assert [] == reader.get(1)
     assert [Status.DRAINED] * 4 == [door.value(bucket).status for bucket in range(last + 1)]
-    assert last + 1 == door.store.pointers.read(door.lane.lane_id).reader
+    assert last + 1 == door.lane.pointers.read().reader
 
 
 def test_r11_a_gap_is_as_old_as_any_later_bucket_says(open_door: OpenDoor) -> None:
@@ -97,7 +97,7 @@ def test_p22_the_rest_of_a_block_that_is_being_written_is_no_gap(door: Door) -> 
     block = reserve(door.lane, 4)
     sink = SinkRef(sink_id=who.sink_id, epoch=1, block_end=block.end)
     row = rules.writing(sink, now_us=door.lane.clock.now_us())
-    door.store.buckets.insert(door.lane.lane_id, block.first, row)
+    door.lane.buckets.insert(block.first, row)
     door.put(b"behind")
     door.clock.advance(3_600)
 
@@ -212,7 +212,7 @@ def test_p2_a_bucket_that_is_dropped_while_a_reader_looks_is_not_closed(door: Do
     bucket = door.put(b"long delivered")
     door.faults.before(
         "read_pointers",
-        lambda: door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, bucket + 1),
+        lambda: door.lane.pointers.advance(Pointer.REPAIR, bucket + 1),
         after=1,
     )
     assert [] == door.reader().get(1)
@@ -235,7 +235,7 @@ def test_a_look_ahead_spares_the_next_get_its_look_and_nothing_else(door: Door) 
     assert before == (door.session.counts["read_monoton"], door.session.counts["read_bucket"])
     assert [b"2", b"more"] == door.bodies(reader.get(2))
     assert [] == reader.get(2)
-    assert door.lane.pointers().reader > 2
+    assert door.lane.read_pointers().reader > 2
 
 
 @pytest.mark.invariant("I2")

@@ -439,7 +439,7 @@ def test_nothing_is_redriven_from_a_ghost(open_door: OpenDoor) -> None:
     )
 
     def drop() -> None:
-        graves.store.pointers.advance(graves.lane.lane_id, Pointer.REPAIR, bucket + 1)
+        graves.lane.pointers.advance(Pointer.REPAIR, bucket + 1)
 
     graves.faults.before("update_bucket", drop)
     done = graves.client.redrive(graves.queue.name)

@@ -208,7 +208,7 @@ def test_p14_what_lands_after_the_drop_stays_shadowed(door: Door) -> None:
     door.clock.advance(60)
     assert 1 == door.client.repair(door.queue.name).queues[0].dropped
     door.write(FIRST, 0, b"late")
-    assert [] == door.store.messages.scan(door.lane.lane_id, FIRST)
+    assert [] == door.lane.messages.scan(FIRST)
 
 
 @pytest.mark.parametrize("step", ["drop_messages", "advance_pointer", "delete_bucket"])
@@ -224,7 +224,7 @@ def test_a_drop_that_dies_before_any_step_is_finished_by_the_next(
     other.clock.advance(60)
     other.client.repair(other.queue.name)
     assert [] == other.queue.get()
-    assert 3 == other.store.pointers.read(other.lane.lane_id).repair
+    assert 3 == other.lane.pointers.read().repair
     other.queue.put(b"new")
     assert [b"new"] == [one.body for one in other.queue.get()]
 

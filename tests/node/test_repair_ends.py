@@ -225,7 +225,7 @@ def test_finished_messages_go_though_something_below_them_waits(door: Door) -> N
         door.queue.ack(messages)
     done = repair(door)
     assert (0, 2) == (done.dropped, done.freed)
-    assert [] == door.store.messages.scan(door.lane.lane_id, BucketNo(1))
+    assert [] == door.lane.messages.scan(BucketNo(1))
     door.session.counts.clear()
     assert 0 == repair(door).freed
     assert 0 == door.session.counts["drop_messages"]
@@ -235,11 +235,11 @@ def test_what_landed_below_the_repair_pointer_is_swept_by_a_full_pass(door: Door
     door.put(b"m")
     door.ack(door.reader().get(10))
     lane = door.lane
-    door.store.pointers.advance(lane.lane_id, Pointer.REPAIR, 1)
+    door.store.lane(lane.lane_id).pointers.advance(Pointer.REPAIR, 1)
     ghost = door.row(0)
     assert ghost is not None
     assert 0 == repair(door).swept
     assert 1 == repair(door, full=True).swept
     assert door.row(0) is None
-    assert [] == door.store.messages.scan(lane.lane_id, BucketNo(0))
+    assert [] == door.store.lane(lane.lane_id).messages.scan(BucketNo(0))
     assert 0 == repair(door, full=True).swept

@@ -68,15 +68,15 @@ def test_p6_a_row_outside_the_manifest_stays_where_it_is_and_is_never_delivered(
     door.write(bucket, 3, b"stray")
     assert Put.AGAIN is door.prove(bucket, Runs.span(3, 3))
     assert [b"a", b"b"] == door.drain()
-    assert 3 == len(door.store.messages.scan(door.lane.lane_id, bucket))
+    assert 3 == len(door.lane.messages.scan(bucket))
 
 
 @pytest.mark.invariant("I1")
 def test_p2_a_seal_of_a_bucket_below_the_repair_pointer_delivers_nothing(door: Door) -> None:
     """The row is born twice: sealed, drained and dropped while this sealer slept."""
     bucket = door.put(b"a")
-    door.store.pointers.advance(door.lane.lane_id, Pointer.READER, bucket + 1)
-    door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, bucket + 1)
+    door.lane.pointers.advance(Pointer.READER, bucket + 1)
+    door.lane.pointers.advance(Pointer.REPAIR, bucket + 1)
     assert seal.close(door.lane, bucket) is None
     assert Status.SEALING is door.value(bucket).status
 
@@ -86,10 +86,8 @@ def test_p2_a_put_that_finds_no_row_or_a_ghost_asks_the_repair_pointer(door: Doo
     absent, ghost = door.reserve(2), BucketNo(1)
     door.write(absent, 0, b"a")
     door.write(ghost, 0, b"b")
-    door.store.buckets.insert(
-        door.lane.lane_id, ghost, rules.sealing(now_us=door.lane.clock.now_us())
-    )
-    door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, 2)
+    door.lane.buckets.insert(ghost, rules.sealing(now_us=door.lane.clock.now_us()))
+    door.lane.pointers.advance(Pointer.REPAIR, 2)
     assert Put.AMBIGUOUS is door.prove(absent, FIRST)
     assert Put.AMBIGUOUS is door.prove(ghost, FIRST)
 
@@ -100,7 +98,7 @@ def test_p2_the_repair_pointer_is_read_after_the_row(door: Door) -> None:
     bucket = door.put(b"a")
     door.faults.before(
         "read_pointers",
-        lambda: door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, bucket + 1),
+        lambda: door.lane.pointers.advance(Pointer.REPAIR, bucket + 1),
     )
     assert Put.AMBIGUOUS is door.prove(bucket, FIRST)
 
@@ -156,7 +154,7 @@ def test_r12_hints_of_lease_and_delays_are_written_before_the_seal(door: Door) -
 
     def look() -> None:
         first = minute_of(door.lane.created_us)
-        hinted.extend(door.store.hints.read(door.lane.lane_id, first, first + 60))
+        hinted.extend(door.lane.hints.read(first, first + 60))
 
     door.faults.before("fill_bucket", look)
     closed = seal.close(door.lane, bucket, door.reader(visibility_s=90)._claimer.terms(1))
@@ -207,10 +205,9 @@ def test_a_bucket_that_is_not_being_sealed_is_returned_as_it_is(door: Door) -> N
 @pytest.mark.invariant("I6")
 def test_p15_a_reservation_is_whole_buckets_of_its_own(door: Door) -> None:
     assert [0, 1, 3] == [door.reserve(), door.reserve(2), door.reserve()]
-    monoton = door.store.monotons.read(door.lane.lane_id)
+    monoton = door.lane.monotons.read()
     assert monoton is not None
-    outcome = door.store.monotons.update(
-        door.lane.lane_id,
+    outcome = door.lane.monotons.update(
         monoton,
         type(monoton.value)(next_id=43, reserved_us=monoton.value.reserved_us),
     )

@@ -82,9 +82,7 @@ def produce(door: Door) -> None:
     door.put_batch(1, b"b")
     bucket = door.reserve()
     door.write(bucket, 0, b"late", delay_s=3_600)
-    door.store.buckets.insert(
-        door.lane.lane_id, bucket, rules.sealing(now_us=door.lane.clock.now_us())
-    )
+    door.lane.buckets.insert(bucket, rules.sealing(now_us=door.lane.clock.now_us()))
     assert Put.OK is door.prove(bucket, Runs.span(0, 0))
 
 

@@ -115,7 +115,7 @@ def test_what_is_released_is_found_behind_the_reader_pointer(door: Door) -> None
     messages = held(door, 10)
     held(door, 1)
     door.queue.get()
-    assert FIRST < door.lane.pointers().reader
+    assert FIRST < door.lane.read_pointers().reader
 
     settle(door, asked_of(messages, release=b"3"))
 
@@ -140,7 +140,7 @@ def test_what_repair_has_dropped_since_was_acked(door: Door) -> None:
     """No row, or a ghost of one, knows of it (ADR 11)."""
     messages = held(door, 2)
     door.queue.ack(list(messages.values()))
-    door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, FIRST + 1)
+    door.lane.pointers.advance(Pointer.REPAIR, FIRST + 1)
     asked = asked_of(messages, ack=b"0", reject=b"1")
     assert Settled(already_acked=2) == settle(door, asked)
 

@@ -79,7 +79,7 @@ def test_t5_a_get_hands_out_what_lies_behind_a_bucket_that_does_not_answer(
     assert 30 == len(found)
     with pytest.raises(StoreError, match="bucket 0 of queue"):
         door.queue.get(10)  # not "none": nobody knows
-    assert 0 == door.lane.pointers().reader
+    assert 0 == door.lane.read_pointers().reader
     door.faults.reachable()
     assert 10 == len(door.queue.get(10))
     assert 40 == watch.queue.stats().invisible
@@ -428,7 +428,7 @@ def test_t5_repair_drops_what_lies_below_a_bucket_that_is_away(open_door: OpenDo
         door.reader().get(1)
     door.faults.unreachable(2)
     assert 2 == heal(door.store, [door.queue.name]).queues[0].dropped
-    assert 2 == door.lane.pointers().repair
+    assert 2 == door.lane.read_pointers().repair
     door.faults.reachable()
     assert 2 == heal(door.store, [door.queue.name]).queues[0].dropped
 
@@ -464,8 +464,8 @@ def test_what_nobody_holds_any_more_has_expired_and_nothing_is_said_of_another_d
     (message,) = door.queue.get()
     door.queue.ack(message)
     if is_dropped:
-        door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, 1)
-        door.store.buckets.delete(door.lane.lane_id, BucketNo(0))
+        door.lane.pointers.advance(Pointer.REPAIR, 1)
+        door.lane.buckets.delete(BucketNo(0))
     act = {
         "extend": lambda: door.queue.extend(message, 60),
         "release": lambda: door.queue.release(message),
@@ -503,7 +503,7 @@ def test_t23_a_cas_whose_row_cannot_be_read_after_a_refused_resend_is_ambiguous(
     door.faults.plan("update_bucket", Fault.TIMEOUT_AFTER)
     door.faults.plan("read_bucket", Fault.TIMEOUT_BEFORE, times=1_000)
     with pytest.raises(CasAmbiguous, match="may have been applied"):
-        door.store.buckets.update(door.lane.lane_id, BucketNo(0), row, row.value)
+        door.lane.buckets.update(BucketNo(0), row, row.value)
     door.faults._plan.clear()
     now = door.row(0)
     assert now is not None
@@ -517,10 +517,10 @@ def test_t23_a_cas_that_was_refused_at_once_and_not_read_since_is_no_ambiguous_o
     fill(door)
     row = door.row(0)
     assert row is not None
-    other.store.buckets.update(door.lane.lane_id, BucketNo(0), row, row.value)
+    other.store.lane(door.lane.lane_id).buckets.update(BucketNo(0), row, row.value)
     door.faults.plan("read_bucket", Fault.TIMEOUT_BEFORE, times=1_000)
     with pytest.raises(StoreTimeout):
-        door.store.buckets.update(door.lane.lane_id, BucketNo(0), row, row.value)
+        door.lane.buckets.update(BucketNo(0), row, row.value)
     door.faults._plan.clear()
 
 
@@ -531,7 +531,7 @@ def test_t23_a_resend_that_the_server_will_not_run_is_ambiguous(door: Door) -> N
     door.faults.plan("update_bucket", Fault.TIMEOUT_AFTER)
     door.faults.plan("update_bucket", Fault.REFUSE, after=1)
     with pytest.raises(CasAmbiguous, match="may have been applied"):
-        door.store.buckets.update(door.lane.lane_id, BucketNo(0), row, row.value)
+        door.lane.buckets.update(BucketNo(0), row, row.value)
 
 
 def test_t5_what_waits_for_another_cas_of_the_same_row_waits_for_one_deadline(
@@ -545,7 +545,7 @@ def test_t5_what_waits_for_another_cas_of_the_same_row_waits_for_one_deadline(
     door.faults.before("update_bucket", lambda: arrives.wait(10))
 
     def update() -> object:
-        return door.store.buckets.update(door.lane.lane_id, BucketNo(0), row, row.value)
+        return door.lane.buckets.update(BucketNo(0), row, row.value)
 
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(update)

@@ -29,7 +29,7 @@ def minute_now(door: Door) -> int:
 
 
 def time_pointer(door: Door) -> int:
-    return door.store.pointers.read(door.lane.lane_id).time
+    return door.lane.pointers.read().time
 
 
 def look_with_a_clock_ahead(wrong: Door, ahead_s: float = HOUR_S) -> None:
@@ -84,7 +84,7 @@ def test_t7_a_reader_carries_hints_over_to_a_pointer_that_is_ahead(open_door: Op
     good.queue.put(b"m")
     (held,) = good.queue.get()
     wrong.clock.advance(HOUR_S)
-    wrong.store.pointers.advance(wrong.lane.lane_id, Pointer.TIME, minute_now(wrong) - 2)
+    wrong.lane.pointers.advance(Pointer.TIME, minute_now(wrong) - 2)
     good.queue.release(held, delay=1_200)
     assert [] == good.queue.get()  # somebody looks while the pointer is ahead
 
@@ -105,7 +105,7 @@ def test_t7_a_hint_written_below_the_pointer_is_found_when_now_has_reached_it(
     if step == "put delayed":
         bucket = good.put(b"m", delay_s=600)
         assert seal.close(good.lane, bucket) is not None
-        good.store.pointers.advance(good.lane.lane_id, Pointer.READER, bucket + 1)
+        good.lane.pointers.advance(Pointer.READER, bucket + 1)
     else:
         good.queue.put(b"m")
         (held,) = good.queue.get()
@@ -129,7 +129,7 @@ def test_t7_a_claim_that_the_pointer_overtakes_by_an_hour_is_hinted_behind_it(
     good.put_batch(0, b"m")
 
     def overtake() -> None:
-        wrong.store.pointers.advance(wrong.lane.lane_id, Pointer.TIME, minute_now(wrong) - 2)
+        wrong.lane.pointers.advance(Pointer.TIME, minute_now(wrong) - 2)
 
     good.faults.before("update_bucket", overtake)
     assert 1 == len(good.queue.get())
@@ -261,7 +261,7 @@ def test_t7_a_seal_that_took_minutes_is_hinted_again(open_door: OpenDoor) -> Non
 
     slow.faults.before("fill_bucket", sleep)
     assert seal.close(slow.lane, bucket) is not None
-    quick.store.pointers.advance(quick.lane.lane_id, Pointer.READER, bucket + 1)
+    quick.lane.pointers.advance(Pointer.READER, bucket + 1)
 
     assert [b"m"] == [message.body for message in quick.queue.get()]
 

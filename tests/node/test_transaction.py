@@ -112,7 +112,7 @@ def test_a_ghost_of_a_dropped_bucket_is_neither_corruption_nor_shown_again(
     result = door.put_batch(0, b"a")
     ((bucket, _),) = result.buckets
     assert [b"a"] == door.drain()
-    door.store.pointers.advance(door.lane.lane_id, Pointer.REPAIR, bucket + 1)
+    door.lane.pointers.advance(Pointer.REPAIR, bucket + 1)
     door.session._session.execute(
         f"DELETE FROM {door.session.keyspace}.bucket "  # noqa: S608 - as repair does
         "WHERE lane = %s AND bucket = %s IF EXISTS",
@@ -120,15 +120,13 @@ def test_a_ghost_of_a_dropped_bucket_is_neither_corruption_nor_shown_again(
     )
     sink = SinkRef(sink_id=door.queue.name, epoch=1, block_end=BucketNo(bucket + 1))
     now_us = door.lane.clock.now_us()
-    landed = door.store.buckets.insert(
-        door.lane.lane_id, bucket, buckets.writing(sink, now_us=now_us)
-    )
+    landed = door.lane.buckets.insert(bucket, buckets.writing(sink, now_us=now_us))
     assert isinstance(landed, Applied)
     if is_filled:
         filled = buckets.prepared(
             landed.now.value, manifest=Runs.span(0, 0), due_us={}, size_bytes=1, now_us=now_us
         )
-        door.store.buckets.fill(door.lane.lane_id, bucket, landed.now, filled)
+        door.lane.buckets.fill(bucket, landed.now, filled)
 
     door.put_batch(1, b"b")
     assert [b"b"] == door.drain()

@@ -38,7 +38,7 @@ def by_hand(door: Door, manifest: Runs, *rows: tuple[int, list[bytes]]) -> Bucke
         door.write(bucket, first, *bodies)
     now_us = door.clock.now_us()
     filled = rules.prepared(row.value, manifest=manifest, due_us={}, size_bytes=1, now_us=now_us)
-    outcome = door.store.buckets.fill(door.lane.lane_id, bucket, row, filled)
+    outcome = door.lane.buckets.fill(bucket, row, filled)
     assert isinstance(outcome, Applied)
     door.lane.change_bucket(bucket, lambda row: rules.published(row, now_us=now_us))
     return bucket
@@ -81,7 +81,7 @@ def test_t4_what_came_back_behind_the_reader_without_a_hint_is_named_and_repair_
     messages = door.queue.get(10, visibility_timeout=5)
     door.queue.put(b"else")
     assert [b"else"] == door.bodies(door.reader().get(1))
-    assert door.lane.pointers().reader > FIRST
+    assert door.lane.read_pointers().reader > FIRST
     if how == "delay":
         door.queue.release(messages, delay=5)
     elif how == "release":

@@ -253,7 +253,7 @@ def test_a_session_without_the_connector_is_told_before_anything_is_reserved(
     with pytest.raises(ConnectorMissing, match=r"spark\.jars\.packages=com\.datastax\.spark:"):
         put(streams.numbered(0, 1), 0)
 
-    monoton = streams.lane.store.monotons.read(streams.lane.lane_id)
+    monoton = streams.lane.monotons.read()
     assert monoton is not None
     assert 0 == monoton.value.next_id
     assert streams.lane.store.sinks.read(streams.queue.name) is None

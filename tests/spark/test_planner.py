@@ -183,7 +183,7 @@ def test_a_bucket_that_was_dropped_counts_as_acked_and_says_so(
         died.ack(end)
     used = sorted({leased.bucket for leased in SourceOffset.from_json(end).leases})
     for bucket in used:
-        lane.store.pointers.advance(lane.lane_id, Pointer.REPAIR, bucket + 1)
+        lane.pointers.advance(Pointer.REPAIR, bucket + 1)
         lane.store.session._session.execute(
             f"DELETE FROM {lane.store.session.keyspace}.bucket "  # noqa: S608 - a test's own
             "WHERE lane = %s AND bucket = %s IF EXISTS",

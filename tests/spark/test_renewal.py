@@ -84,7 +84,7 @@ def test_t5_other_leases_are_renewed_while_one_bucket_does_not_answer(
 def _all_renewed(lane: Lane, buckets: list[BucketNo]) -> bool:
     """Whether nothing of these ends before the next period but one."""
     soon_us = lane.clock.now_us() + int(VISIBILITY_S * 0.9e6)
-    rows = lane.store.buckets.read_many(lane.lane_id, buckets)
+    rows = lane.buckets.read_many(buckets)
     return all(
         lease.until_us >= soon_us for row in rows.values() if row for lease in row.value.leases
     )

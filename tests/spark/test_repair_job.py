@@ -103,12 +103,10 @@ def test_a_verify_says_what_is_broken_and_changes_nothing(
 
     lane = streams.lane
     (bucket,) = (
-        at
-        for at in range(8)
-        if (row := lane.store.buckets.read(lane.lane_id, BucketNo(at))) and row.value.fresh
+        at for at in range(8) if (row := lane.buckets.read(BucketNo(at))) and row.value.fresh
     )
     lane.change_bucket(BucketNo(bucket), lambda row: leased_twice(row, Runs.span(0, 3)))
-    lane.store.messages.drop(lane.lane_id, BucketNo(bucket))
+    lane.messages.drop(BucketNo(bucket))
     code, report = run(streams, "--verify")
     assert 1 == code
     assert {"message_in_two_states", "manifest_without_rows"} == {

@@ -90,7 +90,7 @@ def test_buckets_are_those_of_the_queue_with_what_is_in_them(small: Streams) -> 
     assert VIEWS["buckets"].schema.names == list(found[0])
     first = found.pop(0)
     lane = small.lane
-    stored = lane.store.buckets.read(lane.lane_id, BucketNo(0))
+    stored = lane.buckets.read(BucketNo(0))
     assert stored is not None
     assert {
         "queue": small.queue.name,
@@ -401,7 +401,7 @@ def reads_of(streams: Streams, name: str, schema: str, *filters: Filter) -> Coun
 def test_a_bucket_that_is_not_asked_for_costs_no_statement(small: Streams) -> None:
     fill(small, 6)
     small.queue.get(60, visibility_timeout=60)
-    small.lane.store.monotons.read(small.lane.lane_id)
+    small.lane.monotons.read()
 
     every = reads_of(small, "buckets", "bucket long, messages long")
     one = reads_of(small, "buckets", "bucket long, messages long", EqualTo(("bucket",), 3))

@@ -78,8 +78,7 @@ class Claimer:
     def hint(self, buckets: Iterable[BucketNo], until_us: int) -> None:
         """Write the expiry hints of claims that are about to be sent (design 6)."""
         lane = self.lane
-        lane.store.hints.write(
-            lane.lane_id,
+        lane.hints.write(
             [(bucket, until_us) for bucket in buckets],
             now_us=lane.clock.now_us(),
         )
@@ -98,7 +97,7 @@ class Claimer:
         new, leases = claim(row.value, terms, new_uuid)
         if not leases and new.dead == row.value.dead:
             return [], row
-        outcome = self.lane.store.buckets.update(self.lane.lane_id, bucket, row, new)
+        outcome = self.lane.buckets.update(bucket, row, new)
         # Whatever the outcome, what counts is whether our leases are in the row: after 64 other
         # clients even the tags cannot tell [R8].
         return held(bucket, outcome.now, leases), outcome.now
@@ -152,7 +151,7 @@ class Claimer:
 
     def _confirmed(self, claimed: list[Claimed]) -> list[Claimed]:
         lane = self.lane
-        pointers = lane.pointers()
+        pointers = lane.read_pointers()
         claimed = [one for one in claimed if one.bucket >= pointers.repair]
         now_us = lane.clock.now_us()
         in_time = [one for one in claimed if one.lease.until_us > now_us]
@@ -168,8 +167,7 @@ class Claimer:
                     messages=late.lease.runs.count,
                 )
         passed = pointers.time
-        lane.store.hints.write(
-            lane.lane_id,
+        lane.hints.write(
             [(one.bucket, now_us) for one in in_time if minute_of(one.lease.until_us) < passed],
             now_us=now_us,
         )

@@ -130,9 +130,7 @@ def try_one(
 def have_any(lane: Lane, scanner: Scanner, buckets: list[BucketNo]) -> dict[BucketNo, bool]:
     """Whether these open buckets hold messages, of those that answer."""
     with lane.store.session.within(each_s=GRACE_S):
-        found, failed = apart(
-            lane, lambda bucket: lane.store.messages.has_any(lane.lane_id, bucket), buckets
-        )
+        found, failed = apart(lane, lane.messages.has_any, buckets)
     for bucket, error in failed.items():
         if not isinstance(error, StoreError):
             raise error

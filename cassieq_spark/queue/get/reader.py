@@ -101,7 +101,7 @@ class Reader:
         for bucket in (*scan.half_sealed, *scan.open):
             if found >= enough:
                 break
-            found += lane.store.messages.count(lane.lane_id, bucket, now_us=now_us)
+            found += lane.messages.count(bucket, now_us=now_us)
         return found
 
     def look_ahead(

@@ -122,8 +122,8 @@ class Scanner:
             QueueDeleted: The lane is dead.
         """
         lane = self._lane
-        pointers = lane.pointers()
-        monoton = lane.store.monotons.read(lane.lane_id)
+        pointers = lane.read_pointers()
+        monoton = lane.monotons.read()
         if monoton is None:
             raise lane.deleted()
         scan = Scan(pointers=pointers, monoton=monoton.value)
@@ -144,7 +144,7 @@ class Scanner:
         ):
             reader = BucketNo(reader + 1)
         if reader > scan.pointers.reader:
-            self._lane.store.pointers.advance(self._lane.lane_id, Pointer.READER, reader)
+            self._lane.pointers.advance(Pointer.READER, reader)
 
     def is_quiet_after(self, scan: Scan) -> bool:
         """Whether `has_news` will notice all that may become visible after this look."""
@@ -157,7 +157,7 @@ class Scanner:
         is hinted in a drained bucket never does.
         """
         lane = self._lane
-        monoton = lane.store.monotons.read(lane.lane_id)
+        monoton = lane.monotons.read()
         hints = self._time.hints(scan.pointers, lane.clock.now_us())
         return (
             monoton is None
@@ -241,7 +241,7 @@ class Scanner:
         """One read of L after all rows tells which silent ones were dropped (G5) [P2] [R10]."""
         if not silent:
             return
-        low = self._lane.pointers().repair
+        low = self._lane.read_pointers().repair
         oldest = scan.monoton.reserved_us
         later = sorted(times, reverse=True)
         for bucket in sorted(silent, reverse=True):
@@ -346,7 +346,7 @@ class Scanner:
     def _read(self, buckets: Iterable[BucketNo]) -> dict[BucketNo, Stored[Bucket] | None]:
         """Those that answer; the others are passed over, and no look waits for them twice."""
         lane = self._lane
-        found, unread = lane.store.buckets.read_some(lane.lane_id, buckets)
+        found, unread = lane.buckets.read_some(buckets)
         for bucket, error in unread.items():
             self.pass_over(bucket, named(error, lane, bucket))
             event(_logger, "bucket_unreachable", queue=lane.queue, error=str(error))

@@ -35,7 +35,7 @@ class TimePointer:
     def hints(self, pointers: Pointers, now_us: int) -> Hints:
         """(minute, bucket) of all that may have come back by now; a read for each hour."""
         now = minute_of(now_us)
-        return self._lane.store.hints.read(self._lane.lane_id, self._first(pointers, now), now)
+        return self._lane.hints.read(self._first(pointers, now), now)
 
     def advance(
         self,
@@ -58,7 +58,7 @@ class TimePointer:
         while passed < blocked and is_passable(passed, now_us=now_us):
             passed += 1
         if passed > max(pointers.time, minute_of(self._lane.created_us)):
-            self._lane.store.pointers.advance(self._lane.lane_id, Pointer.TIME, passed)
+            self._lane.pointers.advance(Pointer.TIME, passed)
 
     def carry_over(
         self, pointers: Pointers, hints: Hints, finished: Collection[BucketNo], *, now_us: int
@@ -73,16 +73,14 @@ class TimePointer:
             self._carried.clear()
             return
         last = min(passed - 1, now + REACH_MINUTES)
-        later = lane.store.hints.read(lane.lane_id, now + 1, last)
+        later = lane.hints.read(now + 1, last)
         fresh = {
             (passed, bucket)
             for _, bucket in [*hints, *later]
             if bucket >= pointers.repair and bucket not in finished
         } - self._carried
         behind_us = (passed + 1) * MINUTE_US
-        lane.store.hints.write(
-            lane.lane_id, [(bucket, behind_us) for _, bucket in fresh], now_us=now_us
-        )
+        lane.hints.write([(bucket, behind_us) for _, bucket in fresh], now_us=now_us)
         self._carried |= fresh
 
     def _first(self, pointers: Pointers, now: int) -> int:

@@ -198,8 +198,8 @@ def queue_facts(store: Store, row: QueueRow) -> QueueFacts:
     is_known = row.status is QueueStatus.ACTIVE and row.home_datacenter == store.session.datacenter
     if not is_known:
         return QueueFacts(row=row)
-    monoton = store.monotons.read(row.lanes[0])
-    pointers = store.pointers.read(row.lanes[0])
+    monoton = store.lane(row.lanes[0]).monotons.read()
+    pointers = store.lane(row.lanes[0]).pointers.read()
     if monoton is None or pointers.is_deleted:
         return QueueFacts(row=row)
     return QueueFacts(row=row, next_id=monoton.value.next_id, pointers=pointers)

@@ -63,7 +63,7 @@ def stats(lane: Lane) -> QueueStats:
     """Count a queue: one read per bucket from the repair pointer on, a scan per open one."""
     now_us = lane.clock.now_us()
     total = _Count(now_us)
-    monoton = lane.store.monotons.read(lane.lane_id)
+    monoton = lane.monotons.read()
     total.lwts += 0 if monoton is None else monoton.version.row_version
     oldest_us: int | None = None
     for bucket, row, waiting in live_rows(lane):
@@ -131,7 +131,7 @@ class _Count:
 def _put_us(lane: Lane, bucket: BucketNo, runs: Runs) -> int | None:
     """When the first of these was put."""
     first = Runs.span(runs.first, runs.first)
-    for _, chunks in lane.store.messages.read(lane.lane_id, [(bucket, first)]):
+    for _, chunks in lane.messages.read([(bucket, first)]):
         for chunk in chunks:
             if chunk.first <= runs.first < chunk.first + chunk.count:
                 return chunk.enqueued_us
@@ -207,8 +207,8 @@ def live_rows(
     for span in [live] if spans is None else spans:
         first, end = max(live.start, span.start), min(live.stop, span.stop)
         for window in windows(range(first, end), _WINDOW):
-            rows = lane.store.buckets.read_many(lane.lane_id, window)
-            low = lane.pointers().repair
+            rows = lane.buckets.read_many(window)
+            low = lane.read_pointers().repair
             for bucket, row in rows.items():
                 if bucket < low:
                     continue
@@ -252,8 +252,8 @@ def _look_into(lane: Lane, bucket: BucketNo) -> tuple[Stored[Bucket] | None, lis
     The row is read after the messages: a transaction may have begun to write here meanwhile, and
     none of it may be seen before its commit (I7). The repair pointer is read after the row (G5).
     """
-    waiting = lane.store.messages.scan(lane.lane_id, bucket)
-    now = lane.store.buckets.read(lane.lane_id, bucket)
+    waiting = lane.messages.scan(bucket)
+    now = lane.buckets.read(bucket)
     if lane.is_dropped(bucket):
         return None
     return now, waiting if _is_unsealed(now) else []

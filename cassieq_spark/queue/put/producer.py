@@ -150,7 +150,7 @@ class Producer:
         # write and its proof come in time, however long ``linger`` is [T12].
         if began - block.proven_at <= min(lane.settings.linger_s, lane.rest_s / 2):
             return
-        row = lane.store.buckets.read_many(lane.lane_id, [block.bucket])[block.bucket]
+        row = lane.buckets.read_many([block.bucket])[block.bucket]
         if row is None and not lane.is_dropped(block.bucket):
             block.proven_at = began
         else:
@@ -173,8 +173,8 @@ class Producer:
 
     def _write(self, lane: Lane, bucket: BucketNo, some: list[Placed]) -> bool:
         """Rows at quorum; whether all were answered."""
-        writer = lane.store.messages.writer(
-            lane.lane_id, writes_in_flight=WRITES_IN_FLIGHT, bytes_in_flight=BYTES_IN_FLIGHT
+        writer = lane.messages.writer(
+            writes_in_flight=WRITES_IN_FLIGHT, bytes_in_flight=BYTES_IN_FLIGHT
         )
         now_us = lane.clock.now_us()
         try:
@@ -205,7 +205,7 @@ class Producer:
         began = lane.clock.monotonic()
         try:
             if is_written:
-                row = lane.store.buckets.read(lane.lane_id, bucket)
+                row = lane.buckets.read(bucket)
                 if row is None:
                     return self._open_or_gone(lane, bucket, began)
                 closed = seal.finish(lane, bucket, row)

@@ -170,14 +170,14 @@ def update(
     revision = None
     if body is not None:
         # Before anything is written: most stale receipts are found here.
-        row = lane.store.buckets.read(lane.lane_id, receipt.bucket)
+        row = lane.buckets.read(receipt.bucket)
         if row is None or not runs_of(receipt).issubset(
             rules.held_runs(row.value).get(receipt.lease_id, EMPTY)
         ):
             raise expired(lane, [receipt])
         _check_updatable(lane, row, receipt)
         revision = new_revision()
-        lane.store.overlays.write(lane.lane_id, receipt.bucket, receipt.first, revision, body)
+        lane.overlays.write(receipt.bucket, receipt.first, revision, body)
     action = Update(
         new_lease_id=new_uuid(), revision=revision, until_us=until_us, gives_back=gives_back
     )
@@ -288,7 +288,7 @@ def count_settled(lane: Lane, delivered: Mapping[BucketNo, Mapping[UUID, Runs | 
 
     One read a bucket. What has no row any more was dropped, and all done before (G5).
     """
-    rows, _ = lane.store.buckets.read_some(lane.lane_id, delivered)
+    rows, _ = lane.buckets.read_some(delivered)
     count = 0
     for bucket, row in rows.items():
         asked = union(runs for runs in delivered[bucket].values() if runs is not None)

@@ -50,9 +50,7 @@ def insert_writing(lane: Lane, bucket: BucketNo, sink: SinkRef) -> Stored[Bucket
 
     It means nothing until the repair pointer was read after it (G5) [P5].
     """
-    outcome = lane.store.buckets.insert(
-        lane.lane_id, bucket, rules.writing(sink, now_us=lane.clock.now_us())
-    )
+    outcome = lane.buckets.insert(bucket, rules.writing(sink, now_us=lane.clock.now_us()))
     is_ours = isinstance(outcome, Applied) and outcome.now.value.status is Status.WRITING
     return outcome.now if is_ours else None
 
@@ -77,7 +75,7 @@ def open_buckets(lane: Lane, number: int, *, sink_id: str, epoch: int) -> list[O
 def _open_block(lane: Lane, buckets: list[BucketNo], sink: SinkRef) -> list[OpenBucket]:
     rows = lane.store.session.map(lambda bucket: insert_writing(lane, bucket, sink), buckets)
     # One read for all of them, after the last row (G5): what lies below is closed and dropped [P5].
-    dropped_below = lane.pointers().repair
+    dropped_below = lane.read_pointers().repair
     opened = []
     for bucket, row in zip(buckets, rows, strict=True):
         if row is None or bucket < dropped_below:
@@ -104,8 +102,7 @@ def prepare(lane: Lane, filled: OpenBucket) -> tuple[BucketNo, int]:
             f"bucket {filled.bucket} of queue {lane.queue!r} has {lane.bucket_size} ids, and "
             f"{filled.count} messages were written into it"
         )
-    outcome = lane.store.buckets.fill(
-        lane.lane_id,
+    outcome = lane.buckets.fill(
         filled.bucket,
         filled.row,
         rules.prepared(
@@ -117,7 +114,7 @@ def prepare(lane: Lane, filled: OpenBucket) -> tuple[BucketNo, int]:
         ),
     )
     if not isinstance(outcome, Applied):
-        lane.pointers()  # says so if the queue was deleted [R25]
+        lane.read_pointers()  # says so if the queue was deleted [R25]
         sink_id = filled.sink.sink_id
         raise SinkFenced(
             f"bucket {filled.bucket} of queue {lane.queue!r} was closed while it was written: "

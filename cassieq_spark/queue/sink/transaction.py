@@ -207,7 +207,7 @@ def forget(lane: Lane, sink_id: str) -> None:
             return
         if stored.value.lane == lane.lane_id:
             roll_forward(lane, sink_id, stored.value.listed)
-        elif not lane.store.pointers.read(stored.value.lane).is_deleted:
+        elif not lane.store.lane(stored.value.lane).pointers.read().is_deleted:
             raise SinkIdReused(
                 f"sink {sink_id!r} belongs to another queue than {lane.queue!r} (lane "
                 f"{stored.value.lane}). Call forget_sink with that queue's name",
@@ -257,7 +257,7 @@ def _is_visible(lane: Lane, who: Identity, row: SinkRow) -> bool:
         return True
     # The highest: what is dropped is all below the repair pointer.
     bucket = row.listed.runs[-1].last
-    stored = lane.store.buckets.read(lane.lane_id, bucket)
+    stored = lane.buckets.read(bucket)
     if not lane.is_dropped(bucket):
         return stored is not None and stored.value.status in VISIBLE
     raise CasAmbiguous(
@@ -292,7 +292,7 @@ def _roll_forward_if_possible(lane: Lane, sink_id: str, row: SinkRow) -> None:
     writer is told of no success then [T6].
     """
     try:
-        lane.pointers()
+        lane.read_pointers()
         roll_forward(lane, sink_id, row.listed)
     except (RowCorrupt, QueueDeleted):
         raise

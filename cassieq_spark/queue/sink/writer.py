@@ -66,8 +66,8 @@ class BulkWriter:
         self._sink_id = sink_id
         self._epoch = epoch
         self._bucket_bytes = bucket_bytes
-        self._writer = lane.store.messages.writer(
-            lane.lane_id, writes_in_flight=writes_in_flight, bytes_in_flight=BYTES_IN_FLIGHT
+        self._writer = lane.messages.writer(
+            writes_in_flight=writes_in_flight, bytes_in_flight=BYTES_IN_FLIGHT
         )
         self._beside = ThreadPoolExecutor(BESIDE, thread_name_prefix="cassieq-bulk")
         self._block_lock = threading.Lock()
@@ -208,8 +208,7 @@ class BulkWriter:
                 lane.change_bucket(unneeded.bucket, self._void, known=unneeded.row)
             for number in range(self._block.first, self._block.end):
                 sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=self._block.end)
-                lane.store.buckets.insert(
-                    lane.lane_id,
+                lane.buckets.insert(
                     BucketNo(number),
                     rules.unused(sink, now_us=lane.clock.now_us()),
                 )

@@ -126,7 +126,7 @@ class Planner:
         Raises:
             QueueDeleted: The queue is gone.
         """
-        monoton = self.lane.store.monotons.read(self.lane.lane_id)
+        monoton = self.lane.monotons.read()
         if monoton is None:
             raise self.lane.deleted()
         self._target_id = monoton.value.next_id
@@ -262,7 +262,7 @@ class Planner:
             return row
 
         rows = each_bucket(self.lane, one, by_bucket)
-        low = self.lane.pointers().repair
+        low = self.lane.read_pointers().repair
         # A row below the repair pointer is a ghost of a bucket that was dropped (G5, ADR 11).
         rows = {bucket: row if bucket >= low else None for bucket, row in rows.items()}
         self._renewal.drop({at: ids for at, ids in end.by_bucket().items() if at < low})

@@ -14,30 +14,29 @@ from cassieq_spark.store.cas import CasSender, Outcome, Stored, Tags, Version
 from cassieq_spark.store.tables import claims
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from cassieq_spark.store.session import CqlSession
 
 
 class Buckets:
-    """The bucket rows of all lanes."""
+    """The bucket rows of one lane."""
 
-    def __init__(self, session: CqlSession, sender: CasSender) -> None:
+    def __init__(self, session: CqlSession, sender: CasSender, lane: LaneId) -> None:
         self._session = session
         self._sender = sender
+        self._lane = lane
 
-    def read(self, lane: LaneId, bucket: BucketNo) -> Stored[Bucket] | None:
+    def read(self, bucket: BucketNo) -> Stored[Bucket] | None:
         """The row by quorum; None means nothing until the repair pointer was read after it (G5).
 
         Raises:
             RowCorrupt: It is something else; names the bucket.
         """
-        row = self._session.one(statements.READ_BUCKET, (lane, bucket))
-        return None if row is None or row.writer is None else _stored(lane, bucket, row)
+        row = self._session.one(statements.READ_BUCKET, (self._lane, bucket))
+        return None if row is None or row.writer is None else _stored(self._lane, bucket, row)
 
-    def read_many(
-        self, lane: LaneId, buckets: Iterable[BucketNo]
-    ) -> dict[BucketNo, Stored[Bucket] | None]:
+    def read_many(self, buckets: Iterable[BucketNo]) -> dict[BucketNo, Stored[Bucket] | None]:
         """As `read`, for a look at several at once; one that cannot be read is ``corrupt`` [T21].
 
         Who wants to change that one hears the error from `read`; the others are as they are.
@@ -46,25 +45,27 @@ class Buckets:
             StoreError: Some were not answered for; says which. They were asked side by side, and
                 all others are read by then [T5].
         """
-        found, unread = self.read_some(lane, buckets)
-        again = self._session.each(lambda bucket: self._look_at(lane, bucket), unread)
+        found, unread = self.read_some(buckets)
+        again = self._session.each(self._look_at, unread)
         for bucket, row in zip(unread, again, strict=True):
             if isinstance(row, CassieqError):
                 if isinstance(row, StoreError):
-                    row.message = f"bucket {bucket} of lane {lane}: {row.message}"
+                    row.message = f"bucket {bucket} of lane {self._lane}: {row.message}"
                 raise row
             found[bucket] = row
         return found
 
     def read_some(
-        self, lane: LaneId, buckets: Iterable[BucketNo]
+        self, buckets: Iterable[BucketNo]
     ) -> tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]:
         """As `read_many`, but once: rows, and the errors of those not answered [T5].
 
         For what looks at many, and can do without one: nobody waits for that one.
         """
         wanted = list(buckets)
-        sent = [self._session.start(statements.READ_BUCKET, (lane, bucket)) for bucket in wanted]
+        sent = [
+            self._session.start(statements.READ_BUCKET, (self._lane, bucket)) for bucket in wanted
+        ]
         found: dict[BucketNo, Stored[Bucket] | None] = {}
         unread: dict[BucketNo, StoreError] = {}
         for bucket, future in zip(wanted, sent, strict=True):
@@ -73,25 +74,20 @@ class Buckets:
                 unread[bucket] = rows
             else:
                 is_there = rows and rows[0].writer is not None
-                found[bucket] = _as_seen(lane, bucket, rows[0]) if is_there else None
+                found[bucket] = _as_seen(self._lane, bucket, rows[0]) if is_there else None
         return found, unread
 
-    def _look_at(self, lane: LaneId, bucket: BucketNo) -> Stored[Bucket] | None:
-        row = self._session.one(statements.READ_BUCKET, (lane, bucket))
-        return None if row is None or row.writer is None else _as_seen(lane, bucket, row)
+    def _look_at(self, bucket: BucketNo) -> Stored[Bucket] | None:
+        row = self._session.one(statements.READ_BUCKET, (self._lane, bucket))
+        return None if row is None or row.writer is None else _as_seen(self._lane, bucket, row)
 
-    def every(self) -> Iterator[tuple[LaneId, BucketNo]]:
-        """Of all lanes: a scan of the whole table."""
-        for row in self._session.run(statements.LIST_BUCKETS, ()):
-            yield LaneId(row.lane), BucketNo(row.bucket)
-
-    def insert(self, lane: LaneId, bucket: BucketNo, row: Bucket) -> Outcome[Bucket]:
+    def insert(self, bucket: BucketNo, row: Bucket) -> Outcome[Bucket]:
         """CAS from no row: ``sealing``, ``writing`` or an unused bucket's ``void``."""
         sink = row.sink
 
         def bind(version: Version) -> tuple[Any, ...]:
             return (
-                lane,
+                self._lane,
                 bucket,
                 row.status.value,
                 row.changed_us,
@@ -104,16 +100,14 @@ class Buckets:
 
         return self._sender.send(
             statements.INSERT_BUCKET,
-            (lane, bucket),
+            (self._lane, bucket),
             row,
             before=None,
             bind=bind,
-            read=lambda: self.read(lane, bucket),
+            read=lambda: self.read(bucket),
         )
 
-    def fill(
-        self, lane: LaneId, bucket: BucketNo, old: Stored[Bucket], row: Bucket
-    ) -> Outcome[Bucket]:
+    def fill(self, bucket: BucketNo, old: Stored[Bucket], row: Bucket) -> Outcome[Bucket]:
         """The one CAS that writes a manifest: ``sealed`` or ``prepared`` (I5)."""
 
         def bind(version: Version) -> tuple[Any, ...]:
@@ -124,23 +118,21 @@ class Buckets:
                 row.size_bytes,
                 claims.encode(row),
                 *version.columns,
-                lane,
+                self._lane,
                 bucket,
                 old.version.writer,
             )
 
         return self._sender.send(
             statements.FILL_BUCKET,
-            (lane, bucket),
+            (self._lane, bucket),
             row,
             before=old.version,
             bind=bind,
-            read=lambda: self.read(lane, bucket),
+            read=lambda: self.read(bucket),
         )
 
-    def update(
-        self, lane: LaneId, bucket: BucketNo, old: Stored[Bucket], row: Bucket
-    ) -> Outcome[Bucket]:
+    def update(self, bucket: BucketNo, old: Stored[Bucket], row: Bucket) -> Outcome[Bucket]:
         """Every other CAS: claims, acks, roll forward, void."""
 
         def bind(version: Version) -> tuple[Any, ...]:
@@ -149,23 +141,23 @@ class Buckets:
                 row.changed_us,
                 claims.encode(row),
                 *version.columns,
-                lane,
+                self._lane,
                 bucket,
                 old.version.writer,
             )
 
         return self._sender.send(
             statements.UPDATE_BUCKET,
-            (lane, bucket),
+            (self._lane, bucket),
             row,
             before=old.version,
             bind=bind,
-            read=lambda: self.read(lane, bucket),
+            read=lambda: self.read(bucket),
         )
 
-    def delete(self, lane: LaneId, bucket: BucketNo) -> None:
+    def delete(self, bucket: BucketNo) -> None:
         """Remove the row of a bucket below the repair pointer, a ghost's too."""
-        self._sender.delete(statements.DELETE_BUCKET, (lane, bucket))
+        self._sender.delete(statements.DELETE_BUCKET, (self._lane, bucket))
 
 
 def size_of(row: Bucket) -> int:

@@ -26,16 +26,22 @@ if TYPE_CHECKING:
 
 
 class Hints:
-    """The expiry hints of all lanes: they save a look at every row, the bucket row is the truth."""
+    """The expiry hints of one lane: they save a look at every row, the bucket row is the truth."""
 
     def __init__(
-        self, session: CqlSession, pointers: PointerTable, clock: Callable[[], Clock]
+        self,
+        session: CqlSession,
+        lane: LaneId,
+        *,
+        pointers: PointerTable,
+        clock: Callable[[], Clock],
     ) -> None:
         self._session = session
+        self._lane = lane
         self._pointers = pointers
         self._clock = clock
 
-    def write(self, lane: LaneId, hints: Iterable[tuple[BucketNo, int]], *, now_us: int) -> None:
+    def write(self, hints: Iterable[tuple[BucketNo, int]], *, now_us: int) -> None:
         """One hint per bucket and minute, for (bucket, time something comes back, in µs).
 
         One more where the time pointer is ahead of now, as far as this client has seen; and again
@@ -44,15 +50,15 @@ class Hints:
         due = list(hints)
         while due:
             began_s = self._clock().monotonic()
-            self._send(lane, due, now_us)
+            self._send(due, now_us)
             took_us = round((self._clock().monotonic() - began_s) * 1e6)
             if took_us <= LATE_AFTER_US:
                 return
             now_us += took_us
             due = [(bucket, until_us) for bucket, until_us in due if until_us < now_us]
 
-    def _send(self, lane: LaneId, due: list[tuple[BucketNo, int]], now_us: int) -> None:
-        now, passed = minute_of(now_us), self._pointers.time_seen(lane)
+    def _send(self, due: list[tuple[BucketNo, int]], now_us: int) -> None:
+        now, passed = minute_of(now_us), self._pointers.time_seen()
         wanted = {
             (bucket, minute)
             for bucket, until_us in due
@@ -61,17 +67,17 @@ class Hints:
         sent = []
         for bucket, minute in sorted(wanted):
             ttl_s = hint_ttl_s((minute + 1) * MINUTE_US, now_us=now_us)
-            params = (lane, hour_of(minute), minute, bucket, ttl_s)
+            params = (self._lane, hour_of(minute), minute, bucket, ttl_s)
             sent.append((params, self._session.start(statements.WRITE_HINT, params)))
         for params, future in sent:
             self._session.finish(future, statements.WRITE_HINT, params)
 
-    def read(self, lane: LaneId, first: int, last: int) -> list[tuple[int, BucketNo]]:
+    def read(self, first: int, last: int) -> list[tuple[int, BucketNo]]:
         """(minute, bucket) hinted in these minutes, both included, oldest first."""
         found: list[tuple[int, BucketNo]] = []
         for part in slices(first, last):
             rows = self._session.run(
-                statements.READ_HINTS, (lane, part.hour, part.first, part.last)
+                statements.READ_HINTS, (self._lane, part.hour, part.first, part.last)
             )
             found += [(row.minute, BucketNo(row.bucket)) for row in rows]
         return found

@@ -110,39 +110,35 @@ class ChunkWriter:
 
 
 class Messages:
-    """The message rows of all lanes."""
+    """The message rows of one lane."""
 
-    def __init__(self, session: CqlSession) -> None:
+    def __init__(self, session: CqlSession, lane: LaneId) -> None:
         self._session = session
+        self._lane = lane
 
-    def writer(self, lane: LaneId, *, writes_in_flight: int, bytes_in_flight: int) -> ChunkWriter:
+    def writer(self, *, writes_in_flight: int, bytes_in_flight: int) -> ChunkWriter:
         """A bounded writer for one lane."""
         return ChunkWriter(
             self._session,
-            lane,
+            self._lane,
             writes_in_flight=writes_in_flight,
             bytes_in_flight=bytes_in_flight,
         )
 
-    def scan(self, lane: LaneId, bucket: BucketNo) -> list[ChunkRow]:
+    def scan(self, bucket: BucketNo) -> list[ChunkRow]:
         """Every whole chunk of a bucket: all columns, by quorum, paged [P4].
 
         A chunk with a part missing does not exist [R15].
         """
-        return list(_whole(self._session.run(statements.SCAN_MESSAGES, (lane, bucket))))
+        return list(_whole(self._session.run(statements.SCAN_MESSAGES, (self._lane, bucket))))
 
-    def every(self) -> Iterator[tuple[LaneId, BucketNo]]:
-        """The buckets of all lanes in which anything is stored: a scan of all partition keys."""
-        for row in self._session.run(statements.LIST_MESSAGES, ()):
-            yield LaneId(row.lane), BucketNo(row.bucket)
-
-    def has_any(self, lane: LaneId, bucket: BucketNo) -> bool:
+    def has_any(self, bucket: BucketNo) -> bool:
         """Whether anything was written into a bucket; decides nothing."""
-        return self._session.one(statements.PEEK_BUCKET, (lane, bucket)) is not None
+        return self._session.one(statements.PEEK_BUCKET, (self._lane, bucket)) is not None
 
-    def count(self, lane: LaneId, bucket: BucketNo, *, now_us: int) -> int:
+    def count(self, bucket: BucketNo, *, now_us: int) -> int:
         """About how many messages of a bucket are due; decides nothing, and reads no payload."""
-        rows = self._session.run(statements.COUNT_MESSAGES, (lane, bucket))
+        rows = self._session.run(statements.COUNT_MESSAGES, (self._lane, bucket))
         # A torn row says less than it is [P4].
         return sum(
             row.count or 0
@@ -150,13 +146,13 @@ class Messages:
             if row.part == 0 and (row.due_us is None or row.due_us <= now_us)
         )
 
-    def drop(self, lane: LaneId, bucket: BucketNo) -> None:
+    def drop(self, bucket: BucketNo) -> None:
         """All of one bucket, by partition; a day ahead, so that late writes stay shadowed [P14]."""
         stamp = self._session.clock.now_us() + DROP_AHEAD_US
-        self._session.run(statements.DROP_MESSAGES, (stamp, lane, bucket))
+        self._session.run(statements.DROP_MESSAGES, (stamp, self._lane, bucket))
 
     def read(
-        self, lane: LaneId, wanted: Iterable[tuple[BucketNo, Runs]], *, in_flight: int = 4
+        self, wanted: Iterable[tuple[BucketNo, Runs]], *, in_flight: int = 4
     ) -> Iterator[tuple[int, list[ChunkRow]]]:
         """(position in ``wanted``, the whole chunks that hold its runs), in order.
 
@@ -166,7 +162,7 @@ class Messages:
         for position, (bucket, runs) in enumerate(wanted):
             if len(sent) >= in_flight:
                 yield self._received(*sent.popleft())
-            params = (lane, bucket, runs.first, runs.last)
+            params = (self._lane, bucket, runs.first, runs.last)
             sent.append((position, self._session.start(statements.READ_MESSAGES, params), params))
         while sent:
             yield self._received(*sent.popleft())

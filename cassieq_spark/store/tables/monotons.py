@@ -10,8 +10,6 @@ from cassieq_spark.store import statements
 from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cassieq_spark.store.session import CqlSession
 
 CLOSED: Final = -1
@@ -39,23 +37,19 @@ class Monoton:
 class Monotons:
     """The monoton rows."""
 
-    def __init__(self, session: CqlSession, sender: CasSender) -> None:
+    def __init__(self, session: CqlSession, sender: CasSender, lane: LaneId) -> None:
         self._session = session
         self._sender = sender
+        self._lane = lane
 
-    def read(self, lane: LaneId) -> Stored[Monoton] | None:
+    def read(self) -> Stored[Monoton] | None:
         """The row by quorum; None: the queue was deleted [P13], or never was one [T14]."""
-        found = self.find(lane)
+        found = self.find()
         return None if found is None or found.value.is_closed else found
 
-    def every(self) -> Iterator[LaneId]:
-        """The lanes that have a row: a scan of the whole table."""
-        for row in self._session.run(statements.LIST_MONOTONS, ()):
-            yield LaneId(row.lane)
-
-    def find(self, lane: LaneId) -> Stored[Monoton] | None:
+    def find(self) -> Stored[Monoton] | None:
         """As `read`, but also one that is closed."""
-        row = self._session.one(statements.READ_MONOTON, (lane,))
+        row = self._session.one(statements.READ_MONOTON, (self._lane,))
         if row is None or row.writer is None:
             return None
         return Stored(
@@ -63,36 +57,36 @@ class Monotons:
             version=Version.of_row(row),
         )
 
-    def insert(self, lane: LaneId, row: Monoton) -> Outcome[Monoton]:
+    def insert(self, row: Monoton) -> Outcome[Monoton]:
         """CAS from no row: once in a lane's life, when its queue is created."""
         return self._sender.send(
             statements.INSERT_MONOTON,
-            (lane,),
+            (self._lane,),
             row,
             before=None,
-            bind=lambda version: (lane, row.next_id, row.reserved_us, *version.columns),
-            read=lambda: self.find(lane),
+            bind=lambda version: (self._lane, row.next_id, row.reserved_us, *version.columns),
+            read=self.find,
         )
 
-    def update(self, lane: LaneId, old: Stored[Monoton], row: Monoton) -> Outcome[Monoton]:
+    def update(self, old: Stored[Monoton], row: Monoton) -> Outcome[Monoton]:
         """The reservation; or the end of a lane that was to be no queue's."""
 
         def bind(version: Version) -> tuple[Any, ...]:
-            return row.next_id, row.reserved_us, *version.columns, lane, old.version.writer
+            return row.next_id, row.reserved_us, *version.columns, self._lane, old.version.writer
 
         return self._sender.send(
             statements.RESERVE,
-            (lane,),
+            (self._lane,),
             row,
             before=old.version,
             bind=bind,
-            read=lambda: self.find(lane),
+            read=self.find,
         )
 
-    def delete(self, lane: LaneId, old: Stored[Monoton]) -> None:
+    def delete(self, old: Stored[Monoton]) -> None:
         """Remove this row for ever: no id of that lane is handed out again [P13].
 
         Not one from which ids were reserved since it was read: whoever removes it knows how far the
         lane's data goes [T15]. Read again whether it is gone.
         """
-        self._sender.delete(statements.DELETE_MONOTON, (lane,), before=old.version)
+        self._sender.delete(statements.DELETE_MONOTON, (self._lane,), before=old.version)

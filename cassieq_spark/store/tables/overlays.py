@@ -20,29 +20,27 @@ DROP_AHEAD_US = 86_400_000_000
 
 
 class Overlays:
-    """The updated bodies of all lanes.
+    """The updated bodies of one lane.
 
     A revision is a number that nobody else draws: two updates of one message never share a row, so
     one that lands late cannot change what the other has stored (I5).
     """
 
-    def __init__(self, session: CqlSession) -> None:
+    def __init__(self, session: CqlSession, lane: LaneId) -> None:
         self._session = session
+        self._lane = lane
 
-    def write(
-        self, lane: LaneId, bucket: BucketNo, offset: int, revision: int, body: bytes
-    ) -> None:
+    def write(self, bucket: BucketNo, offset: int, revision: int, body: bytes) -> None:
         """Store one body, before the CAS that names its revision."""
         cuts = split_parts(len(body))
         for number, (start, end) in enumerate(cuts):
             self._session.run(
                 statements.WRITE_OVERLAY,
-                (lane, bucket, offset, revision, number, len(cuts), body[start:end]),
+                (self._lane, bucket, offset, revision, number, len(cuts), body[start:end]),
             )
 
     def read(
         self,
-        lane: LaneId,
         bucket: BucketNo,
         revisions: Iterable[tuple[int, int]],
         *,
@@ -58,7 +56,7 @@ class Overlays:
         """
         sent: list[tuple[int, Any, tuple[Any, ...]]] = []
         for offset, revision in revisions:
-            params = (lane, bucket, offset, revision)
+            params = (self._lane, bucket, offset, revision)
             sent.append((offset, self._session.start(statements.READ_OVERLAY, params), params))
         found: dict[int, bytes] = {}
         for offset, future, params in sent:
@@ -73,7 +71,7 @@ class Overlays:
             found[offset] = b"".join(row.payload or b"" for row in rows)
         return found
 
-    def drop(self, lane: LaneId, bucket: BucketNo) -> None:
+    def drop(self, bucket: BucketNo) -> None:
         """All of one bucket, by partition."""
         stamp = self._session.clock.now_us() + DROP_AHEAD_US
-        self._session.run(statements.DROP_OVERLAYS, (stamp, lane, bucket))
+        self._session.run(statements.DROP_OVERLAYS, (stamp, self._lane, bucket))

@@ -14,18 +14,21 @@ if TYPE_CHECKING:
 
 
 class PointerTable:
-    """The pointers of all lanes."""
+    """The pointers of one lane."""
 
-    def __init__(self, session: CqlSession) -> None:
+    def __init__(self, session: CqlSession, lane: LaneId, times: dict[LaneId, int]) -> None:
+        """Args: times: The time pointers of all lanes, as this client last read them."""
         self._session = session
-        self._times: dict[LaneId, int] = {}
+        self._lane = lane
+        self._times = times
 
-    def read(self, lane: LaneId) -> Pointers:
+    def read(self) -> Pointers:
         """All pointers of a lane, one quorum read; absent = 0."""
         values = {
-            row.kind: row.value or 0 for row in self._session.run(statements.READ_POINTERS, (lane,))
+            row.kind: row.value or 0
+            for row in self._session.run(statements.READ_POINTERS, (self._lane,))
         }
-        time = self._times[lane] = values.get(Pointer.TIME.value, 0)
+        time = self._times[self._lane] = values.get(Pointer.TIME.value, 0)
         return Pointers(
             reader=BucketNo(values.get(Pointer.READER.value, 0)),
             repair=BucketNo(values.get(Pointer.REPAIR.value, 0)),
@@ -34,11 +37,11 @@ class PointerTable:
             end=BucketNo(values.get(Pointer.END.value, 0)),
         )
 
-    def time_seen(self, lane: LaneId) -> int:
+    def time_seen(self) -> int:
         """The time pointer as this client last read it, for whatever reason; it may be further."""
-        return self._times.get(lane, 0)
+        return self._times.get(self._lane, 0)
 
-    def advance(self, lane: LaneId, pointer: Pointer, value: int) -> None:
+    def advance(self, pointer: Pointer, value: int) -> None:
         """Move a pointer up; a value below the present one changes nothing.
 
         Answered at quorum, so what the new value permits may begin (G4). The value is its own write
@@ -50,4 +53,4 @@ class PointerTable:
         """
         if value < 1:
             raise ValueError(f"a pointer's value is 1 or more, not {value}")
-        self._session.run(statements.ADVANCE_POINTER, (value, value, lane, pointer.value))
+        self._session.run(statements.ADVANCE_POINTER, (value, value, self._lane, pointer.value))
