@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cassieq_spark.spark.connector.config import spark_config
     from cassieq_spark.spark.connector.writer import foreach_batch
     from cassieq_spark.spark.data_source import register
-    from cassieq_spark.spark.jobs.settle import settle
+    from cassieq_spark.spark.jobs.settle_frame import settle
     from cassieq_spark.spark.listener import CassieqListener
 
 __version__ = "0.1.0"
@@ -74,7 +74,7 @@ _OF_SPARK = {
     "CassieqListener": "cassieq_spark.spark.listener",
     "foreach_batch": "cassieq_spark.spark.connector.writer",
     "register": "cassieq_spark.spark.data_source",
-    "settle": "cassieq_spark.spark.jobs.settle",
+    "settle": "cassieq_spark.spark.jobs.settle_frame",
     "spark_config": "cassieq_spark.spark.connector.config",
 }
 

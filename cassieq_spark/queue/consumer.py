@@ -19,7 +19,7 @@ from cassieq_spark.model.settlement import Extend, Release
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.get.poll import GetRequest, Getter, pause_after
 from cassieq_spark.queue.message import Message, time_of, us_of
-from cassieq_spark.queue.settle.ack_buffer import RETRY_S, AcksBehind
+from cassieq_spark.queue.settle.ack_buffer import RETRY_S, AckBuffer
 from cassieq_spark.queue.settle.ack_group import AckGroup
 from cassieq_spark.queue.settle.settle import settle_receipts
 
@@ -93,7 +93,7 @@ class Consumer:
         self._failure: Exception | None = None  # told once
         self._end: Exception | None = None  # told to everybody: the thread is gone
         self._is_closing = False
-        self._acks = AcksBehind(
+        self._acks = AckBuffer(
             lane,
             ways.acks,
             at_most=self._prefetch,

@@ -19,8 +19,8 @@ from cassieq_spark.spark import boundary
 from cassieq_spark.spark.jobs.redrive import _in_task as redrive_in_task
 from cassieq_spark.spark.jobs.redrive import redrive_where
 from cassieq_spark.spark.jobs.repair import _heal_in_task, heal
-from cassieq_spark.spark.jobs.settle import _in_task as settle_in_task
-from cassieq_spark.spark.jobs.settle import settle
+from cassieq_spark.spark.jobs.settle_frame import _in_task as settle_in_task
+from cassieq_spark.spark.jobs.settle_frame import settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -34,7 +34,7 @@ RETRY_S: Final = 1.0
 _logger = get_logger("queue")
 
 
-class AcksBehind:
+class AckBuffer:
     """Gathers receipts and acks them, bucket by bucket, in threads of the session. Thread-safe.
 
     Attributes:

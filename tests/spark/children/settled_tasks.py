@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from cassieq_spark.spark.jobs import settle as module
+from cassieq_spark.spark.jobs import settle_frame as module
 from tests.fixtures.processes import say
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ connection, rows, buckets_per_task = (json.loads(argument) for argument in sys.a
 
 
 def dies_once(order: module._Order, work: Iterator[module.Work]) -> Iterator[module.Settled]:
-    from cassieq_spark.spark.jobs.settle import _in_task  # noqa: PLC0415 - the worker's, as it is
+    from cassieq_spark.spark.jobs.settle_frame import _in_task  # noqa: PLC0415 - the worker's, as it is
 
     settled = list(_in_task(order, work))
     context = TaskContext.get()

@@ -25,7 +25,7 @@ from cassieq_spark.queue.lane import LaneSpec, open_lane
 from cassieq_spark.queue.settle.counts import Settled, counted, total
 from cassieq_spark.queue.settle.settle import check_dead_letter_queue, settle_bucket
 from cassieq_spark.spark import boundary
-from cassieq_spark.spark.jobs import settle_rows
+from cassieq_spark.spark.jobs import verdicts
 from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import store
 
@@ -117,7 +117,7 @@ def settle(
     when_stale = arguments.on_stale(on_stale)
     columns = _columns(df, receipt_column, verdict_column)
     lane = open_lane(store.shared(connection), name)
-    gathered = settle_rows.put_together(lane, _read(df, *columns))
+    gathered = verdicts.put_together(lane, _read(df, *columns))
     if gathered.rejects:
         check_dead_letter_queue(lane)
     order = _Order(
@@ -158,7 +158,7 @@ def _column(name: str) -> Column:
 
 def _read(df: DataFrame, receipts: Column, verdict: Column) -> Iterator[bytes]:
     """By an Arrow UDF: ``mapInArrow`` asks for pandas, for nothing (Spark 4.3)."""
-    gather = F.arrow_udf(settle_rows.gather, "binary")  # type: ignore[attr-defined]  # not in stubs
+    gather = F.arrow_udf(verdicts.gather, "binary")  # type: ignore[attr-defined]  # not in stubs
     # Deterministic, it would be evaluated for the filter, and again for the result.
     part = gather.asNondeterministic()(receipts, verdict).alias("part")
     for row in df.select(part).where("part is not null").collect():
@@ -179,9 +179,9 @@ def _in_task(order: _Order, work: Iterator[Work]) -> Iterator[Settled]:
     lane = order.lane.on(task_store(order.connection))
     due_us = lane.clock.now_us() + order.delay_us if order.delay_us else None
     actions: dict[str, Action] = {
-        settle_rows.ACK: Ack(),
-        settle_rows.RELEASE: Release(due_us=due_us),
-        settle_rows.REJECT: Reject(reason=order.reason),
+        verdicts.ACK: Ack(),
+        verdicts.RELEASE: Release(due_us=due_us),
+        verdicts.REJECT: Reject(reason=order.reason),
     }
     by_bucket = dict(work)
 

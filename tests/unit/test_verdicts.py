@@ -16,8 +16,8 @@ from cassieq_spark.model.ids import BucketNo, LaneId, Runs
 from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt, prefix
 from cassieq_spark.spark.columns import receipt_texts
-from cassieq_spark.spark.jobs import settle_rows
-from cassieq_spark.spark.jobs.settle_rows import Gathered, gather, put_together
+from cassieq_spark.spark.jobs import verdicts
+from cassieq_spark.spark.jobs.verdicts import Gathered, gather, put_together
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
@@ -63,10 +63,10 @@ def test_rows_become_runs_by_bucket_lease_and_ruling_over_all_record_batches() -
             Gathered(
                 by_bucket={
                     BucketNo(3): {
-                        ONE: {settle_rows.ACK: Runs.of((4, 5), (9, 9))},
-                        TWO: {settle_rows.REJECT: Runs.span(0, 1)},
+                        ONE: {verdicts.ACK: Runs.of((4, 5), (9, 9))},
+                        TWO: {verdicts.REJECT: Runs.span(0, 1)},
                     },
-                    BucketNo(4): {ONE: {settle_rows.RELEASE: Runs.span(6, 6)}},
+                    BucketNo(4): {ONE: {verdicts.RELEASE: Runs.span(6, 6)}},
                 },
                 left=2,
             )
@@ -84,7 +84,7 @@ def test_no_rows_and_no_verdicts_say_nothing() -> None:
 def test_a_receipt_of_several_messages_is_for_all_of_them() -> None:
     gathered = read((receipt(2, last=6), "ack"), (receipt(4), "ack"), (receipt(8), "ack"))
 
-    assert {BucketNo(3): {ONE: {settle_rows.ACK: Runs.of((2, 6), (8, 8))}}} == gathered.by_bucket
+    assert {BucketNo(3): {ONE: {verdicts.ACK: Runs.of((2, 6), (8, 8))}}} == gathered.by_bucket
 
 
 @given(
@@ -101,7 +101,7 @@ def test_receipts_are_read_as_they_are_one_by_one(places: list[tuple[int, UUID, 
         (bucket, lease, offset)
         for bucket, by_lease in gathered.by_bucket.items()
         for lease, by_verdict in by_lease.items()
-        for offset in by_verdict[settle_rows.ACK].offsets()
+        for offset in by_verdict[verdicts.ACK].offsets()
     }
     assert set(places) == found
 
@@ -113,7 +113,7 @@ def test_texts_that_share_memory_with_others_are_read_from_their_own_start() -> 
     packed = gather(texts.slice(10, 5).cast(pa.large_string()), verdicts)
 
     gathered = put_together(LANE, [packed[0].as_py()])
-    assert {ONE: {settle_rows.ACK: Runs.span(10, 14)}} == gathered.by_bucket[BucketNo(3)]
+    assert {ONE: {verdicts.ACK: Runs.span(10, 14)}} == gathered.by_bucket[BucketNo(3)]
 
 
 @pytest.mark.parametrize("verdict", ["acked", "ACK", "", " ack", "true"])
