@@ -5,7 +5,7 @@
     python -m tests.ablations --table    the table of docs/marks.md
 
 Each rule is taken out of a copy of the package, and its tests run there must fail, each by an
-assertion or an error of its own. Before, all of them must pass there. About twenty minutes for all;
+assertion or an error of its own. Before, all of them must pass there. About an hour for all;
 not a part of ``make test``, but that each rule is still to be found in the code, and each test still
 there, is (``tests/unit/test_marks.py``).
 """
