@@ -540,7 +540,7 @@ ABLATIONS: Final = (
         mark="P17",
         rule="The time pointer stays at a minute in which something comes back.",
         path="cassieq_spark/queue/survey.py",
-        old="            return bucket in away or still_due(rows.get(bucket), minute)\n",
+        old="            return bucket in unread or still_due(rows.get(bucket), minute)\n",
         new="            return False\n",
         tests=(
             "tests/node/test_claims.py::test_p17_the_time_pointer_stays_at_a_minute_that_still_matters",
@@ -1346,6 +1346,56 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="T5",
+        rule="What a look has not read blocks the time pointer, whatever is remembered when it ends.",
+        path="cassieq_spark/queue/survey.py",
+        old="        unread = hinted - self._finished - rows.keys()\n",
+        new="        unread = self.away.keys()\n",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t5_the_time_pointer_stays_at_a_bucket_that_was_passed_over",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="A get does not say none of what its look has passed over, though that is forgotten since.",
+        path="cassieq_spark/queue/gather.py",
+        old="        away = self._surveyor.passed_over\n",
+        new="        away = self._surveyor.away\n",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t5_a_get_says_none_of_nothing_that_it_has_passed_over",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="A producer leaves a bucket that does not answer.",
+        path="cassieq_spark/queue/put.py",
+        old="            found, _ = lane.store.buckets.read_some(lane.lane_id, [block.bucket])\n",
+        new="            found = lane.store.buckets.read_many(lane.lane_id, [block.bucket])\n",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t5_a_producer_whose_bucket_does_not_answer_takes_another",
+        ),
+    ),
+    Ablation(
+        mark="T22",
+        rule="A pointer that cannot be written fails no get.",
+        path="cassieq_spark/queue/time_pointer.py",
+        old='        event(_logger, "pointer_not_advanced", queue=lane.queue, error=str(error))\n',
+        new="        raise\n",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t22_what_was_claimed_is_handed_out_though_a_pointer_cannot_be_written",
+        ),
+    ),
+    Ablation(
+        mark="T4",
+        rule="Delays that a change moves are hinted where they are then, whosever they are.",
+        path="cassieq_spark/queue/returns.py",
+        old="    return return_times_us(new, moved) + shifted\n",
+        new="    return return_times_us(new, moved)\n",
+        tests=(
+            "tests/node/test_late_hints.py::test_t4_delays_that_a_release_moves_are_hinted_where_they_are_now",
+        ),
+    ),
+    Ablation(
+        mark="T5",
         rule="What is done for many buckets is done for all of them before one's failure is told.",
         path="cassieq_spark/queue/apart.py",
         old="    for bucket, result in zip(todo, lane.store.session.each(work, todo), strict=True):\n",
@@ -1378,7 +1428,7 @@ ABLATIONS: Final = (
         mark="T5",
         rule="The time pointer does not pass the minute of a hint whose bucket was not read.",
         path="cassieq_spark/queue/survey.py",
-        old="            return bucket in away or still_due(rows.get(bucket), minute)\n",
+        old="            return bucket in unread or still_due(rows.get(bucket), minute)\n",
         new="            return still_due(rows.get(bucket), minute)\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_the_time_pointer_does_not_pass_a_minute_of_a_bucket_that_was_not_read",

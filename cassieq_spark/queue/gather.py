@@ -157,7 +157,7 @@ class Waiting:
         Raises:
             StoreError: Some did not answer all the while; the first one's.
         """
-        away = self._surveyor.away
+        away = self._surveyor.passed_over
         if not away:
             return False
         has_more = not self._known >= away.keys()

@@ -13,7 +13,7 @@ from cassieq_spark.errors import ReceiptExpired, UsageError
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model.ids import Runs, union
 from cassieq_spark.queue.apart import each_bucket
-from cassieq_spark.queue.returns import Returns, return_times_us
+from cassieq_spark.queue.returns import Returns, moved_times_us
 from cassieq_spark.queue.verdict import by_lease, held_runs, is_held, runs_of
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def update(
         made = new.lease(new_id)
         if gives_back:
             new = rules.release(new, {new_id: None}, now_us=now_us)
-        returns.hint(return_times_us(new, runs_of(receipt)))
+        returns.hint(moved_times_us(row, new, runs_of(receipt)))
         return new
 
     now = lane.change_bucket(receipt.bucket, change)
@@ -163,7 +163,7 @@ def _each_bucket(lane: Lane, receipts: Iterable[Receipt], move: Move) -> list[Re
                 return None
             new = move(row, by_lease(held), lane.clock.now_us())
             # Before the CAS: the reader pointer may be past this bucket [R12].
-            returns.hint(return_times_us(new, union(runs_of(receipt) for receipt in held)))
+            returns.hint(moved_times_us(row, new, union(runs_of(receipt) for receipt in held)))
             return new
 
         now = lane.change_bucket(bucket, change)

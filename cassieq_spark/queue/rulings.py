@@ -17,7 +17,7 @@ from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.ruling import Judged, Ruling
 from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.receipts import foreign
-from cassieq_spark.queue.returns import Returns, return_times_us
+from cassieq_spark.queue.returns import Returns, moved_times_us
 from cassieq_spark.queue.verdict import by_lease
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _carry_out(
         )
         if released := judged.held.get(Ruling.RELEASE):
             # Before the CAS: the reader pointer may be past this bucket [R12].
-            returns.hint(return_times_us(new, union(released.values())))
+            returns.hint(moved_times_us(row, new, union(released.values())))
         return new
 
     lane.change_bucket(bucket, change)

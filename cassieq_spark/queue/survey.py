@@ -19,7 +19,7 @@ from cassieq_spark.model.pointer import Pointer, Pointers
 from cassieq_spark.queue import roll
 from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.room import mean_bytes
-from cassieq_spark.queue.time_pointer import TimePointer, still_due
+from cassieq_spark.queue.time_pointer import TimePointer, advancing, still_due
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,14 +92,24 @@ class Surveyor:
         self._jumps: dict[BucketNo, tuple[BucketNo, float]] = {}
         self._time = TimePointer(lane)
         self._away: dict[BucketNo, tuple[CassieqError, float]] = {}
+        self._passed_over: dict[BucketNo, CassieqError] = {}
 
     def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
         """Look at others only for a while: this one did not answer [T5] [T22]."""
         self._away[bucket] = (error, self._lane.clock.monotonic() + AWAY_REMEMBERED_S)
+        self._passed_over[bucket] = error
+
+    @property
+    def passed_over(self) -> dict[BucketNo, CassieqError]:
+        """What was not read since the last look began, and why: "none" would be a guess (I10).
+
+        Not `away`: that may have been forgotten since it was asked.
+        """
+        return dict(self._passed_over)
 
     @property
     def away(self) -> dict[BucketNo, CassieqError]:
-        """What is passed over, and why: with any of it, nobody knows that nothing is visible."""
+        """What the next look passes over, for the rest of its five seconds."""
         now = self._lane.clock.monotonic()
         self._away = {bucket: one for bucket, one in self._away.items() if one[1] > now}
         return {bucket: error for bucket, (error, _) in self._away.items()}
@@ -122,6 +132,7 @@ class Surveyor:
             QueueDeleted: The lane is dead.
         """
         lane = self._lane
+        self._passed_over = {}
         pointers = lane.pointers()
         monoton = lane.store.monotons.read(lane.lane_id)
         if monoton is None:
@@ -144,12 +155,13 @@ class Surveyor:
         ):
             reader = BucketNo(reader + 1)
         if reader > survey.pointers.reader:
-            self._lane.store.pointers.advance(self._lane.lane_id, Pointer.READER, reader)
+            with advancing(self._lane):
+                self._lane.store.pointers.advance(self._lane.lane_id, Pointer.READER, reader)
 
     def is_quiet_after(self, survey: Survey) -> bool:
         """Whether `has_news` will notice all that may become visible after this look."""
         return survey.is_settled and not (
-            survey.open or survey.half_sealed or self._jumps or self._away
+            survey.open or survey.half_sealed or self._jumps or self._passed_over
         )
 
     def has_news(self, survey: Survey) -> bool:
@@ -186,17 +198,17 @@ class Surveyor:
             bucket for bucket in self._finished if bucket >= reader or bucket in hinted
         }
         rows: dict[BucketNo, Stored[Bucket] | None] = {}
-        to_read = sorted(hinted - self._finished - self.away.keys())
+        to_read = sorted(self._without_away(hinted - self._finished))
         for at in range(0, len(to_read), _LARGEST_WINDOW):
             rows |= self._read(to_read[at : at + _LARGEST_WINDOW])
         for bucket, row in rows.items():
             if row is not None:
                 self._consider(survey, bucket, row, now_us, below_id)
-        # What could not be read may be due there: its hint is all that finds it (R12).
-        away = self.away
+        # What was not read by this look may be due there: its hint is all that finds it (R12).
+        unread = hinted - self._finished - rows.keys()
 
         def is_due(bucket: BucketNo, minute: int) -> bool:
-            return bucket in away or still_due(rows.get(bucket), minute)
+            return bucket in unread or still_due(rows.get(bucket), minute)
 
         self._time.advance(survey.pointers, hints, is_due, now_us=now_us)
         self._time.carry_over(survey.pointers, hints, self._finished, now_us=now_us)
@@ -304,17 +316,23 @@ class Surveyor:
         now = self._lane.clock.monotonic()
         self._jumps = {bucket: jump for bucket, jump in self._jumps.items() if jump[1] > now}
         buckets: list[BucketNo] = []
-        away = self.away
         while at < end and len(buckets) < size:
             bucket = BucketNo(at)
             jump = self._jumps.get(bucket)
             if jump is not None:
                 at = max(at + 1, jump[0])
                 continue
-            if bucket not in self._finished and bucket not in away:
-                buckets.append(bucket)
+            if bucket not in self._finished:
+                buckets += self._without_away([bucket])
             at += 1
         return buckets, at
+
+    def _without_away(self, buckets: Iterable[BucketNo]) -> list[BucketNo]:
+        """Those to be read; the others did not answer a moment ago, and are passed over."""
+        away = self.away
+        wanted = list(buckets)
+        self._passed_over |= {bucket: away[bucket] for bucket in wanted if bucket in away}
+        return [bucket for bucket in wanted if bucket not in away]
 
     def _jump(self, undecided: Iterable[BucketNo], at: int) -> int:
         """Behind the last block that is being written, if it reaches further than the window."""

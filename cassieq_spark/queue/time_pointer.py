@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.errors import StoreError
+from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.pointer import (
     MINUTE_US,
     REACH_MINUTES,
@@ -15,7 +18,7 @@ from cassieq_spark.model.pointer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import BucketNo
@@ -23,6 +26,11 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
 
     Hints = list[tuple[int, BucketNo]]
+
+ADVANCE_S: Final = 2.0
+"""Nobody waits longer for a pointer's write: it saves reads, and nothing rests on it."""
+
+_logger = get_logger("queue")
 
 
 class TimePointer:
@@ -58,7 +66,8 @@ class TimePointer:
         while passed < blocked and is_passable(passed, now_us=now_us):
             passed += 1
         if passed > max(pointers.time, minute_of(self._lane.created_us)):
-            self._lane.store.pointers.advance(self._lane.lane_id, Pointer.TIME, passed)
+            with advancing(self._lane):
+                self._lane.store.pointers.advance(self._lane.lane_id, Pointer.TIME, passed)
 
     def carry_over(
         self, pointers: Pointers, hints: Hints, finished: Collection[BucketNo], *, now_us: int
@@ -88,6 +97,16 @@ class TimePointer:
     def _first(self, pointers: Pointers, now: int) -> int:
         created = minute_of(self._lane.created_us)
         return first_minute(pointers.time, created=created, now=now)
+
+
+@contextmanager
+def advancing(lane: Lane) -> Iterator[None]:
+    """A pointer that is not moved now is moved by the next look: nobody waits for it, or fails."""
+    try:
+        with lane.store.session.within(each_s=ADVANCE_S):
+            yield
+    except StoreError as error:
+        event(_logger, "pointer_not_advanced", queue=lane.queue, error=str(error))
 
 
 def still_due(row: Stored[Bucket] | None, minute: int) -> bool:
