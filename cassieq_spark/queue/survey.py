@@ -19,10 +19,10 @@ from cassieq_spark.model.pointer import Pointer, Pointers
 from cassieq_spark.queue import roll
 from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.room import mean_bytes
-from cassieq_spark.queue.time_pointer import TimePointer, advancing, still_due
+from cassieq_spark.queue.time_pointer import TimePointer, advance_pointer, still_due
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
@@ -155,8 +155,7 @@ class Surveyor:
         ):
             reader = BucketNo(reader + 1)
         if reader > survey.pointers.reader:
-            with advancing(self._lane):
-                self._lane.store.pointers.advance(self._lane.lane_id, Pointer.READER, reader)
+            advance_pointer(self._lane, Pointer.READER, reader)
 
     def is_quiet_after(self, survey: Survey) -> bool:
         """Whether `has_news` will notice all that may become visible after this look."""
@@ -198,7 +197,9 @@ class Surveyor:
             bucket for bucket in self._finished if bucket >= reader or bucket in hinted
         }
         rows: dict[BucketNo, Stored[Bucket] | None] = {}
-        to_read = sorted(self._without_away(hinted - self._finished))
+        away = self.away
+        wanted = sorted(hinted - self._finished)
+        to_read = [bucket for bucket in wanted if not self._is_passed_over(bucket, away)]
         for at in range(0, len(to_read), _LARGEST_WINDOW):
             rows |= self._read(to_read[at : at + _LARGEST_WINDOW])
         for bucket, row in rows.items():
@@ -316,23 +317,27 @@ class Surveyor:
         now = self._lane.clock.monotonic()
         self._jumps = {bucket: jump for bucket, jump in self._jumps.items() if jump[1] > now}
         buckets: list[BucketNo] = []
+        away = self.away
         while at < end and len(buckets) < size:
             bucket = BucketNo(at)
             jump = self._jumps.get(bucket)
             if jump is not None:
                 at = max(at + 1, jump[0])
                 continue
-            if bucket not in self._finished:
-                buckets += self._without_away([bucket])
+            if bucket not in self._finished and not self._is_passed_over(bucket, away):
+                buckets.append(bucket)
             at += 1
         return buckets, at
 
-    def _without_away(self, buckets: Iterable[BucketNo]) -> list[BucketNo]:
-        """Those to be read; the others did not answer a moment ago, and are passed over."""
-        away = self.away
-        wanted = list(buckets)
-        self._passed_over |= {bucket: away[bucket] for bucket in wanted if bucket in away}
-        return [bucket for bucket in wanted if bucket not in away]
+    def _is_passed_over(self, bucket: BucketNo, away: Mapping[BucketNo, CassieqError]) -> bool:
+        """Whether it did not answer a moment ago; then it is noted that this look has not read it.
+
+        Args:
+            away: As it was when these buckets were gone through.
+        """
+        if bucket in away:
+            self._passed_over[bucket] = away[bucket]
+        return bucket in away
 
     def _jump(self, undecided: Iterable[BucketNo], at: int) -> int:
         """Behind the last block that is being written, if it reaches further than the window."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import StoreError
@@ -18,7 +17,7 @@ from cassieq_spark.model.pointer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
 
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import BucketNo
@@ -66,8 +65,7 @@ class TimePointer:
         while passed < blocked and is_passable(passed, now_us=now_us):
             passed += 1
         if passed > max(pointers.time, minute_of(self._lane.created_us)):
-            with advancing(self._lane):
-                self._lane.store.pointers.advance(self._lane.lane_id, Pointer.TIME, passed)
+            advance_pointer(self._lane, Pointer.TIME, passed)
 
     def carry_over(
         self, pointers: Pointers, hints: Hints, finished: Collection[BucketNo], *, now_us: int
@@ -99,12 +97,11 @@ class TimePointer:
         return first_minute(pointers.time, created=created, now=now)
 
 
-@contextmanager
-def advancing(lane: Lane) -> Iterator[None]:
+def advance_pointer(lane: Lane, pointer: Pointer, value: int) -> None:
     """A pointer that is not moved now is moved by the next look: nobody waits for it, or fails."""
     try:
         with lane.store.session.within(each_s=ADVANCE_S):
-            yield
+            lane.store.pointers.advance(lane.lane_id, pointer, value)
     except StoreError as error:
         event(_logger, "pointer_not_advanced", queue=lane.queue, error=str(error))
 
