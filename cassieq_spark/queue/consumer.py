@@ -175,7 +175,7 @@ class Consumer:
         with self._lane.store.session.within(CLOSE_S):
             try:
                 # First of all: the fetching thread may wait for the store for long [T24].
-                self._acks.flush()
+                self._acks.flush(until=until)
             finally:
                 for thread in self._threads if self._is_started else ():
                     thread.join(max(0.0, until - self._clock.monotonic()))
@@ -335,9 +335,11 @@ class Consumer:
                 session.begin(one_bucket, bucket)
 
     def _extend(self, held: dict[Receipt, _Held]) -> None:
-        until_us = self._clock.now_us() + self._visibility_us
+        until_us = self._clock.now_us() + self._visibility_us  # or a moment later
         # A program may have got one of them just now, and have extended it for longer.
-        refused = set(hold.extend(self._lane, held, until_us=until_us, never_sooner=True))
+        refused = set(
+            hold.extend(self._lane, held, visibility_us=self._visibility_us, never_sooner=True)
+        )
         with self._lock:
             for receipt, waiting in held.items():
                 waiting.until_us = 0 if receipt in refused else until_us

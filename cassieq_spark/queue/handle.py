@@ -217,7 +217,7 @@ class Queue:
             visibility_timeout: 0 to 30 days; 0 gives the messages back.
 
         Returns:
-            When they run out, UTC.
+            When they run out, UTC; a moment later where the store took long.
 
         Raises:
             ReceiptInvalid: One is no receipt of this queue; nothing was changed.
@@ -230,7 +230,7 @@ class Queue:
         if duration_us == 0:
             refused = hold.release(lane, given)
         else:
-            refused = hold.extend(lane, given, until_us=now_us + duration_us)
+            refused = hold.extend(lane, given, visibility_us=duration_us)
         if refused:
             raise hold.expired(lane, refused)
         return time_of(now_us + duration_us)
@@ -301,7 +301,7 @@ class Queue:
             lane,
             receipt,
             body=new_body,
-            until_us=lane.clock.now_us() + duration_us if duration_us else None,
+            visibility_us=duration_us or None,
             gives_back=duration_us == 0,
         )
         lease = updated.lease
@@ -318,6 +318,7 @@ class Queue:
         Raises:
             OptionInvalid: ``max_messages`` is out of range.
             QueueDeleted: The queue is gone.
+            StoreError: A part of the queue did not answer, and the rest has nothing to show.
         """
         return look.peek(self._lane, arguments.count("max_messages", max_messages))
 
@@ -326,6 +327,7 @@ class Queue:
 
         Raises:
             QueueDeleted: The queue is gone.
+            StoreError: A part of it did not answer: a count without it would be wrong.
         """
         return look.stats(self._lane)
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cassieq_spark.entropy import new_revision, new_uuid
-from cassieq_spark.errors import ReceiptExpired, UsageError
+from cassieq_spark.errors import CassieqError, ReceiptExpired, UsageError
+from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model.ids import Runs, union
 from cassieq_spark.queue.apart import each_bucket
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
 
     Move = Callable[[Bucket, Mapping[UUID, Runs | None], int], Bucket]
 
+_logger = get_logger("queue")
+
 
 def extend(
-    lane: Lane, receipts: Iterable[Receipt], *, until_us: int, never_sooner: bool = False
+    lane: Lane, receipts: Iterable[Receipt], *, visibility_us: int, never_sooner: bool = False
 ) -> list[Receipt]:
-    """Let messages come back at ``until_us``; the receipts stay good.
+    """Let messages come back so long after the CAS is sent; the receipts stay good.
 
     Args:
         never_sooner: What is held for longer already stays so.
@@ -41,6 +44,8 @@ def extend(
     """
 
     def move(row: Bucket, leases: Mapping[UUID, Runs | None], now_us: int) -> Bucket:
+        # From now, and not from the call: the row may have waited for an outage (I2).
+        until_us = now_us + visibility_us
         return rules.extend(
             row, leases, until_us=until_us, now_us=now_us, never_sooner=never_sooner
         )
@@ -75,15 +80,16 @@ class Updated:
 
 
 def update(
-    lane: Lane, receipt: Receipt, *, body: bytes | None, until_us: int | None, gives_back: bool
+    lane: Lane, receipt: Receipt, *, body: bytes | None, visibility_us: int | None, gives_back: bool
 ) -> Updated:
     """Give a held message another body or end, and a new lease id.
 
     The body is stored first, under a revision that nobody else draws; the CAS that names it is the
-    moment of change [P26].
+    moment of change [P26]. The body that it replaces goes then: a message may be updated for a
+    month, and its bucket's partition would grow all the while.
 
     Args:
-        until_us: None: the end stays.
+        visibility_us: From when the CAS is sent; None: the end stays.
         gives_back: The message is visible again, to anybody, at once.
 
     Raises:
@@ -99,10 +105,11 @@ def update(
         lane.store.overlays.write(lane.lane_id, receipt.bucket, receipt.first, revision, body)
     new_id = new_uuid()
     made: Lease | None = None
+    replaced: int | None = None
     returns = Returns(lane, receipt.bucket)
 
     def change(row: Bucket) -> Bucket | None:
-        nonlocal made
+        nonlocal made, replaced
         if row.lease(new_id) is not None or (
             revision is not None and (receipt.first, revision) in row.revisions
         ):
@@ -115,22 +122,41 @@ def update(
             receipt.first,
             revision=revision,
             new_lease_id=new_id,
-            until_us=until_us,
+            until_us=None if visibility_us is None else now_us + visibility_us,
             now_us=now_us,
         )
         made = new.lease(new_id)
+        replaced = dict(row.revisions).get(receipt.first)
         if gives_back:
             new = rules.release(new, {new_id: None}, now_us=now_us)
         returns.hint(moved_times_us(row, new, runs_of(receipt)))
         return new
 
-    now = lane.change_bucket(receipt.bucket, change)
+    try:
+        now = lane.change_bucket(receipt.bucket, change)
+        if now is None:
+            raise expired(lane, [receipt])
+    except ReceiptExpired:
+        # The row has changed since any CAS of ours was sent: none will name this body any more.
+        _drop_body(lane, receipt, revision)
+        raise
     returns.confirm()
-    if now is None:
-        raise expired(lane, [receipt])
+    if revision is not None:
+        _drop_body(lane, receipt, replaced)
     # The row is as others have left it, where an answer was lost: the lease may have run out and be
     # somebody's next delivery. Then the update has happened, and its receipt is stale.
     return Updated(lease=None if gives_back else now.value.lease(new_id) or made)
+
+
+def _drop_body(lane: Lane, receipt: Receipt, revision: int | None) -> None:
+    """Politeness: one that stays goes with its bucket."""
+    if revision is None:
+        return
+    try:
+        lane.store.overlays.drop_one(lane.lane_id, receipt.bucket, receipt.first, revision)
+    except CassieqError as error:
+        told = str(error)
+        event(_logger, "bucket_unreachable", queue=lane.queue, bucket=receipt.bucket, error=told)
 
 
 def expired(lane: Lane, refused: Sequence[Receipt]) -> ReceiptExpired:

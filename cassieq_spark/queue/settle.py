@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark import metrics
 from cassieq_spark.model import lease as rules
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import BucketNo, Runs
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
+
+TAKE_OVERS_AT_MOST: Final = 3
+"""After so many that were answered too late the batch goes out as it is: others may have it too."""
 
 
 def ack(
@@ -99,10 +102,11 @@ class Extended:
 
 
 def extend(
-    lane: Lane, bucket: BucketNo, lease_ids: Iterable[UUID], *, until_us: int, run: UUID | None
+    lane: Lane, bucket: BucketNo, lease_ids: Iterable[UUID], *, visibility_us: int, run: UUID | None
 ) -> Extended:
-    """Let leases run out later, if they are still there and still carry this run."""
+    """Let leases run out so long after the CAS is sent, if they are there and carry this run."""
     wanted = frozenset(lease_ids)
+    returns = Returns(lane, bucket)
 
     def change(row: Bucket) -> Bucket | None:
         ours = [
@@ -110,10 +114,11 @@ def extend(
         ]
         if not ours:
             return None
+        # Now, and not when the row was first asked for: it may have waited for an outage (I2).
+        until_us = lane.clock.now_us() + visibility_us
+        returns.hint([until_us])
         return rules.extend(row, dict.fromkeys(ours), until_us=until_us, now_us=lane.clock.now_us())
 
-    returns = Returns(lane, bucket)
-    returns.hint([until_us])
     row = lane.change_bucket(bucket, change)
     returns.confirm()
     there = {} if row is None else {lease.lease_id: lease for lease in row.value.leases}
@@ -124,24 +129,32 @@ def extend(
 
 
 def take_over(
-    lane: Lane, bucket: BucketNo, lease_ids: Iterable[UUID], *, run: UUID, until_us: int
+    lane: Lane, bucket: BucketNo, lease_ids: Iterable[UUID], *, run: UUID, visibility_us: int
 ) -> Stored[Bucket] | None:
-    """Make leases this run's and let them run out later; whoever's run they carry [P25] [R17].
+    """Make leases this run's, and let them run out so long after the CAS is sent [P25] [R17].
+
+    Whoever's run they carry. A CAS that is answered after the end it has written is sent again.
 
     Returns:
         The row as it is then: the leases that are still in it are ours. None: there is no row.
     """
     wanted = frozenset(lease_ids)
+    returns = Returns(lane, bucket)
 
     def change(row: Bucket) -> Bucket | None:
         if row.status is not Status.SEALED or not any(row.lease(one) for one in wanted):
             return None
+        until_us = lane.clock.now_us() + visibility_us
+        returns.hint([until_us])
         return rules.take_over(row, wanted, run=run, until_us=until_us, now_us=lane.clock.now_us())
 
-    returns = Returns(lane, bucket)
-    returns.hint([until_us])
-    row = lane.change_bucket(bucket, change)
-    returns.confirm()
+    row: Stored[Bucket] | None = None
+    for _ in range(TAKE_OVERS_AT_MOST):
+        row = lane.change_bucket(bucket, change)
+        returns.confirm()
+        ours = [] if row is None else [one for one in row.value.leases if one.lease_id in wanted]
+        if all(lease.until_us > lane.clock.now_us() for lease in ours):
+            break
     return row
 
 

@@ -110,7 +110,8 @@ def still_due(row: Stored[Bucket] | None, minute: int) -> bool:
     """Whether a bucket has something that comes back in this minute or before.
 
     A bucket without a sealed row has none: a hint whose CAS never came is passed, and repair frees
-    what a claimer that died just then left behind [P17].
+    what a claimer that died just then left behind [P17]. So it does with a row that cannot be read,
+    when that is restored: meanwhile all others' hints would be read again with its own [T21].
     """
     if row is None:
         return False

@@ -21,6 +21,7 @@ from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.gather import PATIENT_GRACE_S, give_back
 from cassieq_spark.queue.reader import Reader
+from cassieq_spark.queue.room import RUNS_PER_CALL
 from cassieq_spark.spark.admission import Limits, Patience
 from cassieq_spark.spark.lag import Lag
 from cassieq_spark.spark.renewal import Renewal
@@ -206,7 +207,9 @@ class Planner:
             )
             # A get that has found something leaves the youngest messages; they were counted, too.
             claimed += more
-            if _messages(claimed) >= min(limits.at_least, limits.at_most) or limits.at_most_bytes:
+            is_enough = _messages(claimed) >= min(limits.at_least, limits.at_most)
+            runs = sum(len(one.lease.runs.pairs) for one in claimed)
+            if is_enough or limits.at_most_bytes or runs >= RUNS_PER_CALL:
                 break
         return claimed
 
@@ -248,15 +251,18 @@ class Planner:
         by_bucket: dict[BucketNo, list[LeasedRuns]] = {}
         for leased in end.leases:
             by_bucket.setdefault(leased.bucket, []).append(leased)
-        until_us = self.lane.clock.now_us() + self._visibility_us
 
         def one(bucket: BucketNo) -> Stored[Bucket] | None:
             ids = frozenset(leased.lease_id for leased in by_bucket[bucket])
-            row = settle.take_over(self.lane, bucket, ids, run=self.run, until_us=until_us)
-            ours = {lease.lease_id for lease in row.value.leases} & ids if row else frozenset()
+            row = settle.take_over(
+                self.lane, bucket, ids, run=self.run, visibility_us=self._visibility_us
+            )
+            ours = [one for one in row.value.leases if one.lease_id in ids] if row else []
             if ours:
                 # Before the others are there: one may wait for the store for long (I2) [T5].
-                self._renewal.hold({bucket: frozenset(ours)}, until_us=until_us)
+                held = frozenset(lease.lease_id for lease in ours)
+                until_us = min(lease.until_us for lease in ours)
+                self._renewal.hold({bucket: held}, until_us=until_us)
             return row
 
         rows = each_bucket(self.lane, one, by_bucket)
@@ -265,7 +271,6 @@ class Planner:
         rows = {bucket: row if bucket >= low else None for bucket, row in rows.items()}
         self._renewal.drop({at: ids for at, ids in end.by_bucket().items() if at < low})
         plan: list[Planned] = []
-        held: dict[BucketNo, frozenset[UUID]] = {}
         for leased in end.leases:
             row = rows[leased.bucket]
             lease = None if row is None else row.value.lease(leased.lease_id)
@@ -288,8 +293,6 @@ class Planner:
                     revisions=row.value.revisions_of(runs),
                 )
             )
-            held[leased.bucket] = held.get(leased.bucket, frozenset()) | {lease.lease_id}
-        self._renewal.hold(held, until_us=until_us)
         event(
             _logger,
             "batch_replayed",

@@ -155,16 +155,18 @@ def test_r17_extend_never_takes_a_lease_back_from_a_later_run(door: Door) -> Non
     old, new = new_uuid(), new_uuid()
     door.put_batch(0, b"a")
     (claimed,) = door.reader(run=old).get(1)
-    lease_id, until_us = claimed.lease.lease_id, claimed.lease.until_us
-    settle.take_over(door.lane, claimed.bucket, [lease_id], run=new, until_us=until_us + 1)
+    lease_id = claimed.lease.lease_id
+    settle.take_over(door.lane, claimed.bucket, [lease_id], run=new, visibility_us=2 * MINUTE_US)
+    taken = door.value(claimed.bucket).lease(lease_id)
     gone = new_uuid()
     extended = settle.extend(
-        door.lane, claimed.bucket, [lease_id, gone], until_us=until_us + MINUTE_US, run=old
+        door.lane, claimed.bucket, [lease_id, gone], visibility_us=9 * MINUTE_US, run=old
     )
     assert ({gone}, {lease_id}) == (extended.ended, extended.taken_over)
     lease = door.value(claimed.bucket).lease(lease_id)
+    assert lease == taken
     assert lease is not None
-    assert (new, until_us + 1) == (lease.run, lease.until_us)
+    assert new == lease.run
 
 
 @pytest.mark.invariant("I1")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.delays import DELAYED_GROUPS_LIMIT
 from cassieq_spark.model.ids import BucketNo, Runs
@@ -170,11 +169,8 @@ LATE_MOVES: Final[dict[str, Callable[[Door, Message], object]]] = {
     "given back by its lease": lambda door, one: settle.release(
         door.lane, FIRST, [proof_of(one).lease_id]
     ),
-    "taken over for less": lambda door, one: settle.take_over(
-        door.lane, FIRST, [proof_of(one).lease_id], run=new_uuid(), until_us=soon_us(door)
-    ),
     "renewed for less": lambda door, one: settle.extend(
-        door.lane, FIRST, [proof_of(one).lease_id], until_us=soon_us(door), run=None
+        door.lane, FIRST, [proof_of(one).lease_id], visibility_us=20 * SECOND_US, run=None
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -156,6 +157,26 @@ def test_t22_what_is_claimed_is_given_back_uncounted_where_it_cannot_be_confirme
     with pytest.raises(cassieq.StoreTimeout):
         reader.get(40)
     monkeypatch.setattr(type(reader._claimer), "_confirmed", lambda _, claimed: confirm(claimed))
+    assert 40 == watch.queue.stats().visible
+    assert {1} == {one.delivery_count for one in watch.queue.get(40)}
+
+
+@pytest.mark.invariant("I10")
+def test_t22_what_was_claimed_is_given_back_uncounted_where_the_rest_of_the_call_fails(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door, watch = open_door(), open_door()
+    fill(door)
+    door.reserve()
+    reader = door.reader()
+
+    def fails(*_args: object, **_more: object) -> None:
+        raise cassieq.StoreTimeout("the open buckets were not looked at")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reader, "_ripe", fails)
+        with pytest.raises(cassieq.StoreTimeout):
+            reader.get(100)
     assert 40 == watch.queue.stats().visible
     assert {1} == {one.delivery_count for one in watch.queue.get(40)}
 
@@ -393,6 +414,28 @@ def test_t24_close_stores_acks_first_and_waits_for_no_get_for_long(
             thread.join(60)
     (second,) = watch.queue.get(wait=30)
     assert (b"second", 1) == (second.body, second.delivery_count)
+
+
+@pytest.mark.invariant("I4")
+def test_t24_close_waits_for_no_ack_that_was_under_way_before_it_for_long(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was begun with a patience of its own. It is stored at last, or comes again."""
+    door, watch = open_door(), open_door()
+    monkeypatch.setattr(consumers, "CLOSE_S", 1.0)
+    door.queue.put(b"first")
+    with door.queue.consumer(prefetch=1) as consumer:
+        message = consumer.get(wait=30)
+        assert message is not None
+        door.faults.unreachable(0, how=Away.STANDS_STILL)
+        consumer.ack(message)
+        wait_until(lambda: "bucket 0 stands still" in str(door.faults))
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="not answered yet"):
+            consumer.close()
+        assert time.monotonic() - began < 10
+        door.faults.reachable()
+    wait_until(lambda: 0 == watch.queue.stats().invisible)
 
 
 # --- repair -------------------------------------------------------------------------------------
