@@ -241,7 +241,8 @@ class Client:
     def verify(self, queue: str | None = None) -> VerifyReport:
         """Read one queue or all of this data centre, change nothing, and say what is broken.
 
-        Reads every stored message that is not dropped. A finding is a broken invariant.
+        Reads every stored message that is not dropped. A finding is a broken invariant; of what is
+        among the problems nothing is known, it did not answer.
 
         Raises:
             QueueNotFound: There is no such queue.
@@ -306,6 +307,7 @@ class Client:
 
         Raises:
             QueueNotFound: There is no such queue.
+            StoreError: A part of it did not answer: after the messages of all others.
         """
         schema.check(self._session)
         return stats.browse(open_lane(self._store, queue_name(queue)))

@@ -127,6 +127,10 @@ EVENTS: Final[dict[str, Event]] = {
         level=logging.WARNING,
         meaning="The cluster runs Paxos v1, which is not safe across range movements; set v2.",
     ),
+    "pointer_not_advanced": Event(
+        level=logging.WARNING,
+        meaning="The store did not answer for a pointer; the next look moves it on.",
+    ),
     "put_unanswered": Event(
         level=logging.INFO,
         meaning="A put's write was not answered: its bucket is sealed, to know what is in it.",

@@ -5,7 +5,7 @@
     python -m tests.ablations --table    the table of docs/marks.md
 
 Each rule is taken out of a copy of the package, and its tests run there must fail, each by an
-assertion or an error of its own. Before, all of them must pass there. About twenty minutes for all;
+assertion or an error of its own. Before, all of them must pass there. About an hour for all;
 not a part of ``make test``, but that each rule is still to be found in the code, and each test still
 there, is (``tests/unit/test_marks.py``).
 """
@@ -211,12 +211,12 @@ ABLATIONS: Final = (
         rule="A row outside the manifest is delivered to nobody.",
         path="cassieq_spark/queue/fetch.py",
         old=(
-            "            keep = (span & planned.runs) - gone\n"
-            "            if not keep:\n"
+            "            wanted_here = span & planned.runs\n"
+            "            if not wanted_here:\n"
             "                continue\n"
-            "            seen |= keep\n"
+            "            seen |= wanted_here\n"
         ),
-        new=("            keep = span\n            seen |= span & planned.runs\n"),
+        new=("            wanted_here = span\n            seen |= span & planned.runs\n"),
         tests=(
             "tests/node/test_seal.py::test_p6_a_row_outside_the_manifest_stays_where_it_is_and_is_never_delivered",
         ),
@@ -540,7 +540,7 @@ ABLATIONS: Final = (
         mark="P17",
         rule="The time pointer stays at a minute in which something comes back.",
         path="cassieq_spark/queue/get/scan.py",
-        old="            return bucket in away or still_due(rows.get(bucket), minute)\n",
+        old="            return bucket in unread or still_due(rows.get(bucket), minute)\n",
         new="            return False\n",
         tests=(
             "tests/node/test_claims.py::test_p17_the_time_pointer_stays_at_a_minute_that_still_matters",
@@ -1346,6 +1346,56 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="T5",
+        rule="What a look has not read blocks the time pointer, whatever is remembered when it ends.",
+        path="cassieq_spark/queue/get/scan.py",
+        old="        unread = hinted - self._finished - rows.keys()\n",
+        new="        unread = self.away.keys()\n",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t5_the_time_pointer_stays_at_a_bucket_that_was_passed_over",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="A get does not say none of what its look has passed over, though that is forgotten since.",
+        path="cassieq_spark/queue/get/gather.py",
+        old="        away = self._scanner.passed_over\n",
+        new="        away = self._scanner.away\n",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t5_a_get_says_none_of_nothing_that_it_has_passed_over",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="A producer leaves a bucket that does not answer.",
+        path="cassieq_spark/queue/put/producer.py",
+        old="            found, _ = lane.buckets.read_some([block.bucket])\n",
+        new="            found = {block.bucket: lane.buckets.read(block.bucket)}\n",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t5_a_producer_whose_bucket_does_not_answer_takes_another",
+        ),
+    ),
+    Ablation(
+        mark="T22",
+        rule="A pointer that cannot be written fails no get.",
+        path="cassieq_spark/queue/get/time_pointer.py",
+        old='        event(_logger, "pointer_not_advanced", queue=lane.queue, error=str(error))\n',
+        new="        raise\n",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t22_what_was_claimed_is_handed_out_though_a_pointer_cannot_be_written",
+        ),
+    ),
+    Ablation(
+        mark="T4",
+        rule="Delays that a change moves are hinted where they are then, whosever they are.",
+        path="cassieq_spark/queue/returns.py",
+        old="    return return_times_us(new, moved) + shifted\n",
+        new="    return return_times_us(new, moved)\n",
+        tests=(
+            "tests/node/test_late_hints.py::test_t4_delays_that_a_release_moves_are_hinted_where_they_are_now",
+        ),
+    ),
+    Ablation(
+        mark="T5",
         rule="What is done for many buckets is done for all of them before one's failure is told.",
         path="cassieq_spark/queue/apart.py",
         old="    for bucket, result in zip(todo, lane.store.session.each(work, todo), strict=True):\n",
@@ -1378,7 +1428,7 @@ ABLATIONS: Final = (
         mark="T5",
         rule="The time pointer does not pass the minute of a hint whose bucket was not read.",
         path="cassieq_spark/queue/get/scan.py",
-        old="            return bucket in away or still_due(rows.get(bucket), minute)\n",
+        old="            return bucket in unread or still_due(rows.get(bucket), minute)\n",
         new="            return still_due(rows.get(bucket), minute)\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_the_time_pointer_does_not_pass_a_minute_of_a_bucket_that_was_not_read",
@@ -1421,7 +1471,7 @@ ABLATIONS: Final = (
         mark="T5",
         rule="What a replay has taken over is renewed before its other buckets have answered.",
         path="cassieq_spark/spark/source/planner.py",
-        old="                self._renewal.hold({bucket: frozenset(ours)}, until_us=until_us)\n",
+        old="                self._renewal.hold({bucket: held}, until_us=until_us)\n",
         new="                pass\n",
         tests=(
             "tests/spark/test_planner.py::test_t5_leases_that_were_taken_over_are_held_while_another_bucket_does_not_answer",
@@ -1533,7 +1583,7 @@ ABLATIONS: Final = (
         rule="A consumer that closes waits for its threads after its acks are stored, and not for long.",
         path="cassieq_spark/queue/consumer.py",
         old=(
-            "                self._acks.flush()\n"
+            "                self._acks.flush(until=until)\n"
             "            finally:\n"
             "                for thread in self._threads if self._is_started else ():\n"
             "                    thread.join(max(0.0, until - self._clock.monotonic()))\n"
@@ -1892,6 +1942,144 @@ ABLATIONS: Final = (
         new="                raise\n",
         tests=(
             "tests/node/test_sink_life.py::test_t19_a_slow_reader_takes_a_list_that_is_gone_for_no_list",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="A look at many buckets goes on beside one that does not answer.",
+        path="cassieq_spark/store/tables/buckets.py",
+        old="                unread[bucket] = row\n            elif",
+        new="                raise row\n            elif",
+        tests=(
+            "tests/node/test_looks_away.py::test_t5_a_redrive_moves_what_it_can_reach_and_names_the_bucket_that_is_away",
+            "tests/node/test_looks_away.py::test_t5_peek_shows_what_it_can_reach",
+            "tests/node/test_looks_away.py::test_t5_browse_yields_all_it_can_reach_before_its_error",
+            "tests/node/test_looks_away.py::test_t5_verify_looks_at_all_it_can_reach_and_says_what_it_could_not",
+            "tests/node/test_looks_away.py::test_t5_a_dry_run_foresees_what_it_can_reach",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule='Peek says "nothing" of no bucket that did not answer.',
+        path="cassieq_spark/queue/inspect/stats.py",
+        old="    if away and not plan:\n        raise first_of(away)\n",
+        new="",
+        tests=(
+            "tests/node/test_looks_away.py::test_t5_peek_says_none_of_nothing_that_did_not_answer",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="A redrive goes on where one bucket's CAS is not answered.",
+        path="cassieq_spark/repair/redrive.py",
+        old="                self._away[bucket] = named(error, self._lane, bucket)\n",
+        new="                raise\n",
+        tests=(
+            "tests/node/test_looks_away.py::test_t5_a_redrive_goes_on_where_a_buckets_cas_is_not_answered",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule='A redrive says "gone" of nothing that did not answer.',
+        path="cassieq_spark/repair/redrive.py",
+        old="known = ids.keys() - self._away.keys()\n",
+        new="known = ids.keys()\n",
+        tests=(
+            "tests/node/test_looks_away.py::test_t5_a_redrive_by_ids_does_not_say_gone_of_what_did_not_answer",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="Messages of finished buckets are dropped beside one that does not answer.",
+        path="cassieq_spark/repair/drop.py",
+        old="    freed, failed = apart(lane, one, finished)\n",
+        new="    freed, failed = each_bucket(lane, one, finished), {}\n",
+        tests=(
+            "tests/node/test_looks_away.py::test_t5_messages_of_finished_buckets_are_dropped_beside_one_that_is_away",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="A lease that was taken over too late is taken over again before it is delivered.",
+        path="cassieq_spark/queue/settle/settle.py",
+        old="TAKE_OVERS_AT_MOST: Final = 3\n",
+        new="TAKE_OVERS_AT_MOST: Final = 1\n",
+        tests=(
+            "tests/node/test_late_ends.py::test_t5_a_lease_that_was_taken_over_too_late_is_taken_over_again",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="What was granted late is renewed before it runs out.",
+        path="cassieq_spark/spark/source/renewal.py",
+        old="min(self._period_s, left_s / 2)\n",
+        new="self._period_s\n",
+        tests=(
+            "tests/spark/test_renewal.py::test_t5_leases_that_were_granted_late_are_renewed_before_they_run_out",
+        ),
+    ),
+    Ablation(
+        mark="T22",
+        rule="What was claimed is given back where the rest of the call fails.",
+        path="cassieq_spark/queue/get/reader.py",
+        old="                give_back(self._lane, claimed)  # nobody gets to see them [T22]\n",
+        new="",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t22_what_was_claimed_is_given_back_uncounted_where_the_rest_of_the_call_fails",
+        ),
+    ),
+    Ablation(
+        mark="T24",
+        rule="A consumer that is closed waits for no ack that was under way for long.",
+        path="cassieq_spark/queue/consumer.py",
+        old="self._acks.flush(until=until)\n",
+        new="self._acks.flush()\n",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t24_close_waits_for_no_ack_that_was_under_way_before_it_for_long",
+        ),
+    ),
+    Ablation(
+        mark="T2",
+        rule="The body that an update replaces goes with it.",
+        path="cassieq_spark/queue/settle/settle.py",
+        old="        _drop_body(lane, receipt, dict(outcome.before.revisions).get(receipt.first))\n",
+        new="        pass\n",
+        tests=("tests/node/test_bodies.py::test_an_update_leaves_nothing_of_the_one_before",),
+    ),
+    Ablation(
+        mark="T2",
+        rule="So does the body of an update that was refused.",
+        path="cassieq_spark/queue/settle/settle.py",
+        old="        _drop_body(lane, receipt, revision)\n",
+        new="",
+        tests=("tests/node/test_bodies.py::test_a_body_whose_update_was_refused_does_not_stay",),
+    ),
+    Ablation(
+        mark="T2",
+        rule="Updated bodies go out before all of a read's are there.",
+        path="cassieq_spark/queue/fetch.py",
+        old="        if size >= BODIES_BYTES and revised:\n",
+        new="        if False:\n",
+        tests=(
+            "tests/node/test_bodies.py::test_a_chunk_goes_out_in_pieces_where_updated_bodies_are_large",
+        ),
+    ),
+    Ablation(
+        mark="T2",
+        rule="As many updated bodies are asked for at once as fit.",
+        path="cassieq_spark/queue/fetch.py",
+        old="        at_once = max(1, min(BODIES_AT_ONCE, BODIES_BYTES * len(some) // max(1, some_bytes)))\n",
+        new="        at_once = BODIES_AT_ONCE\n",
+        tests=("tests/node/test_bodies.py::test_so_many_bodies_are_asked_for_at_once_as_fit",),
+    ),
+    Ablation(
+        mark="T2",
+        rule="One call takes so many runs of ids that an offset can name them.",
+        path="cassieq_spark/queue/get/budget.py",
+        old="        self.runs -= runs\n",
+        new="",
+        tests=(
+            "tests/node/test_reader.py::test_one_call_takes_so_many_runs_of_ids_that_an_offset_can_name_them",
         ),
     ),
 )

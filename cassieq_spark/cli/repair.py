@@ -46,7 +46,8 @@ def repair(
 ) -> None:
     """One repair pass: finish what others left half-way, move the dead, drop what is done.
 
-    Exit code 1 if something could not be done, or if --verify finds an invariant broken.
+    Exit code 1 if something could not be done or looked at, or if --verify finds an invariant
+    broken.
     """
     if full + dry_run + verify > 1:
         raise UsageError("--full, --dry-run and --verify exclude each other: give one of them")
@@ -63,7 +64,7 @@ def show(found: RepairReport | VerifyReport, *, as_json: bool) -> bool:
     if "findings" in report:
         problems = [
             ": ".join([one["kind"], *_where(one), one["what"]]) for one in report["findings"]
-        ]
+        ] + report["problems"]
     else:
         problems = [
             f"{one['queue']}: {problem}" for one in report["queues"] for problem in one["problems"]
@@ -71,7 +72,8 @@ def show(found: RepairReport | VerifyReport, *, as_json: bool) -> bool:
     if as_json:
         print_json(report)
     elif "findings" in report:
-        print_result({**report, "findings": len(report["findings"])}, as_json=False)
+        counts = {name: len(report[name]) for name in ("findings", "problems")}
+        print_result(report | counts, as_json=False)
     else:
         _show_queues(report)
     for problem in problems:

@@ -54,22 +54,23 @@ class Extend:
     """The lease runs out at another time.
 
     Attributes:
-        until_us: When.
+        visibility_us: So long after the CAS is sent, and not after it was asked for: its row may
+            have waited for an outage (I2) [T5].
         never_sooner: What runs out later than that already stays as it is.
         of_run: Only if the lease is still this run's [R17]; None: whoever's.
     """
 
-    until_us: int
+    visibility_us: int
     never_sooner: bool = False
     of_run: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeOver:
-    """The lease is this run's now, whoever's it was, and runs out at ``until_us`` [P25] [R17]."""
+    """The lease is this run's now, whoever's it was [P25] [R17]; its end is as of `Extend`."""
 
     run: UUID
-    until_us: int
+    visibility_us: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +83,13 @@ class Update:
     Attributes:
         new_lease_id: Of its lease from now on.
         revision: Of its stored body; None: the body stays.
-        until_us: None: the end stays.
+        visibility_us: As of `Extend`; None: the end stays.
         gives_back: It is visible again, to anybody, at once.
     """
 
     new_lease_id: UUID
     revision: int | None = None
-    until_us: int | None = None
+    visibility_us: int | None = None
     gives_back: bool = False
 
 
@@ -237,11 +238,13 @@ def carry_out(
                 )
             case Reject(reason=reason):
                 row = reject(row, leases, new_id, reason=reason, now_us=now_us)
-            case Extend(until_us=until_us, never_sooner=never_sooner):
+            case Extend(visibility_us=visibility_us, never_sooner=never_sooner):
+                until_us = now_us + visibility_us
                 row = rules.extend(
                     row, leases, until_us=until_us, now_us=now_us, never_sooner=never_sooner
                 )
-            case TakeOver(run=run, until_us=until_us):
+            case TakeOver(run=run, visibility_us=visibility_us):
+                until_us = now_us + visibility_us
                 row = rules.take_over(row, leases, run=run, until_us=until_us, now_us=now_us)
             case Update():
                 row = update(row, leases, action, now_us=now_us)
@@ -278,6 +281,7 @@ def reject(
 
 def update(row: Bucket, leases: Mapping[UUID, Runs], action: Update, *, now_us: int) -> Bucket:
     """Carry out an `Update` of the one message that is held."""
+    until_us = None if action.visibility_us is None else now_us + action.visibility_us
     for lease_id, runs in leases.items():
         row = rules.revise(
             row,
@@ -285,7 +289,7 @@ def update(row: Bucket, leases: Mapping[UUID, Runs], action: Update, *, now_us: 
             runs.first,
             revision=action.revision,
             new_lease_id=action.new_lease_id,
-            until_us=action.until_us,
+            until_us=until_us,
             now_us=now_us,
         )
     if action.gives_back:

@@ -22,7 +22,6 @@ T = TypeVar("T")
 MOST_MESSAGES = 1_000_000
 """Of one call."""
 
-
 _VISIBILITY = values.seconds(0.1, THIRTY_DAYS_S, from_text=False)
 _EXTENSION = values.seconds(0, THIRTY_DAYS_S, from_text=False)
 _WAIT = values.seconds(0, 86_400, from_text=False)

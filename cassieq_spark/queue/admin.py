@@ -183,7 +183,8 @@ def purge(lane: Lane) -> int:
             if row is not None and row.value.status in OF_A_SINK
         }
         rows |= roll_forward.settle_decided(lane, undecided, sinks_failed)
-        done, undone = apart(lane, partial(_purge_bucket, lane, rows), rows)
+        todo = [at for at, row in rows.items() if row is None or row.value.status not in FINISHED]
+        done, undone = apart(lane, partial(_purge_bucket, lane, rows), todo)
         dropped += sum(done.values())
         failed |= unread | undone
     event(_logger, "queue_purged", queue=lane.queue, messages=dropped)
@@ -303,8 +304,6 @@ def _check_same(name: QueueName, asked: QueueSettings, there: QueueSettings) -> 
 
 def _purge_bucket(lane: Lane, rows: dict[BucketNo, Stored[Bucket] | None], bucket: BucketNo) -> int:
     row = rows[bucket]
-    if row is not None and row.value.status in FINISHED:
-        return 0
     dropped = 0
 
     def change(row: Bucket) -> Bucket | None:

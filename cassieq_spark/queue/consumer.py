@@ -176,7 +176,7 @@ class Consumer:
         with self._lane.store.session.within(CLOSE_S):
             try:
                 # First of all: the fetching thread may wait for the store for long [T24].
-                self._acks.flush()
+                self._acks.flush(until=until)
             finally:
                 for thread in self._threads if self._is_started else ():
                     thread.join(max(0.0, until - self._clock.monotonic()))
@@ -336,9 +336,9 @@ class Consumer:
                 session.begin(one_bucket, bucket)
 
     def _extend(self, held: dict[Receipt, _Held]) -> None:
-        until_us = self._clock.now_us() + self._visibility_us
+        until_us = self._clock.now_us() + self._visibility_us  # or a moment later
         # A program may have got one of them just now, and have extended it for longer.
-        longer = Extend(until_us=until_us, never_sooner=True)
+        longer = Extend(visibility_us=self._visibility_us, never_sooner=True)
         refused = set(settle_receipts(self._lane, held, longer)[0])
         with self._lock:
             for receipt, waiting in held.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.errors import DataLoss
+from cassieq_spark.errors import DataLoss, LeaseLost, RowCorrupt
 from cassieq_spark.model.ids import EMPTY, Runs
 
 if TYPE_CHECKING:
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 OFFSETS_PER_READ: Final = 10_000
 """One read asks for so many, so that the next are under way while these are worked on."""
+
+BODIES_AT_ONCE: Final = 64
+"""So many updated bodies are asked for side by side, and fewer where they are large."""
+
+BODIES_BYTES: Final = 8 << 20
+"""About so many bytes of updated bodies are held before what they belong to goes out: each may have
+16 MiB, and one read may name ten thousand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +48,11 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One chunk that holds planned messages.
+    """One chunk that holds planned messages, or a part of it where updated bodies are many.
 
     Attributes:
-        keep: Which of its offsets are planned; None: all.
-        bodies: Updated bodies, by offset.
+        keep: Which of its offsets are meant; None: all.
+        bodies: Updated bodies of these, by offset.
     """
 
     planned: Planned
@@ -68,30 +75,24 @@ def fetch(
 
     Raises:
         DataLoss: A planned message is not there: exactly the planned ids, or the task fails.
+        LeaseLost: One has got another body since: the lease ran out, and somebody else updated it.
+        RowCorrupt: An updated body is lost.
     """
     parts = [part for planned in plan for part in _parts(planned)]
     wanted = [(part.bucket, part.runs) for part in parts]
     for position, chunks in store.lane(lane_id).messages.read(wanted):
         planned = parts[position]
-        bodies = (
-            store.lane(lane_id).overlays.read(
-                planned.bucket, planned.revisions, is_look=planned.is_look
-            )
-            if planned.revisions
-            else {}
-        )
         seen = EMPTY
-        # Of a look, what was updated and is not there was acked and dropped since.
-        gone = Runs.from_offsets(at for at, _ in planned.revisions if at not in bodies)
         for chunk in chunks:
             span = Runs.span(chunk.first, chunk.first + chunk.count - 1)
-            keep = (span & planned.runs) - gone
-            if not keep:
+            wanted_here = span & planned.runs
+            if not wanted_here:
                 continue
-            seen |= keep
-            yield Found(
-                planned=planned, chunk=chunk, keep=None if keep == span else keep, bodies=bodies
-            )
+            seen |= wanted_here
+            for keep, bodies in _with_bodies(store, lane_id, queue, planned, wanted_here):
+                yield Found(
+                    planned=planned, chunk=chunk, keep=None if keep == span else keep, bodies=bodies
+                )
         if not planned.is_look and seen != planned.runs:
             missing = planned.runs - seen
             raise DataLoss(
@@ -99,6 +100,56 @@ def fetch(
                 f"{planned.bucket} of queue {queue!r} (first offset {missing.first}). Was the "
                 "queue purged, deleted or repaired by hand while the batch ran?"
             )
+
+
+def _with_bodies(
+    store: Store, lane_id: LaneId, queue: QueueName, planned: Planned, wanted: Runs
+) -> Iterator[tuple[Runs, dict[int, bytes]]]:
+    """These messages, ascending, in pieces whose updated bodies fit into memory."""
+    revised = [entry for entry in planned.revisions if entry[0] in wanted]
+    left, bodies, size, at_once = wanted, dict[int, bytes](), 0, 4
+    while revised:
+        some, revised = revised[:at_once], revised[at_once:]
+        found = store.lane(lane_id).overlays.read(planned.bucket, some)
+        gone = [entry for entry in some if entry[0] not in found]
+        if gone and not planned.is_look:
+            raise _lost(store, lane_id, queue, planned, gone)
+        # Of a look, what was updated and is not there was updated again, or acked and dropped.
+        left -= Runs.from_offsets(offset for offset, _ in gone)
+        bodies |= found
+        some_bytes = sum(map(len, found.values()))
+        size += some_bytes
+        at_once = max(1, min(BODIES_AT_ONCE, BODIES_BYTES * len(some) // max(1, some_bytes)))
+        if size >= BODIES_BYTES and revised:
+            ready = left & Runs.span(wanted.first, some[-1][0])
+            if ready:
+                yield ready, bodies
+            left, bodies, size = left - ready, {}, 0
+    if left:
+        yield left, bodies
+
+
+def _lost(
+    store: Store,
+    lane_id: LaneId,
+    queue: QueueName,
+    planned: Planned,
+    gone: Sequence[tuple[int, int]],
+) -> LeaseLost | RowCorrupt:
+    """Why updated bodies of a lease are not there: who replaces one drops it."""
+    row = store.lane(lane_id).buckets.read(planned.bucket)
+    now = {} if row is None else dict(row.value.revisions)
+    named = [offset for offset, revision in gone if now.get(offset) == revision]
+    if named:
+        return RowCorrupt(
+            f"the updated body of message {named[0]} of bucket {planned.bucket} of queue "
+            f"{queue!r} is not there whole. Was table overlay altered by hand?"
+        )
+    return LeaseLost(
+        f"message {gone[0][0]} of bucket {planned.bucket} of queue {queue!r} was delivered to "
+        "somebody else, and updated or acked, before it was read: its lease had run out. Use a "
+        "longer visibility timeout"
+    )
 
 
 def _parts(planned: Planned) -> Iterator[Planned]:

@@ -222,7 +222,7 @@ class Queue:
             visibility_timeout: 0 to 30 days; 0 gives the messages back.
 
         Returns:
-            When they run out, UTC.
+            When they run out, UTC; a moment later where the store took long.
 
         Raises:
             ReceiptInvalid: One is no receipt of this queue; nothing was changed.
@@ -232,9 +232,8 @@ class Queue:
         given = self._receipts(messages)
         lane = self._lane
         now_us = lane.clock.now_us()
-        until_us = now_us + duration_us
-        self._settle(lane, given, Extend(until_us=until_us) if duration_us else Release())
-        return time_of(until_us)
+        self._settle(lane, given, Extend(visibility_us=duration_us) if duration_us else Release())
+        return time_of(now_us + duration_us)
 
     def release(self, messages: Held | Iterable[Held], *, delay: Seconds = 0) -> None:
         """Give messages back: somebody else may have them, at once or after a delay.
@@ -299,7 +298,7 @@ class Queue:
             lane,
             receipt,
             body=new_body,
-            until_us=lane.clock.now_us() + duration_us if duration_us else None,
+            visibility_us=duration_us or None,
             gives_back=duration_us == 0,
         )
         return replace(
@@ -315,6 +314,7 @@ class Queue:
         Raises:
             OptionInvalid: ``max_messages`` is out of range.
             QueueDeleted: The queue is gone.
+            StoreError: A part of the queue did not answer, and the rest has nothing to show.
         """
         return peek(self._lane, arguments.count("max_messages", max_messages))
 
@@ -323,6 +323,7 @@ class Queue:
 
         Raises:
             QueueDeleted: The queue is gone.
+            StoreError: A part of it did not answer: a count without it would be wrong.
         """
         return stats(self._lane)
 

@@ -52,6 +52,16 @@ class Returns:
         lane.hints.write([(self._bucket, time_us) for time_us in times_us], now_us=now_us)
 
 
+def moved_times_us(old: Bucket, new: Bucket, moved: Runs) -> list[int]:
+    """When these messages come back, and any others whose time this change has moved.
+
+    Delays that no longer fit a row are merged into wider steps, all of the row's [R7].
+    """
+    known = {group.due_us for group in old.delayed}
+    shifted = [group.due_us for group in new.delayed if group.due_us not in known]
+    return return_times_us(new, moved) + shifted
+
+
 def return_times_us(row: Bucket, moved: Runs | None = None) -> list[int]:
     """When messages of a row come back by time; 0 for those that are back.
 

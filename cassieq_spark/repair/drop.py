@@ -13,6 +13,7 @@ from cassieq_spark.queue.apart import apart, each_bucket, first_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cassieq_spark.errors import CassieqError
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.queue.lane import Lane
 
@@ -64,15 +65,24 @@ def rest_us(lane: Lane) -> int:
     return int(lane.rest_s * 1e6)
 
 
-def free(lane: Lane, finished: Iterable[BucketNo]) -> int:
+def free(lane: Lane, finished: Iterable[BucketNo]) -> tuple[int, list[CassieqError]]:
     """Drop the messages of finished buckets wherever they are; their rows stay (design 9) [P14].
 
     What waits below them may pin the repair pointer for thirty days. Where nothing is left there is
     nothing to write: each pass would leave another tombstone (I9).
+
+    Returns:
+        Of how many buckets, and the errors of those that did not answer.
     """
-    freed = [bucket for bucket in finished if lane.messages.has_any(bucket)]
-    each_bucket(lane, lambda bucket: _drop_messages(lane, bucket), freed)
-    return len(freed)
+
+    def one(bucket: BucketNo) -> bool:
+        has_any = lane.messages.has_any(bucket)
+        if has_any:
+            _drop_messages(lane, bucket)
+        return has_any
+
+    freed, failed = apart(lane, one, finished)
+    return sum(freed.values()), list(failed.values())
 
 
 def sweep(lane: Lane, rows: Iterable[BucketNo], messages: Iterable[BucketNo]) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import QueueDeleted
 from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status
+from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.lane import live_buckets, rows_at_home, windows
 from cassieq_spark.repair.drop import rest_us
@@ -16,7 +17,8 @@ from cassieq_spark.repair.transactions import is_silent
 from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
-    from cassieq_spark.model.ids import BucketNo, QueueName
+    from cassieq_spark.errors import StoreError
+    from cassieq_spark.model.ids import QueueName
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.store import Store
@@ -47,24 +49,29 @@ def _dry_run_lane(lane: Lane) -> QueueRepair:
         raise lane.deleted()
     live = live_buckets(lane)
     rows: dict[BucketNo, Stored[Bucket] | None] = {}
+    unread: dict[BucketNo, StoreError] = {}
     for window in windows(live, WINDOW):
-        rows |= lane.buckets.read_many(window)
+        found, missed = lane.buckets.read_many(window)
+        rows |= found
+        unread |= missed
     low = lane.read_pointers().repair
     is_run = True
-    for bucket, row in rows.items():
-        if bucket < low:
-            continue
-        if row is not None and row.value.status is Status.CORRUPT:
-            with noting(done):
-                lane.buckets.read(bucket)  # which says why not [T21]
-        elif row is not None:
-            _foresee_bucket(lane, bucket, row.value, done)
+    for at in range(max(low, live.start), live.stop):
+        bucket = BucketNo(at)
+        row = rows.get(bucket)
         is_run &= row is not None and _is_droppable(lane, row.value)
-        if is_run:
-            done.dropped += 1
-        elif row is not None and row.value.status in FINISHED:
-            done.freed += lane.messages.has_any(bucket)
-    done.gaps_closed = _gaps(lane, rows, monoton.value.reserved_us)
+        done.dropped += is_run
+        with noting(done, lane, bucket):
+            if bucket in unread:
+                raise unread[bucket]
+            if row is None:
+                continue
+            if row.value.status is Status.CORRUPT:
+                lane.buckets.read(bucket)  # which says why not [T21]
+            _foresee_bucket(lane, bucket, row.value, done)
+            if not is_run and row.value.status in FINISHED:
+                done.freed += lane.messages.has_any(bucket)
+    done.gaps_closed = _gaps(lane, rows, monoton.value.reserved_us, done)
     return done
 
 
@@ -100,7 +107,12 @@ def _is_droppable(lane: Lane, row: Bucket) -> bool:
     return row.status in FINISHED and row.changed_us <= lane.clock.now_us() - rest_us(lane)
 
 
-def _gaps(lane: Lane, rows: dict[BucketNo, Stored[Bucket] | None], reserved_us: int) -> int:
+def _gaps(
+    lane: Lane,
+    rows: dict[BucketNo, Stored[Bucket] | None],
+    reserved_us: int,
+    done: QueueRepair,
+) -> int:
     """Open, empty, and older than the gap timeout by what was reserved later [R11]."""
     before_us = lane.clock.now_us() - int(lane.settings.gap_timeout_s * 1e6)
     oldest_us = reserved_us
@@ -110,5 +122,6 @@ def _gaps(lane: Lane, rows: dict[BucketNo, Stored[Bucket] | None], reserved_us: 
         if row is not None and row.value.status is not Status.CORRUPT:
             oldest_us = min(oldest_us, row.value.changed_us)
         elif row is None and oldest_us <= before_us:
-            gaps += not lane.messages.has_any(bucket)
+            with noting(done, lane, bucket):
+                gaps += not lane.messages.has_any(bucket)
     return gaps

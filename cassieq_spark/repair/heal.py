@@ -102,7 +102,11 @@ class Pass:
         with noting(done):
             done.dropped = drop(lane)
             low = lane.read_pointers().repair
-            done.freed = free(lane, [bucket for bucket in healed.finished if bucket >= low])
+            finished = [bucket for bucket in healed.finished if bucket >= low]
+            done.freed, failed = free(lane, finished)
+            for error in failed:
+                with noting(done):
+                    raise error
         self._dead_sets |= healed.dead_sets
         self._has_all &= not healed.has_missed
         self.report.queues.append(done)

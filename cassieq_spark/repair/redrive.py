@@ -21,6 +21,7 @@ from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.model.ids import BucketNo, Runs, union
 from cassieq_spark.options import queue_name
 from cassieq_spark.queue import roll_forward, seal
+from cassieq_spark.queue.apart import first_of, named
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.inspect import stats
 from cassieq_spark.queue.lane import open_lane
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 
 REASONS_TOLD: Final = 100
 """So many reasons why messages stay are told apart: headers may hold any text."""
+
+IN_VAIN_AT_MOST: Final = 4
+"""After so many buckets in a row that could be read and not written, the rest is left: each of them
+was waited for, and it is no matter of one bucket."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +115,8 @@ def redrive(lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool = False) -> 
             nothing was changed.
         QueueDeleted: The queue is gone.
         StoreError: Nothing was taken, or nobody knows (`CasAmbiguous`): what was, the next repair
-            carries over. Later than that it is among the problems.
+            carries over. Else it is among the problems: a bucket that does not answer keeps no
+            other.
     """
     work = _Redrive(lane, wanted, is_dry_run=is_dry_run)
     try:
@@ -142,6 +148,7 @@ class _Redrive:
         self._left = wanted.at_most
         self._targets: dict[str, Lane | str] = {}
         self._stay: Counter[str] = Counter()
+        self._away: dict[BucketNo, CassieqError] = {}
         self.done = Redriven(queue=lane.queue)
         if wanted.to is not None:
             target = open_lane(lane.store, wanted.to)
@@ -152,12 +159,17 @@ class _Redrive:
             self._targets[wanted.to] = target
 
     def run(self) -> None:
-        """Bucket by bucket, ascending."""
+        """Bucket by bucket, ascending; one that does not answer stops no other [T5].
+
+        Raises:
+            StoreError: Nothing was taken.
+        """
         ids = self._wanted.ids
-        found = 0
-        for bucket, row, waiting in stats.live_rows(self._lane, _spans(ids)):
+        found: dict[BucketNo, int] = {}
+        in_vain = 0
+        for bucket, row, waiting in stats.live_rows(self._lane, _spans(ids), away=self._away):
             if row is not None and row.value.status is Status.CORRUPT:
-                found += 0 if ids is None else ids[bucket].count
+                found[bucket] = 0 if ids is None else ids[bucket].count
                 self._pass_over(bucket)
                 continue
             places = _places(
@@ -166,16 +178,29 @@ class _Redrive:
                 now_us=self._lane.clock.now_us(),
                 asked=None if ids is None else ids[bucket],
             )
-            found += sum(
+            found[bucket] = sum(
                 part.runs.count for part in (*places.visible, *places.leased, *places.delayed)
             )
-            self.done.leased += self._count(bucket, places, places.leased)
-            self.done.delayed += self._count(bucket, places, places.delayed)
-            self._send(bucket, self._choose(bucket, places))
-            if self._left == 0:
-                return
-        if ids is not None:
-            self.done.gone = sum(runs.count for runs in ids.values()) - found
+            try:
+                self._work_on(bucket, places)
+                in_vain = 0
+            except StoreError as error:
+                self._away[bucket] = named(error, self._lane, bucket)
+                in_vain += 1
+            if self._left == 0 or in_vain >= IN_VAIN_AT_MOST:
+                break
+        else:
+            if ids is not None:
+                known = ids.keys() - self._away.keys()
+                self.done.gone = sum(ids[at].count - found.get(at, 0) for at in known)
+        if self._away and not self.done.by_target:
+            raise first_of(self._away)
+        self.done.problems += map(str, self._away.values())
+
+    def _work_on(self, bucket: BucketNo, places: _Places) -> None:
+        self.done.leased += self._count(bucket, places, places.leased)
+        self.done.delayed += self._count(bucket, places, places.delayed)
+        self._send(bucket, self._choose(bucket, places))
 
     def _pass_over(self, bucket: BucketNo) -> None:
         """One that cannot be read: nobody knows what is in it [T21]."""

@@ -66,7 +66,8 @@ def abort_if_silent(lane: Lane, sink_id: str, found: Undecided) -> int:
     since_us = max(found.youngest_us, stored.value.changed_us)
     if not is_silent(lane, sink_id, stored.value, since_us) or not _abort(lane, sink_id, stored):
         return 0
-    rows = lane.buckets.read_many(found.buckets)
+    # One that does not answer is settled by a later pass, or by who gets from it.
+    rows, _ = lane.buckets.read_many(found.buckets)
     return len(settle_decided(lane, {at: row for at, row in rows.items() if row is not None}))
 
 

@@ -7,11 +7,11 @@ before it is one.
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from cassieq_spark.errors import QueueDeleted, RowCorrupt
+from cassieq_spark.errors import QueueDeleted, RowCorrupt, StoreError
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs, union
 from cassieq_spark.model.integrity import (
@@ -25,6 +25,7 @@ from cassieq_spark.model.integrity import (
 )
 from cassieq_spark.model.lease import held_by_nobody
 from cassieq_spark.model.row_limits import limit_of
+from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.get.time_pointer import TimePointer
 from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.store.tables.buckets import size_of
@@ -93,6 +94,7 @@ class VerifyReport:
         litter: Messages in sealed buckets that no manifest names: of puts that were never
             acknowledged. They go with their bucket, and are no finding.
         ghosts: Rows below repair pointers, and stored messages there; a full repair removes them.
+        problems: What could not be looked at, in the error's own words: of that nothing is known.
     """
 
     queues: int = 0
@@ -102,6 +104,7 @@ class VerifyReport:
     litter: int = 0
     ghosts: int = 0
     findings: list[Finding] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -112,6 +115,7 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyR
     """Look at all of these queues, and at what lies outside their pointers.
 
     Reads every stored message that is not dropped. A queue that is deleted meanwhile is left out.
+    What does not answer is among the problems, and all else is looked at.
 
     Args:
         has_all: These are all queues there are: what belongs to none of them is a finding, too.
@@ -121,15 +125,31 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyR
     for lane in lanes:
         before = len(report.findings)
         try:
-            _verify_lane(lane, report)
+            with _noting(report):
+                _verify_lane(lane, report)
         except QueueDeleted:
             del report.findings[before:]  # of rows that were taken away under it
         else:
             there[lane.lane_id] = lane
     report.queues = len(there)
-    _verify_outside(store, there, report)
-    _verify_sinks(store, there, report, has_all=has_all)
+    with _noting(report):
+        _verify_outside(store, there, report)
+    with _noting(report):
+        _verify_sinks(store, there, report, has_all=has_all)
     return report
+
+
+@contextmanager
+def _noting(
+    report: VerifyReport, lane: Lane | None = None, at: BucketNo | None = None
+) -> Iterator[None]:
+    """What does not answer is said, and keeps nothing else from being looked at [T5]."""
+    try:
+        yield
+    except StoreError as error:
+        if lane is not None and at is not None:
+            named(error, lane, at)
+        report.problems.append(error.message)
 
 
 def _verify_lane(lane: Lane, report: VerifyReport) -> None:
@@ -140,20 +160,26 @@ def _verify_lane(lane: Lane, report: VerifyReport) -> None:
     sinks: dict[str, set[BucketNo]] = defaultdict(set)
     came_back: dict[BucketNo, Runs] = {}
     for window in windows(live_buckets(lane), WINDOW):
-        rows = lane.buckets.read_many(window)
+        rows, unread = lane.buckets.read_many(window)
         low = lane.read_pointers().repair
+        for bucket, error in unread.items():
+            with _noting(report, lane, bucket):
+                raise error
         for bucket, row in rows.items():
             if bucket < low:
                 continue
             report.buckets += 1
-            _verify_bucket(lane, bucket, row, pointers, report)
+            with _noting(report, lane, bucket):
+                _verify_bucket(lane, bucket, row, pointers, report)
             if row is not None and row.value.sink is not None:
                 sinks[row.value.sink.sink_id].add(bucket)
             if row is not None and bucket < pointers.reader and (back := _back(lane, row.value)):
                 came_back[bucket] = back
-    _verify_hints(lane, came_back, report)
+    with _noting(report):
+        _verify_hints(lane, came_back, report)
     for sink_id in sinks:
-        _verify_list(lane, sink_id, report)
+        with _noting(report):
+            _verify_list(lane, sink_id, report)
 
 
 def _verify_bucket(
@@ -228,7 +254,7 @@ def _verify_hints(lane: Lane, came_back: dict[BucketNo, Runs], report: VerifyRep
         return
     hints = TimePointer(lane).hints(lane.read_pointers(), lane.clock.now_us())
     silent = came_back.keys() - {bucket for _, bucket in hints}
-    rows = lane.buckets.read_many(sorted(silent))
+    rows, _ = lane.buckets.read_many(sorted(silent))
     low = lane.read_pointers().repair
     for bucket, row in rows.items():
         # Not what somebody got, acked or dropped since: it was under a hint of its own then.
@@ -247,7 +273,7 @@ def _verify_list(lane: Lane, sink_id: str, report: VerifyReport) -> None:
     if stored is None or stored.value.lane != lane.lane_id:
         return
     listed = dict(stored.value.listed)
-    rows = lane.buckets.read_many(listed)
+    rows, _ = lane.buckets.read_many(listed)
     low = lane.read_pointers().repair
     for bucket, row in rows.items():
         if bucket < low:

@@ -121,5 +121,9 @@ class SideBySide:
         return self.map(kept, items)
 
     def close(self) -> None:
-        """Return when all that was begun has ended; what waits for a thread never begins."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Return when all that was begun has ended.
+
+        What waits for a thread still runs, and finds its session closed: who waits for a future
+        that was cancelled in the queue would never be woken.
+        """
+        self._pool.shutdown(wait=True)

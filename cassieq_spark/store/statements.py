@@ -305,6 +305,11 @@ READ_OVERLAY: Final = _statement(
        WHERE lane = ? AND bucket = ? AND id = ? AND revision = ?""",
     rows_per_page=ROWS_PER_PAGE,
 )  # fmt: skip
+DROP_OVERLAY: Final = _statement(
+    "drop_overlay", Kind.WRITE,
+    """DELETE FROM {ks}.overlay USING TIMESTAMP ?
+       WHERE lane = ? AND bucket = ? AND id = ? AND revision = ?""",
+)  # fmt: skip
 DROP_OVERLAYS: Final = _statement(
     "drop_overlays", Kind.WRITE,
     "DELETE FROM {ks}.overlay USING TIMESTAMP ? WHERE lane = ? AND bucket = ?",

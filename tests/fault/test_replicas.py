@@ -48,6 +48,19 @@ def take_down(node: Node, ring: EmbeddedCassandra) -> None:
     )
 
 
+def put_that_died_half_way(ring: EmbeddedCassandra, name: str) -> int:
+    """The bucket of a message that the first node alone has; the third is down then."""
+    _, second, third = ring.nodes
+    with door_on(ring, name) as door:
+        bucket = door.reserve()
+        second.kill()
+        third.kill()
+        _write_at_one(door, bucket)
+        ring.start()
+        take_down(third, ring)
+    return bucket
+
+
 @pytest.mark.invariant("I5")
 def test_p4_a_seal_that_finds_a_message_on_one_replica_leaves_it_whole_on_two(
     ring: EmbeddedCassandra, queue_name: str
@@ -58,13 +71,7 @@ def test_p4_a_seal_that_finds_a_message_on_one_replica_leaves_it_whole_on_two(
     replica without the payload, and the third read, without the first replica, would find that.
     """
     first, second, third = ring.nodes
-    with door_on(ring, queue_name) as door:
-        bucket = door.reserve()
-        second.kill()
-        third.kill()
-        _write_at_one(door, bucket)
-        ring.start()
-        take_down(third, ring)
+    bucket = put_that_died_half_way(ring, queue_name)
     with door_on(ring, queue_name, nodes=(first, second)) as door:
         door.clock.advance(60)
         claimed = door.reader(visibility_s=3_600).get(1)
@@ -87,13 +94,7 @@ def test_t10_a_full_pass_that_lists_all_partitions_tears_no_message(
     That list selects keys alone; the read repair of a ``SELECT DISTINCT`` writes the whole row.
     """
     first, second, third = ring.nodes
-    with door_on(ring, queue_name) as door:
-        bucket = door.reserve()
-        second.kill()
-        third.kill()
-        _write_at_one(door, bucket)
-        ring.start()
-        take_down(third, ring)
+    bucket = put_that_died_half_way(ring, queue_name)
     with door_on(ring, queue_name, nodes=(first, second)) as door:
         for _ in range(10):  # whichever of them coordinates
             list(door.store.everything.messages())

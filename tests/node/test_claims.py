@@ -156,15 +156,17 @@ def test_r17_extend_never_takes_a_lease_back_from_a_later_run(door: Door) -> Non
     old, new = new_uuid(), new_uuid()
     door.put_batch(0, b"a")
     (claimed,) = door.reader(run=old).get(1)
-    lease_id, until_us = claimed.lease.lease_id, claimed.lease.until_us
-    take_over = TakeOver(run=new, until_us=until_us + 1)
+    lease_id = claimed.lease.lease_id
+    take_over = TakeOver(run=new, visibility_us=2 * MINUTE_US)
     settle_bucket(door.lane, claimed.bucket, of_leases([lease_id], take_over))
-    longer = Extend(until_us=until_us + MINUTE_US, of_run=old)
+    taken = door.value(claimed.bucket).lease(lease_id)
+    longer = Extend(visibility_us=9 * MINUTE_US, of_run=old)
     outcome = settle_bucket(door.lane, claimed.bucket, of_leases([lease_id, new_uuid()], longer))
     assert (None, {}) == (outcome.changed, outcome.judged.held)
     lease = door.value(claimed.bucket).lease(lease_id)
+    assert lease == taken
     assert lease is not None
-    assert (new, until_us + 1) == (lease.run, lease.until_us)
+    assert new == lease.run
 
 
 @pytest.mark.invariant("I1")

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cassieq_spark.cli.repair import show
 from cassieq_spark.model.bucket import sealing
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
+from cassieq_spark.repair.verify import Verdict
 from tests.fixtures.commands import CommandLine
 from tests.fixtures.rows import leased_twice
 
@@ -54,7 +56,18 @@ def test_a_verify_finds_nothing_or_ends_with_exit_code_1(cli: CommandLine, door:
         [one["kind"] for one in ill.object["findings"]],
     )
     assert f"message_in_two_states: queue '{door.queue.name}'" in ill.err
-    assert (1, ["findings", "1"]) == (text.code, text.lines[-1].split())
+    assert 1 == text.code
+    assert [["findings", "1"], ["problems", "0"]] == [line.split() for line in text.lines[-2:]]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_verify_that_could_not_look_everywhere_says_so_and_fails(
+    as_json: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show(Verdict(problems=["bucket 7 of queue 'q': no quorum"]), as_json=as_json)
+    said = capsys.readouterr()
+    assert "bucket 7 of queue 'q': no quorum" in said.err
+    assert "problems" in said.out
 
 
 @pytest.mark.parametrize(

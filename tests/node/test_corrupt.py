@@ -367,3 +367,20 @@ def test_t21_a_commit_of_a_stream_tells_its_driver(door: Door, spoil: Spoiler) -
     stored = door.store.sinks.read(who.sink_id)
     assert stored is not None
     assert 0 == stored.value.last
+
+
+@pytest.mark.invariant("I1")
+def test_t21_what_came_back_while_its_row_could_not_be_read_is_found_by_the_next_repair(
+    open_door: OpenDoor, spoil: Spoiler
+) -> None:
+    """The time pointer does not wait for it: a get would read all hints since, every time."""
+    door, other = open_door(), open_door()
+    door.queue.put(b"m")
+    assert 1 == len(door.queue.get(visibility_timeout=30))
+    spoil(door, 0)
+    for one in (door, other):
+        one.clock.advance(3_600)
+    other.reader().count(1)
+    spoil.restore(door, 0)
+    door.client.repair(door.queue.name)
+    assert [b"m"] == other.drain()

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.delays import DELAYED_GROUPS_LIMIT
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import minute_of
-from cassieq_spark.model.settlement import Action, Extend, Release, TakeOver
+from cassieq_spark.model.settlement import Action, Extend, Release
 from cassieq_spark.model.sink_txn import TaskResult
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.scan import Scan, Scanner
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.repair.gaps import close_gaps
+from cassieq_spark.store.tables.messages import ChunkRow
 from tests.fixtures.queues import Door, payload
 
 if TYPE_CHECKING:
@@ -170,10 +171,9 @@ LATE_MOVES: Final[dict[str, Callable[[Door, Message], object]]] = {
     ),
     "ruled to come again": rule,
     "given back by its lease": lambda door, one: of_its_lease(door, one, Release()),
-    "taken over for less": lambda door, one: of_its_lease(
-        door, one, TakeOver(run=new_uuid(), until_us=soon_us(door))
+    "renewed for less": lambda door, one: of_its_lease(
+        door, one, Extend(visibility_us=20 * SECOND_US)
     ),
-    "renewed for less": lambda door, one: of_its_lease(door, one, Extend(until_us=soon_us(door))),
 }
 
 
@@ -195,3 +195,29 @@ def test_t4_a_hint_is_never_written_behind_the_present_minute(door: Door) -> Non
     door.lane.hints.write([(FIRST, now_us - 600 * SECOND_US)], now_us=now_us)
     minute = minute_of(now_us)
     assert [(minute, FIRST)] == door.lane.hints.read(minute - 20, minute)
+
+
+@pytest.mark.invariant("I1")
+def test_t4_delays_that_a_release_moves_are_hinted_where_they_are_now(open_door: OpenDoor) -> None:
+    """One delay too many for a row widens the steps of all: their old minutes are long passed."""
+    door = open_door(bucket_size=5_000)
+    bucket, now_us = door.reserve(), door.clock.now_us()
+    chunks = door.lane.messages.writer(writes_in_flight=32, bytes_in_flight=1 << 20)
+    for at in range(DELAYED_GROUPS_LIMIT + 1):
+        due_us = None if at == DELAYED_GROUPS_LIMIT else now_us + (at + 1) * 600 * SECOND_US
+        chunk = ChunkRow(
+            first=at, count=1, payload=payload(b"m"), enqueued_us=now_us, due_us=due_us
+        )
+        chunks.write(bucket, chunk)
+    chunks.flush()
+    seal.close(door.lane, bucket)
+    before = {group.due_us for group in door.value(bucket).delayed}
+    (one,) = door.queue.get(1)
+
+    door.queue.release(one, delay=300)
+
+    later = sorted({group.due_us for group in door.value(bucket).delayed} - before)
+    assert len(later) > 1_000
+    hours = range(minute_of(later[0]), minute_of(later[-1]) + 1)
+    hinted = {minute for minute, _ in door.lane.hints.read(hours[0], hours[-1])}
+    assert {minute_of(due_us) for due_us in later} <= hinted

@@ -11,6 +11,7 @@ from cassieq_spark.model.bucket import SinkRef, Status
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue import admin, seal
+from cassieq_spark.queue.get import budget
 from cassieq_spark.queue.get.reader import SEALS_PER_CALL
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.testing.faults import Fault
@@ -276,3 +277,36 @@ def test_what_was_purged_since_the_look_ahead_is_not_found(open_door: OpenDoor) 
     reader.look_ahead(2)
     admin.purge(other.lane)
     assert [] == reader.get(2)
+
+
+def test_one_call_takes_so_many_runs_of_ids_that_an_offset_can_name_them(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where every second message came back, each message is a run of its own."""
+    door = open_door(bucket_size=100)
+    for _ in range(12):
+        bucket = door.reserve()
+        for at in range(0, 100, 2):
+            door.write(bucket, at, b"m")
+        seal.close(door.lane, bucket)
+    monkeypatch.setattr(budget, "RUNS_PER_CALL", 200)
+    reader = door.reader()
+    sizes = []
+    while claimed := reader.get(10_000):
+        sizes.append(sum(len(one.lease.runs.pairs) for one in claimed))
+    assert 600 == sum(sizes)
+    assert 200 + 50 >= max(sizes)
+    assert 4 >= len(sizes)  # and no fewer
+
+
+@pytest.mark.invariant("I10")
+def test_a_bucket_of_more_runs_than_a_call_may_take_is_claimed_from(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = open_door(bucket_size=100)
+    bucket = door.reserve()
+    for at in range(0, 100, 2):
+        door.write(bucket, at, b"m")
+    seal.close(door.lane, bucket)
+    monkeypatch.setattr(budget, "RUNS_PER_CALL", 1)
+    assert 50 == sum(one.lease.runs.count for one in door.reader().get(10_000))

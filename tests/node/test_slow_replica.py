@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue import consumer as consumers
 from cassieq_spark.queue import seal
+from cassieq_spark.queue.get.scan import AWAY_REMEMBERED_S
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.ack_group import Verdict
 from cassieq_spark.repair.heal import heal
@@ -156,6 +158,26 @@ def test_t22_what_is_claimed_is_given_back_uncounted_where_it_cannot_be_confirme
     with pytest.raises(StoreTimeout):
         reader.get(40)
     monkeypatch.setattr(type(reader._claimer), "_confirmed", lambda _, claimed: confirm(claimed))
+    assert 40 == watch.queue.stats().visible
+    assert {1} == {one.delivery_count for one in watch.queue.get(40)}
+
+
+@pytest.mark.invariant("I10")
+def test_t22_what_was_claimed_is_given_back_uncounted_where_the_rest_of_the_call_fails(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door, watch = open_door(), open_door()
+    fill(door)
+    door.reserve()
+    reader = door.reader()
+
+    def fails(*_args: object, **_more: object) -> None:
+        raise cassieq.StoreTimeout("the open buckets were not looked at")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reader, "_ripe", fails)
+        with pytest.raises(cassieq.StoreTimeout):
+            reader.get(100)
     assert 40 == watch.queue.stats().visible
     assert {1} == {one.delivery_count for one in watch.queue.get(40)}
 
@@ -395,6 +417,28 @@ def test_t24_close_stores_acks_first_and_waits_for_no_get_for_long(
     assert (b"second", 1) == (second.body, second.delivery_count)
 
 
+@pytest.mark.invariant("I4")
+def test_t24_close_waits_for_no_ack_that_was_under_way_before_it_for_long(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was begun with a patience of its own. It is stored at last, or comes again."""
+    door, watch = open_door(), open_door()
+    monkeypatch.setattr(consumers, "CLOSE_S", 1.0)
+    door.queue.put(b"first")
+    with door.queue.consumer(prefetch=1) as consumer:
+        message = consumer.get(wait=30)
+        assert message is not None
+        door.faults.unreachable(0, how=Away.STANDS_STILL)
+        consumer.ack(message)
+        wait_until(lambda: "bucket 0 stands still" in str(door.faults))
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="not answered yet"):
+            consumer.close()
+        assert time.monotonic() - began < 10
+        door.faults.reachable()
+    wait_until(lambda: 0 == watch.queue.stats().invisible)
+
+
 # --- repair -------------------------------------------------------------------------------------
 
 
@@ -447,6 +491,68 @@ def test_t5_a_purge_drops_all_it_can_reach_and_names_the_bucket_that_is_away(doo
         door.queue.purge()
     door.faults.reachable()
     assert sorted(b"%d" % number for number in range(10)) == sorted(door.drain())
+
+
+# --- what a second review found -------------------------------------------------------------------
+
+
+def forget_in_mid_look(door: Door) -> None:
+    """A bucket is remembered as away for five seconds: they end when a look has passed it over."""
+    door.clock.advance(AWAY_REMEMBERED_S - 0.2)
+    door.faults.before("read_bucket", lambda: door.clock.advance(0.4))
+
+
+@pytest.mark.invariant("I10")
+def test_t5_the_time_pointer_stays_at_a_bucket_that_was_passed_over(open_door: OpenDoor) -> None:
+    door, watch = open_door(), open_door()
+    fill(door)
+    assert 40 == len(watch.queue.get(40, visibility_timeout=30))
+    watch.queue.get(1)
+    for one in (door, watch):
+        one.clock.advance(3_600)
+    door.faults.unreachable(2)
+    assert {0, 1, 3} == {one.id // 10 for one in door.queue.get(100)}
+    forget_in_mid_look(door)
+    with pytest.raises(StoreError):
+        door.queue.get(10)
+    door.faults.reachable()
+    assert {2} == {one.id // 10 for one in watch.queue.get(100)}
+
+
+@pytest.mark.invariant("I10")
+def test_t5_a_get_says_none_of_nothing_that_it_has_passed_over(door: Door) -> None:
+    fill(door)
+    door.faults.unreachable(2)
+    assert 30 == len(door.queue.get(100))
+    forget_in_mid_look(door)
+    with pytest.raises(StoreError, match="bucket 2 of"):
+        door.queue.get(10)
+
+
+@pytest.mark.invariant("I10")
+@HOWS
+def test_t5_a_producer_whose_bucket_does_not_answer_takes_another(door: Door, how: Away) -> None:
+    door.queue.put(b"a")
+    door.clock.advance(1)  # its proof is old: it looks before it writes
+    door.faults.unreachable(0, how=how)
+    for body in (b"b", b"c"):
+        door.queue.put(body)
+    door.faults.reachable()
+    assert [b"a", b"b", b"c"] == sorted(door.drain())
+
+
+@pytest.mark.parametrize("pointer", ["reader", "time"])
+def test_t22_what_was_claimed_is_handed_out_though_a_pointer_cannot_be_written(
+    open_door: OpenDoor, pointer: str
+) -> None:
+    door, other = open_door(), open_door()
+    fill(door)
+    if pointer == "time":
+        assert 40 == len(other.queue.get(40, visibility_timeout=30))
+        for one in (door, other):
+            one.clock.advance(3_600)
+    door.faults.plan("advance_pointer", Fault.TIMEOUT_BEFORE, times=1_000)
+    assert 40 == len(door.queue.get(40))
 
 
 # --- the drifts ---------------------------------------------------------------------------------

@@ -139,9 +139,13 @@ def test_r9_plain_writes_carry_the_servers_time(client: cassieq.Client) -> None:
     assert client._session._session.use_client_timestamp is False
     stamped = [one.name for one in every_statement() if "TIMESTAMP" in one.cql]
     # A drop is written a day ahead, on purpose [P14].
-    assert ["advance_pointer", "drop_messages", "drop_overlays", "probe_timestamp"] == sorted(
-        stamped
-    )
+    assert [
+        "advance_pointer",
+        "drop_messages",
+        "drop_overlay",
+        "drop_overlays",
+        "probe_timestamp",
+    ] == sorted(stamped)
 
 
 def test_a_cas_cannot_be_sent_but_by_the_cas_machinery(client: cassieq.Client) -> None:

@@ -47,6 +47,27 @@ def test_a_renewal_that_an_outage_held_up_is_followed_by_another_at_once(streams
             planner.close()
 
 
+@pytest.mark.invariant("I2")
+def test_t5_leases_that_were_granted_late_are_renewed_before_they_run_out(
+    streams: Streams,
+) -> None:
+    """A third of the timeout is too late for what has less than that left."""
+    streams.put(streams.numbered(0, 50, 1))
+    with streams.in_an_hour() as lane:
+        clock = lane.clock
+        assert isinstance(clock, ManualClock)
+        planner = Planner(lane, streams.parsed(visibilityTimeout=VISIBILITY_S))
+        try:
+            with FaultyStore().on(lane.store.session) as faults:
+                faults.before("update_bucket", lambda: clock.advance(VISIBILITY_S * 0.8))
+                end = planner.latest(INITIAL.to_json(), Limits())
+            buckets = [leased.bucket for leased in SourceOffset.from_json(end).leases]
+            turn(clock, planner, VISIBILITY_S * 0.15)
+            wait_until(partial(_all_renewed, lane, buckets))
+        finally:
+            planner.close()
+
+
 @pytest.mark.parametrize("how", [Away.STANDS_STILL, Away.UNAVAILABLE, Away.TIMES_OUT])
 @pytest.mark.invariant("I2")
 @pytest.mark.invariant("I10")
@@ -84,7 +105,7 @@ def test_t5_other_leases_are_renewed_while_one_bucket_does_not_answer(
 def _all_renewed(lane: Lane, buckets: list[BucketNo]) -> bool:
     """Whether nothing of these ends before the next period but one."""
     soon_us = lane.clock.now_us() + int(VISIBILITY_S * 0.9e6)
-    rows = lane.buckets.read_many(buckets)
+    rows, _ = lane.buckets.read_many(buckets)
     return all(
         lease.until_us >= soon_us for row in rows.values() if row for lease in row.value.leases
     )

@@ -125,7 +125,7 @@ def test_an_updated_message_dies_with_its_revision_and_an_acked_one_loses_it() -
 
 
 def test_all_parts_of_a_delivery_that_was_extended_in_part_are_its_own() -> None:
-    parts = (lease(ONE, Runs.span(0, 4)), lease(ONE, Runs.span(5, 9), until_us=NOW + 9))
+    parts = (lease(ONE, Runs.span(0, 4)), lease(ONE, Runs.span(5, 9), visibility_us=9))
     row = sealed(leases=parts)
 
     assert () == carried_out(row, {ONE: {REJECT: TEN}}).leases
@@ -257,19 +257,19 @@ def run_of(row: Bucket, lease_id: UUID) -> UUID | None:
 def test_r17_a_lease_is_extended_for_its_run_only_and_taken_over_from_any() -> None:
     old, new = UUID(int=7), UUID(int=8)
     row = sealed(leases=(replace(lease(ONE, TEN), run=old),))
-    later = Extend(until_us=NOW + 9, of_run=new)
+    later = Extend(visibility_us=9, of_run=new)
 
     assert Judged(stale={ONE: TEN}) == rules.judge(row, {ONE: {later: TEN}})
     assert Judged() == rules.judge(row, {ONE: {later: None}, GONE: {later: None}})
 
-    after = carried_out(row, {ONE: {TakeOver(run=new, until_us=NOW + 5): None}})
+    after = carried_out(row, {ONE: {TakeOver(run=new, visibility_us=5): None}})
     assert (new, NOW + 5) == (run_of(after, ONE), after.leases[0].until_us)
     assert NOW + 9 == carried_out(after, {ONE: {later: None}}).leases[0].until_us
 
 
 @pytest.mark.parametrize("has_body", [True, False])
 def test_an_update_takes_effect_once_and_never_on_what_a_batch_holds(has_body: bool) -> None:
-    action = Update(new_lease_id=TWO, revision=77 if has_body else None, until_us=NOW + 9)
+    action = Update(new_lease_id=TWO, revision=77 if has_body else None, visibility_us=9)
     asked = {ONE: {action: Runs.span(3, 3)}}
     row = sealed(leases=(lease(ONE, TEN),))
 
@@ -295,8 +295,8 @@ def test_only_what_comes_back_by_time_needs_a_hint() -> None:
     one = Runs.span(0, 0)
     timed: list[Action] = [
         RELEASE,
-        Extend(until_us=NOW),
-        TakeOver(run=GONE, until_us=NOW),
+        Extend(visibility_us=0),
+        TakeOver(run=GONE, visibility_us=0),
         Update(new_lease_id=TWO),
     ]
     for action in (*timed, ACK, REJECT):

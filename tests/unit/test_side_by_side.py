@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cassieq_spark.errors import StoreTimeout
-from cassieq_spark.store import patience
+from cassieq_spark.store import patience, side_by_side
 from cassieq_spark.store.side_by_side import WIDTH, SideBySide
 from cassieq_spark.testing import wait_until
 
@@ -96,3 +97,18 @@ def test_what_is_begun_has_the_patience_of_who_began_it(threads: SideBySide) -> 
             assert 3.0 == threads.begin(left, 0.0).result()
             assert patience.LEAST_S == left(150.0)
     assert float("inf") == left(0.0)
+
+
+def test_closing_leaves_nobody_waiting_for_what_had_no_thread_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(side_by_side, "MOST_THREADS", WIDTH)
+    threads, goes_on = SideBySide(), threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        caller = pool.submit(threads.map, lambda _: goes_on.wait(60), range(WIDTH + 4))
+        wait_until(lambda: threads._pool._work_queue.qsize() == 4)
+        closing = pool.submit(threads.close)
+        wait_until(lambda: threads._pool._shutdown)
+        goes_on.set()
+        assert [True] * (WIDTH + 4) == caller.result(60)
+        closing.result(60)

@@ -108,9 +108,9 @@ def test_receipts_are_read_as_they_are_one_by_one(places: list[tuple[int, UUID, 
 
 def test_texts_that_share_memory_with_others_are_read_from_their_own_start() -> None:
     texts = receipt_texts(prefix(LANE_ID, BucketNo(3), ONE), pa.array(range(20)).to_numpy())
-    verdicts = pa.array(["ack"] * 5, pa.large_string())
+    said = pa.array(["ack"] * 5, pa.large_string())
 
-    packed = gather(texts.slice(10, 5).cast(pa.large_string()), verdicts)
+    packed = gather(texts.slice(10, 5).cast(pa.large_string()), said)
 
     gathered = put_together(LANE, [packed[0].as_py()])
     assert {ONE: {verdicts.ACK: Runs.span(10, 14)}} == gathered.by_bucket[BucketNo(3)]

@@ -1,12 +1,17 @@
-"""How much one call may still claim: messages, and bytes as they are stored."""
+"""How much one call may still claim: messages, bytes as they are stored, and runs of ids."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from cassieq_spark.model.bucket import Bucket
+
+RUNS_PER_CALL: Final = 8_192
+"""A batch's offset has an entry of about 60 bytes for each run of ids, and Spark keeps a hundred of
+them. Only where single messages came back, bucket after bucket, is a call full before its buckets
+are."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -18,18 +23,21 @@ class Budget:
         size_bytes: So many more, by the mean of each bucket; None: no limit.
         is_untouched: Nothing was taken yet: then one message fits, however large it is, or a queue
             of large messages would stand still (I10).
+        runs: So many more, about: a bucket gives all that one claim takes there.
     """
 
     messages: int
     size_bytes: float | None = None
     is_untouched: bool = True
+    runs: int = field(default_factory=lambda: RUNS_PER_CALL)
 
     @property
     def is_full(self) -> bool:
         """Whether nothing more fits."""
-        return self.messages <= 0 or (
-            self.size_bytes is not None and self.size_bytes <= 0 and not self.is_untouched
-        )
+        if self.is_untouched:
+            return self.messages <= 0
+        has_bytes = self.size_bytes is None or self.size_bytes > 0
+        return self.messages <= 0 or self.runs <= 0 or not has_bytes
 
     def for_messages_of(self, row: Bucket, available: int) -> int:
         """How many of so many messages of this bucket fit."""
@@ -40,9 +48,10 @@ class Budget:
         fitting = int(max(0.0, self.size_bytes) / each)
         return min(count, max(fitting, 1 if self.is_untouched else 0))
 
-    def take(self, row: Bucket, count: int) -> None:
+    def take(self, row: Bucket, count: int, *, runs: int) -> None:
         """So many of this bucket were taken. What is left and fits none is no budget."""
         self.messages -= count
+        self.runs -= runs
         if count and self.size_bytes is not None:
             self.size_bytes -= count * mean_bytes(row)
             if self.size_bytes < mean_bytes(row):

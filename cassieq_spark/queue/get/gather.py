@@ -156,7 +156,7 @@ class Waiting:
         Raises:
             StoreError: Some did not answer all the while; the first one's.
         """
-        away = self._scanner.away
+        away = self._scanner.passed_over
         if not away:
             return False
         has_more = not self._known >= away.keys()

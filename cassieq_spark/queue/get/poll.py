@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark import metrics
 from cassieq_spark.entropy import jitter
-from cassieq_spark.errors import CassieqError, DataLoss, RowCorrupt, StoreTimeout
+from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost, RowCorrupt, StoreTimeout
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.get import gather
 from cassieq_spark.queue.get.reader import Reader
@@ -157,7 +157,7 @@ def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
             return list(read_messages(lane, [(one.planned, one.lease.until_us) for one in claimed]))
     except CassieqError as error:
         held = [one for one in claimed if _is_held(lane, one)]
-        if len(held) < len(claimed) and isinstance(error, DataLoss | RowCorrupt):
+        if len(held) < len(claimed) and isinstance(error, DataLoss | LeaseLost | RowCorrupt):
             # This process slept: meanwhile others had it, acked it, and repair dropped it.
             return _read(lane, held)
         return _read_apart(lane, claimed, error)

@@ -7,11 +7,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cassieq_spark.model.lease import claimable, is_dying
-from cassieq_spark.model.row_limits import PREFERRED_BYTES, PREFERRED_LEASES
+from cassieq_spark.errors import CassieqError
+from cassieq_spark.model.lease import claimable, is_dying, visible
+from cassieq_spark.model.row_limits import (
+    LEASES_PER_CLAIM,
+    PREFERRED_BYTES,
+    PREFERRED_LEASES,
+    RUNS_PER_LEASE,
+)
 from cassieq_spark.queue.get.budget import Budget
 from cassieq_spark.queue.get.claim import Claimed, Claimer
-from cassieq_spark.queue.get.gather import Gathered, Waiting, gather, have_any, try_one
+from cassieq_spark.queue.get.gather import Gathered, Waiting, gather, give_back, have_any, try_one
 from cassieq_spark.queue.get.scan import (
     BUCKETS_PER_CALL,
     Rows,
@@ -185,7 +191,11 @@ class Reader:
         updated: Rows = {}
         claimed = self._claim_sealed(scan, budget, below_id, updated)
         if scan.open or scan.half_sealed:
-            claimed += self._claim_open(scan, budget, below_id, updated, bool(claimed))
+            try:
+                self._claim_open(scan, budget, below_id, updated, claimed)
+            except CassieqError:
+                give_back(self._lane, claimed)  # nobody gets to see them [T22]
+                raise
         self._scanner.advance(scan, updated)
         if not claimed and not updated and self._scanner.is_quiet_after(scan):
             self._quiet = (scan, self._lane.clock.monotonic())
@@ -272,7 +282,7 @@ class Reader:
             count = budget.for_messages_of(row.value, available)
             if count > 0 or dies:
                 shares.append((bucket, count))
-                budget.take(row.value, count)
+                budget.take(row.value, count, runs=min(count, _runs_there(row.value, now_us)))
             elif available > 0:
                 break  # the next message is larger than what is left; none goes out before it
         return shares
@@ -283,14 +293,17 @@ class Reader:
         budget: Budget,
         below_id: int | None,
         updated: Rows,
-        has_found: bool,
-    ) -> list[Claimed]:
+        claimed: list[Claimed],
+    ) -> None:
         """Seal what is ripe, oldest first, and claim by the same CAS [P16].
 
         With enough found, only gaps are closed: behind one the reader pointer would stand still and
         every later call would begin there (I9, I10).
+
+        Args:
+            claimed: What was found before; takes what is found here.
         """
-        claimed: list[Claimed] = []
+        has_found = bool(claimed)
         wants_more = not budget.is_full
         if not has_found:
             # What was put since the last look must be found: memory only serves calls that have
@@ -313,13 +326,11 @@ class Reader:
             close = partial(
                 self._claimer.close, bucket, budget=budget if wants_more else None, below=below
             )
-            gathered = try_one(self._lane, bucket, close, has_found=has_found or bool(claimed))
+            gathered = try_one(self._lane, bucket, close, has_found=bool(claimed))
             self._settle_up(gathered, updated)
             self._first_seen.pop(bucket, None)
-            got = gathered.claimed
-            claimed += got
-            _take(budget, got)
-        return claimed
+            claimed += gathered.claimed
+            _take(budget, gathered.claimed)
 
     def _ripe(
         self, scan: Scan, *, has_found: bool, only_gaps: bool = False
@@ -367,7 +378,13 @@ class Reader:
 
 def _take(budget: Budget, claimed: list[Claimed]) -> None:
     for one in claimed:
-        budget.take(one.row.value, one.lease.runs.count)
+        budget.take(one.row.value, one.lease.runs.count, runs=len(one.lease.runs.pairs))
+
+
+def _runs_there(row: Bucket, now_us: int) -> int:
+    """How many runs of ids a claim may take here at most."""
+    there = sum(len(part.runs.pairs) for part in visible(row, now_us))
+    return min(there, LEASES_PER_CLAIM * RUNS_PER_LEASE)
 
 
 def _came_back_us(row: Stored[Bucket], now_us: int) -> float:

@@ -19,10 +19,10 @@ from cassieq_spark.model.pointer import Pointer, Pointers
 from cassieq_spark.queue import roll_forward
 from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.get.budget import mean_bytes
-from cassieq_spark.queue.get.time_pointer import TimePointer, still_due
+from cassieq_spark.queue.get.time_pointer import TimePointer, advance_pointer, still_due
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
@@ -92,14 +92,24 @@ class Scanner:
         self._jumps: dict[BucketNo, tuple[BucketNo, float]] = {}
         self._time = TimePointer(lane)
         self._away: dict[BucketNo, tuple[CassieqError, float]] = {}
+        self._passed_over: dict[BucketNo, CassieqError] = {}
 
     def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
         """Look at others only for a while: this one did not answer [T5] [T22]."""
         self._away[bucket] = (error, self._lane.clock.monotonic() + AWAY_REMEMBERED_S)
+        self._passed_over[bucket] = error
+
+    @property
+    def passed_over(self) -> dict[BucketNo, CassieqError]:
+        """What was not read since the last look began, and why: "none" would be a guess (I10).
+
+        Not `away`: that may have been forgotten since it was asked.
+        """
+        return dict(self._passed_over)
 
     @property
     def away(self) -> dict[BucketNo, CassieqError]:
-        """What is passed over, and why: with any of it, nobody knows that nothing is visible."""
+        """What the next look passes over, for the rest of its five seconds."""
         now = self._lane.clock.monotonic()
         self._away = {bucket: one for bucket, one in self._away.items() if one[1] > now}
         return {bucket: error for bucket, (error, _) in self._away.items()}
@@ -122,6 +132,7 @@ class Scanner:
             QueueDeleted: The lane is dead.
         """
         lane = self._lane
+        self._passed_over = {}
         pointers = lane.read_pointers()
         monoton = lane.monotons.read()
         if monoton is None:
@@ -144,11 +155,13 @@ class Scanner:
         ):
             reader = BucketNo(reader + 1)
         if reader > scan.pointers.reader:
-            self._lane.pointers.advance(Pointer.READER, reader)
+            advance_pointer(self._lane, Pointer.READER, reader)
 
     def is_quiet_after(self, scan: Scan) -> bool:
         """Whether `has_news` will notice all that may become visible after this look."""
-        return scan.is_settled and not (scan.open or scan.half_sealed or self._jumps or self._away)
+        return scan.is_settled and not (
+            scan.open or scan.half_sealed or self._jumps or self._passed_over
+        )
 
     def has_news(self, scan: Scan) -> bool:
         """After a look that left nothing open: may there be something since? Two reads.
@@ -184,17 +197,19 @@ class Scanner:
             bucket for bucket in self._finished if bucket >= reader or bucket in hinted
         }
         rows: dict[BucketNo, Stored[Bucket] | None] = {}
-        to_read = sorted(hinted - self._finished - self.away.keys())
+        away = self.away
+        wanted = sorted(hinted - self._finished)
+        to_read = [bucket for bucket in wanted if not self._is_passed_over(bucket, away)]
         for at in range(0, len(to_read), _LARGEST_WINDOW):
             rows |= self._read(to_read[at : at + _LARGEST_WINDOW])
         for bucket, row in rows.items():
             if row is not None:
                 self._consider(scan, bucket, row, now_us, below_id)
-        # What could not be read may be due there: its hint is all that finds it (R12).
-        away = self.away
+        # What was not read by this look may be due there: its hint is all that finds it (R12).
+        unread = hinted - self._finished - rows.keys()
 
         def is_due(bucket: BucketNo, minute: int) -> bool:
-            return bucket in away or still_due(rows.get(bucket), minute)
+            return bucket in unread or still_due(rows.get(bucket), minute)
 
         self._time.advance(scan.pointers, hints, is_due, now_us=now_us)
         self._time.carry_over(scan.pointers, hints, self._finished, now_us=now_us)
@@ -300,10 +315,20 @@ class Scanner:
             if jump is not None:
                 at = max(at + 1, jump[0])
                 continue
-            if bucket not in self._finished and bucket not in away:
+            if bucket not in self._finished and not self._is_passed_over(bucket, away):
                 buckets.append(bucket)
             at += 1
         return buckets, at
+
+    def _is_passed_over(self, bucket: BucketNo, away: Mapping[BucketNo, CassieqError]) -> bool:
+        """Whether it did not answer a moment ago; then it is noted that this look has not read it.
+
+        Args:
+            away: As it was when these buckets were gone through.
+        """
+        if bucket in away:
+            self._passed_over[bucket] = away[bucket]
+        return bucket in away
 
     def _jump(self, undecided: Iterable[BucketNo], at: int) -> int:
         """Behind the last block that is being written, if it reaches further than the window."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.errors import StoreError
+from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.pointer import (
     MINUTE_US,
     REACH_MINUTES,
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
 
     Hints = list[tuple[int, BucketNo]]
+
+ADVANCE_S: Final = 2.0
+"""Nobody waits longer for a pointer's write: it saves reads, and nothing rests on it."""
+
+_logger = get_logger("queue")
 
 
 class TimePointer:
@@ -58,7 +65,7 @@ class TimePointer:
         while passed < blocked and is_passable(passed, now_us=now_us):
             passed += 1
         if passed > max(pointers.time, minute_of(self._lane.created_us)):
-            self._lane.pointers.advance(Pointer.TIME, passed)
+            advance_pointer(self._lane, Pointer.TIME, passed)
 
     def carry_over(
         self, pointers: Pointers, hints: Hints, finished: Collection[BucketNo], *, now_us: int
@@ -88,11 +95,21 @@ class TimePointer:
         return first_minute(pointers.time, created=created, now=now)
 
 
+def advance_pointer(lane: Lane, pointer: Pointer, value: int) -> None:
+    """A pointer that is not moved now is moved by the next look: nobody waits for it, or fails."""
+    try:
+        with lane.store.session.within(each_s=ADVANCE_S):
+            lane.pointers.advance(pointer, value)
+    except StoreError as error:
+        event(_logger, "pointer_not_advanced", queue=lane.queue, error=str(error))
+
+
 def still_due(row: Stored[Bucket] | None, minute: int) -> bool:
     """Whether a bucket has something that comes back in this minute or before.
 
     A bucket without a sealed row has none: a hint whose CAS never came is passed, and repair frees
-    what a claimer that died just then left behind [P17].
+    what a claimer that died just then left behind [P17]. So it does with a row that cannot be read,
+    when that is restored: meanwhile all others' hints would be read again with its own [T21].
     """
     if row is None:
         return False

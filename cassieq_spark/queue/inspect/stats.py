@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from cassieq_spark.errors import RowCorrupt
+from cassieq_spark.errors import RowCorrupt, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 from cassieq_spark.model.lease import is_expired, visible
 from cassieq_spark.model.sink_txn import Fate, fate
+from cassieq_spark.queue.apart import first_of, named
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.queue.message import Message, read_messages
@@ -24,6 +25,7 @@ from cassieq_spark.queue.message import Message, read_messages
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from cassieq_spark.errors import CassieqError
     from cassieq_spark.model.sink_txn import SinkRow
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
@@ -60,7 +62,11 @@ class QueueStats:
 
 
 def stats(lane: Lane) -> QueueStats:
-    """Count a queue: one read per bucket from the repair pointer on, a scan per open one."""
+    """Count a queue: one read per bucket from the repair pointer on, a scan per open one.
+
+    Raises:
+        StoreError: Some did not answer: a count without them would be wrong.
+    """
     now_us = lane.clock.now_us()
     total = _Count(now_us)
     monoton = lane.monotons.read()
@@ -139,32 +145,53 @@ def _put_us(lane: Lane, bucket: BucketNo, runs: Runs) -> int | None:
 
 
 def peek(lane: Lane, at_most: int) -> list[Message]:
-    """Up to so many visible messages, by bucket and id."""
+    """Up to so many visible messages, by bucket and id, of buckets that answer.
+
+    Raises:
+        StoreError: Some did not, and the others have none: nobody knows whether there are any.
+    """
     plan: list[Planned] = []
     left = at_most
-    for planned in plan_visible(lane):
+    away: dict[BucketNo, CassieqError] = {}
+    for planned in plan_visible(lane, away=away):
         taken, _ = planned.runs.take(left)
         plan.append(replace(planned, runs=taken))
         left -= taken.count
         if left <= 0:
             break
+    if away and not plan:
+        raise first_of(away)
     return list(islice(read_messages(lane, [(planned, None) for planned in plan]), at_most))
 
 
 def browse(lane: Lane) -> Iterator[Message]:
-    """All visible messages, by bucket and id; planned when the first is asked for."""
-    yield from read_messages(lane, [(planned, None) for planned in plan_visible(lane)])
+    """All visible messages, by bucket and id; planned when the first is asked for.
+
+    Raises:
+        StoreError: Some buckets did not answer: after the messages of all others.
+    """
+    away: dict[BucketNo, CassieqError] = {}
+    plan = plan_visible(lane, away=away)
+    yield from read_messages(lane, [(planned, None) for planned in plan])
+    if away:
+        raise first_of(away)
 
 
-def plan_visible(lane: Lane, spans: Iterable[range] | None = None) -> list[Planned]:
+def plan_visible(
+    lane: Lane,
+    spans: Iterable[range] | None = None,
+    *,
+    away: dict[BucketNo, CassieqError] | None = None,
+) -> list[Planned]:
     """Everything a get could deliver at this moment, by bucket and delivery count so far.
 
     Args:
         spans: Of these buckets only.
+        away: See `live_rows`.
     """
     now_us = lane.clock.now_us()
     plan: list[Planned] = []
-    for bucket, row, waiting in live_rows(lane, spans):
+    for bucket, row, waiting in live_rows(lane, spans, away=away):
         due = EMPTY
         for chunk in waiting:
             if _is_due(chunk, now_us):
@@ -192,7 +219,11 @@ def _is_due(chunk: ChunkRow, now_us: int) -> bool:
 
 
 def live_rows(
-    lane: Lane, spans: Iterable[range] | None = None, *, scans: bool = True
+    lane: Lane,
+    spans: Iterable[range] | None = None,
+    *,
+    scans: bool = True,
+    away: dict[BucketNo, CassieqError] | None = None,
 ) -> Iterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
     """Every live bucket, ascending, with the messages of those that nobody has sealed.
 
@@ -201,23 +232,38 @@ def live_rows(
     Args:
         spans: Of these buckets only, ascending.
         scans: Whether to look into what is not sealed; else it has no messages here.
+        away: Takes the errors of buckets that do not answer, by bucket. None: they are an error,
+            when all others are told [T5].
+
+    Raises:
+        StoreError: Some did not answer; names the first.
     """
+    missed: dict[BucketNo, CassieqError] = {} if away is None else away
     live = live_buckets(lane)
     sinks: dict[str, SinkRow | None] = {}
     for span in [live] if spans is None else spans:
         first, end = max(live.start, span.start), min(live.stop, span.stop)
         for window in windows(range(first, end), _WINDOW):
-            rows = lane.buckets.read_many(window)
+            rows, unread = lane.buckets.read_many(window)
             low = lane.read_pointers().repair
-            for bucket, row in rows.items():
-                if bucket < low:
+            missed |= {at: named(error, lane, at) for at, error in unread.items() if at >= low}
+            for bucket in window:
+                if bucket < low or bucket in unread:
                     continue
-                if row is not None and row.value.status is Status.PREPARED:
-                    yield bucket, _as_decided(lane, bucket, row, sinks), []
-                elif not scans or not _is_unsealed(row):
-                    yield bucket, row, []
-                elif (found := _look_into(lane, bucket)) is not None:
+                row = rows[bucket]
+                found: tuple[Stored[Bucket] | None, list[ChunkRow]] | None = row, []
+                try:
+                    if row is not None and row.value.status is Status.PREPARED:
+                        found = _as_decided(lane, bucket, row, sinks), []
+                    elif scans and _is_unsealed(row):
+                        found = _look_into(lane, bucket)
+                except StoreError as error:
+                    missed[bucket] = named(error, lane, bucket)
+                    continue
+                if found is not None:
                     yield bucket, *found
+    if missed and away is None:
+        raise first_of(missed)
 
 
 def _as_decided(

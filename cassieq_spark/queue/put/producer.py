@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.put.encode import Packed
 
+LOOK_S: Final = 1.0
+"""A producer asks no longer than that whether its bucket is still open; then it takes another."""
+
 WRITES_IN_FLIGHT: Final = 8
 """Of one call, as of a bulk writer."""
 
@@ -150,8 +153,12 @@ class Producer:
         # write and its proof come in time, however long ``linger`` is [T12].
         if began - block.proven_at <= min(lane.settings.linger_s, lane.rest_s / 2):
             return
-        row = lane.buckets.read_many([block.bucket])[block.bucket]
-        if row is None and not lane.is_dropped(block.bucket):
+        # Nothing was written there since the last proof: who does not answer is left as well, and
+        # holds up no put but this one, for a moment (I10).
+        with lane.store.session.within(each_s=LOOK_S):
+            found, _ = lane.buckets.read_some([block.bucket])
+        is_open = block.bucket in found and found[block.bucket] is None
+        if is_open and not lane.is_dropped(block.bucket):
             block.proven_at = began
         else:
             self._leave(block.bucket)

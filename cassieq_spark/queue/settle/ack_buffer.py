@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.errors import QueueDeleted, UsageError
+from cassieq_spark.errors import QueueDeleted, StoreTimeout, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.settle.ack_group import AckGroup, Verdict
 
@@ -90,24 +90,36 @@ class AckBuffer:
         while self._wait():
             self._begin(tells=True)
 
-    def flush(self) -> None:
+    def flush(self, *, until: float = inf) -> None:
         """Store all there are.
+
+        Args:
+            until: By the monotonic clock. What is under way then ends by itself.
 
         Raises:
             QueueDeleted: The queue is gone.
             StoreError: It is unknown of some; they are kept, and due again after `RETRY_S`.
         """
         begun, behind = self._begin()
-        wait(begun)
+        self._await(begun, until)
         if behind:
             # What was under way there may have left before the last acks came.
-            wait(behind.values())
+            self._await(behind.values(), until)
             more, _ = self._begin(behind)
-            wait(more)
+            self._await(more, until)
             begun += more
         for flight in begun:
             if (failure := flight.result()) is not None:
                 raise failure
+
+    def _await(self, flights: Collection[Flight], until: float) -> None:
+        left_s = max(0.0, until - self._clock.monotonic())
+        _, late = wait(flights, None if until == inf else left_s)
+        if late:
+            raise StoreTimeout(
+                f"acks of {len(late)} buckets of queue {self._lane.queue!r} are not answered yet: "
+                "they may be stored, or their messages come again"
+            )
 
     def close(self) -> None:
         """Take no more, and let `run` end; what is there is stored by a last `flush`."""

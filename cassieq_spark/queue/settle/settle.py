@@ -10,17 +10,18 @@ I4. To ask the same again is safe: a task may run twice.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark import metrics
 from cassieq_spark.entropy import new_revision, new_uuid
-from cassieq_spark.errors import ReceiptExpired, UsageError
+from cassieq_spark.errors import CassieqError, ReceiptExpired, UsageError
+from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import settlement as rules
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import EMPTY, Runs, union
 from cassieq_spark.model.settlement import Ack, Judged, Reject, Update
 from cassieq_spark.queue.apart import each_bucket
-from cassieq_spark.queue.returns import Returns, return_times_us
+from cassieq_spark.queue.returns import Returns, moved_times_us
 from cassieq_spark.queue.settle.receipts import foreign
 
 if TYPE_CHECKING:
@@ -30,9 +31,14 @@ if TYPE_CHECKING:
     from cassieq_spark.model.bucket import Lease
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.model.receipt import Receipt
-    from cassieq_spark.model.settlement import Action, Asked
+    from cassieq_spark.model.settlement import Action, Asked, TakeOver
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
+
+TAKE_OVERS_AT_MOST: Final = 3
+"""After so many that were answered too late the batch goes out as it is: others may have it too."""
+
+_logger = get_logger("queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +47,13 @@ class Outcome:
 
     Attributes:
         judged: What the row said.
+        before: The row that this call's last CAS was to change; None: none was sent.
         changed: The row as this call has changed it; None: there was nothing to change.
         row: The row as it is now; None: there is none.
     """
 
     judged: Judged
+    before: Bucket | None
     changed: Bucket | None
     row: Stored[Bucket] | None
 
@@ -75,19 +83,21 @@ def settle_bucket(
             for lease_id, actions in asked.items()
         }
     )
+    before: Bucket | None = None
     changed: Bucket | None = None
     returns = Returns(lane, bucket)
 
     def change(row: Bucket) -> Bucket | None:
-        nonlocal judged, changed
+        nonlocal judged, before, changed
         judged = rules.judge(row, asked)
         if not judged.held:
             changed = None
             return None
+        before = row
         changed = rules.carry_out(row, judged.held, new_uuid, now_us=lane.clock.now_us())
         if timed := judged.timed:
             # Before the CAS: the reader pointer may be past this bucket [R12].
-            returns.hint(return_times_us(changed, timed))
+            returns.hint(moved_times_us(row, changed, timed))
         return changed
 
     row = lane.change_bucket(bucket, change, known=known)
@@ -98,7 +108,7 @@ def settle_bucket(
         # Below the repair pointer all is over: only drained buckets are dropped. A row that is
         # there is a ghost, and knows nothing of what was acked (G5, ADR 11).
         judged = Judged(held=judged.held, repeated=judged.repeated, acked=judged.acked | in_doubt)
-    return Outcome(judged=judged, changed=changed, row=row)
+    return Outcome(judged=judged, before=before, changed=changed, row=row)
 
 
 def _count(judged: Judged) -> None:
@@ -149,15 +159,21 @@ def settle_receipts(
 
 
 def update(
-    lane: Lane, receipt: Receipt, *, body: bytes | None, until_us: int | None, gives_back: bool
+    lane: Lane,
+    receipt: Receipt,
+    *,
+    body: bytes | None,
+    visibility_us: int | None,
+    gives_back: bool,
 ) -> Lease | None:
     """Give a held message another body or end, and a new lease id.
 
     The body is stored first, under a revision that nobody else draws; the CAS that names it is the
-    moment of change [P26].
+    moment of change [P26]. The body that it replaces goes then: a message may be updated for a
+    month, and its bucket's partition would grow all the while [T2].
 
     Args:
-        until_us: None: the end stays.
+        visibility_us: From when the CAS is sent; None: the end stays.
         gives_back: The message is visible again, to anybody, at once.
 
     Returns:
@@ -179,19 +195,37 @@ def update(
         revision = new_revision()
         lane.overlays.write(receipt.bucket, receipt.first, revision, body)
     action = Update(
-        new_lease_id=new_uuid(), revision=revision, until_us=until_us, gives_back=gives_back
+        new_lease_id=new_uuid(),
+        revision=revision,
+        visibility_us=visibility_us,
+        gives_back=gives_back,
     )
     refused, outcomes = settle_receipts(lane, [receipt], action)
     outcome = outcomes[receipt.bucket]
     if refused and not outcome.is_done(receipt, action, or_before=True):
+        # The row has changed since any CAS of ours was sent: none will name this body any more.
+        _drop_body(lane, receipt, revision)
         _check_updatable(lane, outcome.row, receipt)
         raise expired(lane, refused)
+    if revision is not None and outcome.before is not None:
+        _drop_body(lane, receipt, dict(outcome.before.revisions).get(receipt.first))
     if gives_back or outcome.row is None:
         return None
     # The row is as others have left it, where an answer was lost: the lease may have run out and be
     # somebody's next delivery. Then the update has happened, and its receipt is stale.
     made = None if outcome.changed is None else outcome.changed.lease(action.new_lease_id)
     return outcome.row.value.lease(action.new_lease_id) or made
+
+
+def _drop_body(lane: Lane, receipt: Receipt, revision: int | None) -> None:
+    """Politeness: one that stays goes with its bucket."""
+    if revision is None:
+        return
+    try:
+        lane.overlays.drop_one(receipt.bucket, receipt.first, revision)
+    except CassieqError as error:
+        told = str(error)
+        event(_logger, "bucket_unreachable", queue=lane.queue, bucket=receipt.bucket, error=told)
 
 
 def _check_updatable(lane: Lane, row: Stored[Bucket] | None, receipt: Receipt) -> None:
@@ -249,6 +283,24 @@ def by_lease(receipts: Iterable[Receipt], action: Action) -> dict[UUID, dict[Act
 def of_leases(lease_ids: Iterable[UUID], action: Action) -> dict[UUID, dict[Action, Runs | None]]:
     """One action, asked of all that these leases hold."""
     return {lease_id: {action: None} for lease_id in lease_ids}
+
+
+def take_over(
+    lane: Lane, bucket: BucketNo, lease_ids: Iterable[UUID], action: TakeOver
+) -> Stored[Bucket] | None:
+    """Make leases this run's; a CAS that is answered after the end it has written is sent again.
+
+    Returns:
+        The row as it is then: the leases that are still in it are ours. None: there is no row.
+    """
+    wanted = frozenset(lease_ids)
+    row: Stored[Bucket] | None = None
+    for _ in range(TAKE_OVERS_AT_MOST):
+        row = settle_bucket(lane, bucket, of_leases(wanted, action)).row
+        ours = [] if row is None else [one for one in row.value.leases if one.lease_id in wanted]
+        if all(lease.until_us > lane.clock.now_us() for lease in ours):
+            break
+    return row
 
 
 def ack_leases(

@@ -19,9 +19,10 @@ from cassieq_spark.model.offset import LeasedRuns, SourceOffset
 from cassieq_spark.model.settlement import TakeOver
 from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.get.budget import RUNS_PER_CALL
 from cassieq_spark.queue.get.gather import PATIENT_GRACE_S, give_back
 from cassieq_spark.queue.get.reader import Reader
-from cassieq_spark.queue.settle.settle import ack_leases, count_settled, of_leases, settle_bucket
+from cassieq_spark.queue.settle.settle import ack_leases, count_settled, take_over
 from cassieq_spark.spark.source.admission import Limits, Patience
 from cassieq_spark.spark.source.lag import Lag
 from cassieq_spark.spark.source.renewal import Renewal
@@ -207,7 +208,9 @@ class Planner:
             )
             # A get that has found something leaves the youngest messages; they were counted, too.
             claimed += more
-            if _messages(claimed) >= min(limits.at_least, limits.at_most) or limits.at_most_bytes:
+            is_enough = _messages(claimed) >= min(limits.at_least, limits.at_most)
+            runs = sum(len(one.lease.runs.pairs) for one in claimed)
+            if is_enough or limits.at_most_bytes or runs >= RUNS_PER_CALL:
                 break
         return claimed
 
@@ -249,16 +252,17 @@ class Planner:
         by_bucket: dict[BucketNo, list[LeasedRuns]] = {}
         for leased in end.leases:
             by_bucket.setdefault(leased.bucket, []).append(leased)
-        until_us = self.lane.clock.now_us() + self._visibility_us
-        ours_now = TakeOver(run=self.run, until_us=until_us)
+        ours_now = TakeOver(run=self.run, visibility_us=self._visibility_us)
 
         def one(bucket: BucketNo) -> Stored[Bucket] | None:
             ids = frozenset(leased.lease_id for leased in by_bucket[bucket])
-            row = settle_bucket(self.lane, bucket, of_leases(ids, ours_now)).row
-            ours = {lease.lease_id for lease in row.value.leases} & ids if row else frozenset()
+            row = take_over(self.lane, bucket, ids, ours_now)
+            ours = [one for one in row.value.leases if one.lease_id in ids] if row else []
             if ours:
                 # Before the others are there: one may wait for the store for long (I2) [T5].
-                self._renewal.hold({bucket: frozenset(ours)}, until_us=until_us)
+                held = frozenset(lease.lease_id for lease in ours)
+                until_us = min(lease.until_us for lease in ours)
+                self._renewal.hold({bucket: held}, until_us=until_us)
             return row
 
         rows = each_bucket(self.lane, one, by_bucket)
@@ -267,7 +271,6 @@ class Planner:
         rows = {bucket: row if bucket >= low else None for bucket, row in rows.items()}
         self._renewal.drop({at: ids for at, ids in end.by_bucket().items() if at < low})
         plan: list[Planned] = []
-        held: dict[BucketNo, frozenset[UUID]] = {}
         for leased in end.leases:
             row = rows[leased.bucket]
             lease = None if row is None else row.value.lease(leased.lease_id)
@@ -290,8 +293,6 @@ class Planner:
                     revisions=row.value.revisions_of(runs),
                 )
             )
-            held[leased.bucket] = held.get(leased.bucket, frozenset()) | {lease.lease_id}
-        self._renewal.hold(held, until_us=until_us)
         event(
             _logger,
             "batch_replayed",

@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from cassieq_spark import metrics
-from cassieq_spark.errors import CassieqError, StreamFenced
+from cassieq_spark.errors import StreamFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.settlement import Extend
 from cassieq_spark.queue.settle.settle import of_leases, settle_bucket
@@ -79,18 +79,20 @@ class Renewal:
 
     def hold(self, leases: Mapping[BucketNo, frozenset[UUID]], *, until_us: int) -> None:
         """Renew these from now on; ``until_us`` is when the first of them runs out."""
+        left_s = max(0, until_us - self._lane.clock.now_us()) / 1e6
         with self._lock:
-            due = self._lane.clock.monotonic() + self._period_s
+            # A CAS that took long has left them less than a whole timeout.
+            due = self._lane.clock.monotonic() + min(self._period_s, left_s / 2)
             for bucket, ids in leases.items():
                 self._held[bucket] = self._held.get(bucket, frozenset()) | ids
-                self._due.setdefault(bucket, due)
+                self._due[bucket] = min(self._due.get(bucket, due), due)
             self._is_due.notify()
             if self._held and self._thread is None:
                 self._thread = threading.Thread(
                     target=self._work, name="cassieq-renewal", daemon=True
                 )
                 self._thread.start()
-        if until_us <= self._lane.clock.now_us():
+        if not left_s:
             event(_logger, "lease_short", queue=self._lane.queue, until_us=until_us)
 
     def drop(self, leases: Mapping[BucketNo, Iterable[UUID]]) -> None:
@@ -114,7 +116,7 @@ class Renewal:
                 for bucket in due:
                     try:
                         session.begin(self._round, bucket)
-                    except CassieqError as error:  # the client is closed
+                    except Exception as error:  # noqa: BLE001 - the others' rounds must begin
                         self._end_round(bucket, error)
 
     def _await_due(self) -> list[BucketNo] | None:
@@ -164,8 +166,7 @@ class Renewal:
             self._is_due.notify()
 
     def _renew(self, bucket: BucketNo, held: frozenset[UUID]) -> None:
-        until_us = self._lane.clock.now_us() + self._visibility_us
-        longer = Extend(until_us=until_us, of_run=self._run)
+        longer = Extend(visibility_us=self._visibility_us, of_run=self._run)
         row = settle_bucket(self._lane, bucket, of_leases(held, longer)).row
         metrics.LEASE_RENEWALS.inc()
         runs = {} if row is None else {one.lease_id: one.run for one in row.value.leases}

@@ -36,31 +36,35 @@ class Buckets:
         row = self._session.one(statements.READ_BUCKET, (self._lane, bucket))
         return None if row is None or row.writer is None else _stored(self._lane, bucket, row)
 
-    def read_many(self, buckets: Iterable[BucketNo]) -> dict[BucketNo, Stored[Bucket] | None]:
+    def read_many(
+        self, buckets: Iterable[BucketNo]
+    ) -> tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]:
         """As `read`, for a look at several at once; one that cannot be read is ``corrupt`` [T21].
 
         Who wants to change that one hears the error from `read`; the others are as they are.
 
-        Raises:
-            StoreError: Some were not answered for; says which. They were asked side by side, and
-                all others are read by then [T5].
+        Returns:
+            Rows, and the errors of those not answered, though asked until a read's deadline. They
+            were asked side by side, so that one keeps no other [T5].
         """
         found, unread = self.read_some(buckets)
         again = self._session.each(self._look_at, unread)
-        for bucket, row in zip(unread, again, strict=True):
-            if isinstance(row, CassieqError):
-                if isinstance(row, StoreError):
-                    row.message = f"bucket {bucket} of lane {self._lane}: {row.message}"
+        for bucket, row in zip(list(unread), again, strict=True):
+            if isinstance(row, StoreError):
+                unread[bucket] = row
+            elif isinstance(row, CassieqError):
                 raise row
-            found[bucket] = row
-        return found
+            else:
+                found[bucket] = row
+                del unread[bucket]
+        return found, unread
 
     def read_some(
         self, buckets: Iterable[BucketNo]
     ) -> tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]:
         """As `read_many`, but once: rows, and the errors of those not answered [T5].
 
-        For what looks at many, and can do without one: nobody waits for that one.
+        For what can do without one now: nobody waits for that one.
         """
         wanted = list(buckets)
         sent = [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import (
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.tables.pointers import PointerTable
+
+WRITES_AT_ONCE: Final = 256
+"""So many are under way at a time: a row may have four thousand delays, a lane as many buckets."""
 
 
 class Hints:
@@ -64,13 +68,18 @@ class Hints:
             for bucket, until_us in due
             for minute in hint_minutes(minute_of(until_us), now=now, passed=passed)
         }
-        sent = []
+        flights: deque[tuple[tuple[Any, ...], Any]] = deque()
         for bucket, minute in sorted(wanted):
+            if len(flights) >= WRITES_AT_ONCE:
+                self._land(*flights.popleft())
             ttl_s = hint_ttl_s((minute + 1) * MINUTE_US, now_us=now_us)
             params = (self._lane, hour_of(minute), minute, bucket, ttl_s)
-            sent.append((params, self._session.start(statements.WRITE_HINT, params)))
-        for params, future in sent:
-            self._session.finish(future, statements.WRITE_HINT, params)
+            flights.append((params, self._session.start(statements.WRITE_HINT, params)))
+        while flights:
+            self._land(*flights.popleft())
+
+    def _land(self, params: tuple[Any, ...], future: Any) -> None:
+        self._session.finish(future, statements.WRITE_HINT, params)
 
     def read(self, first: int, last: int) -> list[tuple[int, BucketNo]]:
         """(minute, bucket) hinted in these minutes, both included, oldest first."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cassieq_spark.errors import RowCorrupt
 from cassieq_spark.model.packing import split_parts
 from cassieq_spark.store import statements
 
@@ -43,16 +42,14 @@ class Overlays:
         self,
         bucket: BucketNo,
         revisions: Iterable[tuple[int, int]],
-        *,
-        is_look: bool = False,
     ) -> dict[int, bytes]:
         """Bodies by offset, for (offset, revision) of a bucket row.
 
-        Args:
-            is_look: Pass over what is not there: a look holds nothing.
+        All are asked for at once: `fetch` says how many.
 
-        Raises:
-            RowCorrupt: One is not there, or not whole: it was stored before the row named it.
+        Returns:
+            Those that are there. One that is not was replaced or dropped since, or is lost: only
+            its row can tell.
         """
         sent: list[tuple[int, Any, tuple[Any, ...]]] = []
         for offset, revision in revisions:
@@ -61,15 +58,14 @@ class Overlays:
         found: dict[int, bytes] = {}
         for offset, future, params in sent:
             rows = self._session.finish(future, statements.READ_OVERLAY, params)
-            if not rows or len(rows) != rows[0].parts:
-                if is_look:
-                    continue
-                raise RowCorrupt(
-                    f"the updated body of message {offset} of bucket {bucket} is not there whole "
-                    f"({len(rows)} parts). Was table overlay altered, or the bucket dropped?"
-                )
-            found[offset] = b"".join(row.payload or b"" for row in rows)
+            if rows and len(rows) == rows[0].parts:
+                found[offset] = b"".join(row.payload or b"" for row in rows)
         return found
+
+    def drop_one(self, bucket: BucketNo, offset: int, revision: int) -> None:
+        """One body that no row will ever name again: of a revision that was replaced or refused."""
+        stamp = self._session.clock.now_us() + DROP_AHEAD_US
+        self._session.run(statements.DROP_OVERLAY, (stamp, self._lane, bucket, offset, revision))
 
     def drop(self, bucket: BucketNo) -> None:
         """All of one bucket, by partition."""
