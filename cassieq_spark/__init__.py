@@ -55,7 +55,7 @@ from cassieq_spark.queue.look import QueueStats
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.rulings import Settled
 from cassieq_spark.queue.verdict import Verdict
-from cassieq_spark.repair.redrive import Redriven
+from cassieq_spark.repair.report import Redriven
 
 if TYPE_CHECKING:
     from cassieq_spark.spark.config import spark_config

@@ -22,7 +22,8 @@ from cassieq_spark.queue.lane import every_row, lane_of, lanes_of, open_lane
 from cassieq_spark.queue.message import Message
 from cassieq_spark.repair.dry_run import foresee
 from cassieq_spark.repair.heal import heal
-from cassieq_spark.repair.redrive import Redriven, Wanted, redrive
+from cassieq_spark.repair.redrive import Wanted, redrive
+from cassieq_spark.repair.report import Redriven
 from cassieq_spark.repair.verify import verify
 from cassieq_spark.store import schema
 from cassieq_spark.store.session import CqlSession

@@ -211,12 +211,12 @@ ABLATIONS: Final = (
         rule="A row outside the manifest is delivered to nobody.",
         path="cassieq_spark/queue/fetch.py",
         old=(
-            "            keep = (span & planned.runs) - gone\n"
-            "            if not keep:\n"
+            "            wanted_here = span & planned.runs\n"
+            "            if not wanted_here:\n"
             "                continue\n"
-            "            seen |= keep\n"
+            "            seen |= wanted_here\n"
         ),
-        new=("            keep = span\n            seen |= span & planned.runs\n"),
+        new=("            wanted_here = span\n            seen |= span & planned.runs\n"),
         tests=(
             "tests/node/test_seal.py::test_p6_a_row_outside_the_manifest_stays_where_it_is_and_is_never_delivered",
         ),
@@ -1583,7 +1583,7 @@ ABLATIONS: Final = (
         rule="A consumer that closes waits for its threads after its acks are stored, and not for long.",
         path="cassieq_spark/queue/consumer.py",
         old=(
-            "                self._acks.flush()\n"
+            "                self._acks.flush(until=until)\n"
             "            finally:\n"
             "                for thread in self._threads if self._is_started else ():\n"
             "                    thread.join(max(0.0, until - self._clock.monotonic()))\n"
