@@ -25,8 +25,7 @@ from cassieq_spark.queue.inspect.stats import QueueStats
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle.ack_group import Verdict
 from cassieq_spark.queue.settle.counts import Settled
-from cassieq_spark.repair.redrive import Redriven
-from cassieq_spark.repair.report import RepairReport
+from cassieq_spark.repair.report import Redriven, RepairReport
 from cassieq_spark.repair.verify import VerifyReport
 
 if TYPE_CHECKING:

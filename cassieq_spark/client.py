@@ -24,7 +24,8 @@ from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.repair.dry_run import heal_dry_run
 from cassieq_spark.repair.heal import heal
-from cassieq_spark.repair.redrive import Redriven, RedriveRequest, redrive
+from cassieq_spark.repair.redrive import RedriveRequest, redrive
+from cassieq_spark.repair.report import Redriven
 from cassieq_spark.repair.verify import verify
 from cassieq_spark.store import schema
 from cassieq_spark.store.session import CqlSession

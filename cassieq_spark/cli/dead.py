@@ -32,7 +32,7 @@ from cassieq_spark.options import arguments
 if TYPE_CHECKING:
     from cassieq_spark.client import Client
     from cassieq_spark.queue.message import Message
-    from cassieq_spark.repair.redrive import Redriven
+    from cassieq_spark.repair.report import Redriven
 
 app = typer.Typer(help="Dead letters: what is there, and back with it.", cls=Commands)
 

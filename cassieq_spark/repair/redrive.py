@@ -9,8 +9,8 @@ carries on where this one dies. Holds I2, I4, I7.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError, OptionInvalid, RowCorrupt, SinkFenced, StoreError
@@ -27,6 +27,7 @@ from cassieq_spark.queue.inspect import stats
 from cassieq_spark.queue.lane import open_lane
 from cassieq_spark.queue.message import read_messages
 from cassieq_spark.repair import dead
+from cassieq_spark.repair.report import Redriven
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -62,47 +63,6 @@ class RedriveRequest:
     where: Callable[[Message], bool] | None = None
     to: QueueName | None = None
     at_most: int | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class Redriven:
-    """What became of the messages that were to be redriven; of those, each is in one count.
-
-    Attributes:
-        moved: In their target now.
-        waiting: Taken, and nobody gets them here; the next repair carries them over.
-        leased, delayed: Held by somebody, or not due yet: they stay, as far as was looked.
-        homeless: They stay, because there is no queue to send them to; ``problems`` says why.
-        gone: Of the ids that were named: acked, moved or taken by now.
-        by_target: Messages moved or waiting, by queue; of a dry run, those that would be.
-        problems: What could not be done, in the error's own words.
-    """
-
-    queue: str
-    moved: int = 0
-    waiting: int = 0
-    leased: int = 0
-    delayed: int = 0
-    homeless: int = 0
-    gone: int = 0
-    by_target: dict[str, int] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-    def add(self, other: Redriven) -> None:
-        """What another task did for the same queue."""
-        self.moved += other.moved
-        self.waiting += other.waiting
-        self.leased += other.leased
-        self.delayed += other.delayed
-        self.homeless += other.homeless
-        self.gone += other.gone
-        for target, count in other.by_target.items():
-            self.by_target[target] = self.by_target.get(target, 0) + count
-        self.problems += other.problems
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self)
 
 
 def redrive(lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool = False) -> Redriven:

@@ -1,4 +1,4 @@
-"""What a repair pass did: counts, for people, logs and programs."""
+"""What a repair pass or a redrive did: counts, for people, logs and programs."""
 
 from __future__ import annotations
 
@@ -67,6 +67,47 @@ class RepairReport:
     def problems(self) -> list[str]:
         """Of all queues."""
         return [f"{one.queue}: {problem}" for one in self.queues for problem in one.problems]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+@dataclass(slots=True, kw_only=True)
+class Redriven:
+    """What became of the messages that were to be redriven; of those, each is in one count.
+
+    Attributes:
+        moved: In their target now.
+        waiting: Taken, and nobody gets them here; the next repair carries them over.
+        leased, delayed: Held by somebody, or not due yet: they stay, as far as was looked.
+        homeless: They stay, because there is no queue to send them to; ``problems`` says why.
+        gone: Of the ids that were named: acked, moved or taken by now.
+        by_target: Messages moved or waiting, by queue; of a dry run, those that would be.
+        problems: What could not be done, in the error's own words.
+    """
+
+    queue: str
+    moved: int = 0
+    waiting: int = 0
+    leased: int = 0
+    delayed: int = 0
+    homeless: int = 0
+    gone: int = 0
+    by_target: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, other: Redriven) -> None:
+        """What another task did for the same queue."""
+        self.moved += other.moved
+        self.waiting += other.waiting
+        self.leased += other.leased
+        self.delayed += other.delayed
+        self.homeless += other.homeless
+        self.gone += other.gone
+        for target, count in other.by_target.items():
+            self.by_target[target] = self.by_target.get(target, 0) + count
+        self.problems += other.problems
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""

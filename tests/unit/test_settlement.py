@@ -125,7 +125,7 @@ def test_an_updated_message_dies_with_its_revision_and_an_acked_one_loses_it() -
 
 
 def test_all_parts_of_a_delivery_that_was_extended_in_part_are_its_own() -> None:
-    parts = (lease(ONE, Runs.span(0, 4)), lease(ONE, Runs.span(5, 9), visibility_us=9))
+    parts = (lease(ONE, Runs.span(0, 4)), lease(ONE, Runs.span(5, 9), until_us=NOW + 9))
     row = sealed(leases=parts)
 
     assert () == carried_out(row, {ONE: {REJECT: TEN}}).leases

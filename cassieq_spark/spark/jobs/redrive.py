@@ -20,7 +20,8 @@ from cassieq_spark.model import dead_letter
 from cassieq_spark.model.ids import BucketNo, Runs, bucket_of, first_id
 from cassieq_spark.options import parse_connection
 from cassieq_spark.queue.lane import LaneSpec, open_lane
-from cassieq_spark.repair.redrive import Redriven, RedriveRequest, redrive
+from cassieq_spark.repair.redrive import RedriveRequest, redrive
+from cassieq_spark.repair.report import Redriven
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import store
