@@ -10,7 +10,7 @@ from cassieq_spark.cli.repair import show
 from cassieq_spark.model.bucket import sealing
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
-from cassieq_spark.repair.verify import Verdict
+from cassieq_spark.repair.verify import VerifyReport
 from tests.fixtures.commands import CommandLine
 from tests.fixtures.rows import leased_twice
 
@@ -64,7 +64,7 @@ def test_a_verify_finds_nothing_or_ends_with_exit_code_1(cli: CommandLine, door:
 def test_a_verify_that_could_not_look_everywhere_says_so_and_fails(
     as_json: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert show(Verdict(problems=["bucket 7 of queue 'q': no quorum"]), as_json=as_json)
+    assert show(VerifyReport(problems=["bucket 7 of queue 'q': no quorum"]), as_json=as_json)
     said = capsys.readouterr()
     assert "bucket 7 of queue 'q': no quorum" in said.err
     assert "problems" in said.out
