@@ -6,7 +6,7 @@ One CAS a bucket for any number of receipts; a receipt whose delivery ended chan
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.entropy import new_revision, new_uuid
 from cassieq_spark.errors import CassieqError, ReceiptExpired, UsageError
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
     Move = Callable[[Bucket, Mapping[UUID, Runs | None], int], Bucket]
+
+DROP_BODY_S: Final = 2.0
+"""So long a body is tried to be dropped: closing the client waits for it."""
 
 _logger = get_logger("queue")
 
@@ -149,14 +152,25 @@ def update(
 
 
 def _drop_body(lane: Lane, receipt: Receipt, revision: int | None) -> None:
-    """Politeness: one that stays goes with its bucket."""
+    """Politeness, behind the caller's back: its lease runs. One that stays goes with its bucket."""
     if revision is None:
         return
-    try:
-        lane.store.overlays.drop_one(lane.lane_id, receipt.bucket, receipt.first, revision)
-    except CassieqError as error:
-        told = str(error)
-        event(_logger, "bucket_unreachable", queue=lane.queue, bucket=receipt.bucket, error=told)
+
+    def drop(revision: int) -> None:
+        try:
+            lane.store.overlays.drop_one(lane.lane_id, receipt.bucket, receipt.first, revision)
+        except CassieqError as error:
+            event(
+                _logger,
+                "bucket_unreachable",
+                queue=lane.queue,
+                bucket=receipt.bucket,
+                error=str(error),
+            )
+
+    session = lane.store.session
+    with session.within(DROP_BODY_S):
+        session.begin(drop, revision)
 
 
 def expired(lane: Lane, refused: Sequence[Receipt]) -> ReceiptExpired:
