@@ -2058,7 +2058,7 @@ ABLATIONS: Final = (
         mark="T2",
         rule="Updated bodies go out before all of a read's are there.",
         path="cassieq_spark/queue/fetch.py",
-        old="        if size >= BODIES_BYTES and revised:\n",
+        old="        if size >= BODIES_BYTES and at + 1 < end:\n",
         new="        if False:\n",
         tests=(
             "tests/node/test_bodies.py::test_a_chunk_goes_out_in_pieces_where_updated_bodies_are_large",
@@ -2068,8 +2068,8 @@ ABLATIONS: Final = (
         mark="T2",
         rule="As many updated bodies are asked for at once as fit.",
         path="cassieq_spark/queue/fetch.py",
-        old="        at_once = max(1, min(BODIES_AT_ONCE, BODIES_BYTES * len(some) // max(1, some_bytes)))\n",
-        new="        at_once = BODIES_AT_ONCE\n",
+        old="            self._at_once = max(1, min(2 * len(some), BODIES_AT_ONCE, fitting))\n",
+        new="            self._at_once = BODIES_AT_ONCE\n",
         tests=("tests/node/test_bodies.py::test_so_many_bodies_are_asked_for_at_once_as_fit",),
     ),
     Ablation(
@@ -2080,6 +2080,74 @@ ABLATIONS: Final = (
         new="",
         tests=(
             "tests/node/test_reader.py::test_one_call_takes_so_many_runs_of_ids_that_an_offset_can_name_them",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="Acks of a bucket that answers are sent at the end beside those of one that does not.",
+        path="cassieq_spark/queue/settle/ack_buffer.py",
+        old="        while behind:\n",
+        new="        wait(begun, self._left_s(until))\n        while behind:\n",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t5_close_sends_the_acks_of_a_bucket_that_answers_beside_one_that_does_not",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="A look waits once for a sink that does not answer.",
+        path="cassieq_spark/queue/inspect/stats.py",
+        old="        if sink_id not in self._known:\n",
+        new="        if True:\n",
+        tests=(
+            "tests/node/test_looks_away.py::test_t5_a_look_waits_once_for_a_sink_that_does_not_answer",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="A look waits once, though a bucket is away in each of its windows.",
+        path="cassieq_spark/queue/apart.py",
+        old="each_s=LATER_S if away else inf",
+        new="each_s=inf",
+        tests=(
+            "tests/node/test_looks_away.py::test_t5_a_look_waits_once_though_each_of_its_windows_has_a_bucket_that_is_away",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="A redrive takes others in place of what it could not take.",
+        path="cassieq_spark/repair/redrive.py",
+        old="                    self._left = before  # others may go in their place\n",
+        new="                    pass\n",
+        tests=(
+            "tests/node/test_looks_away.py::test_t5_a_redrive_takes_others_in_place_of_what_it_could_not_take",
+        ),
+    ),
+    Ablation(
+        mark="T22",
+        rule="What was granted is handed out though no more hints can be written.",
+        path="cassieq_spark/queue/get/reader.py",
+        old="                    if not has_found:\n                        raise  # no hint",
+        new="                    if True:\n                        raise  # no hint",
+        tests=(
+            "tests/node/test_slow_replica.py::test_t22_what_was_claimed_is_handed_out_though_no_more_hints_can_be_written",
+        ),
+    ),
+    Ablation(
+        mark="T2",
+        rule="Updated bodies of single rows are asked for side by side.",
+        path="cassieq_spark/queue/fetch.py",
+        old="            some = self._planned.revisions[at : at + self._at_once]\n",
+        new="            some = self._planned.revisions[at : at + 1]\n",
+        tests=("tests/node/test_bodies.py::test_bodies_of_single_rows_are_asked_for_side_by_side",),
+    ),
+    Ablation(
+        mark="T2",
+        rule="A bucket counts for as many runs as one claim takes there.",
+        path="cassieq_spark/queue/get/budget.py",
+        old="min(RUNS_PER_LEASE, runs)",
+        new="runs",
+        tests=(
+            "tests/node/test_reader.py::test_a_bucket_counts_for_as_many_runs_as_one_claim_takes_there",
         ),
     ),
 )

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from math import inf
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from cassieq_spark.errors import CassieqError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
 
 R = TypeVar("R")
+
+LATER_S: Final = 1.0
+"""So long a look waits for each bucket when it has waited for one in vain."""
 
 
 def each_bucket(
@@ -43,6 +49,19 @@ def apart(
         else:
             done[bucket] = result
     return done, failed
+
+
+def read_rows(
+    lane: Lane, buckets: Iterable[BucketNo], away: dict[BucketNo, CassieqError]
+) -> dict[BucketNo, Stored[Bucket] | None]:
+    """Rows, for a look at many; those that do not answer are in ``away``, by name.
+
+    Once one did not, nobody waits for long for the next: there may be one in every window [T5].
+    """
+    with lane.store.session.within(each_s=LATER_S if away else inf):
+        rows, unread = lane.buckets.read_many(buckets)
+    away |= {bucket: named(error, lane, bucket) for bucket, error in unread.items()}
+    return rows
 
 
 def first_of(failed: Mapping[BucketNo, CassieqError]) -> CassieqError:

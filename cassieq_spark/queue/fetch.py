@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 OFFSETS_PER_READ: Final = 10_000
 """One read asks for so many, so that the next are under way while these are worked on."""
 
-BODIES_AT_ONCE: Final = 64
+BODIES_AT_ONCE: Final = 16
 """So many updated bodies are asked for side by side, and fewer where they are large."""
 
 BODIES_BYTES: Final = 8 << 20
@@ -82,6 +83,7 @@ def fetch(
     wanted = [(part.bucket, part.runs) for part in parts]
     for position, chunks in store.lane(lane_id).messages.read(wanted):
         planned = parts[position]
+        bodies = _Bodies(store, lane_id, queue, planned)
         seen = EMPTY
         for chunk in chunks:
             span = Runs.span(chunk.first, chunk.first + chunk.count - 1)
@@ -89,9 +91,12 @@ def fetch(
             if not wanted_here:
                 continue
             seen |= wanted_here
-            for keep, bodies in _with_bodies(store, lane_id, queue, planned, wanted_here):
+            for keep, updated in bodies.pieces(wanted_here):
                 yield Found(
-                    planned=planned, chunk=chunk, keep=None if keep == span else keep, bodies=bodies
+                    planned=planned,
+                    chunk=chunk,
+                    keep=None if keep == span else keep,
+                    bodies=updated,
                 )
         if not planned.is_look and seen != planned.runs:
             missing = planned.runs - seen
@@ -102,54 +107,67 @@ def fetch(
             )
 
 
-def _with_bodies(
-    store: Store, lane_id: LaneId, queue: QueueName, planned: Planned, wanted: Runs
-) -> Iterator[tuple[Runs, dict[int, bytes]]]:
-    """These messages, ascending, in pieces whose updated bodies fit into memory."""
-    revised = [entry for entry in planned.revisions if entry[0] in wanted]
-    left, bodies, size, at_once = wanted, dict[int, bytes](), 0, 4
-    while revised:
-        some, revised = revised[:at_once], revised[at_once:]
-        found = store.lane(lane_id).overlays.read(planned.bucket, some)
-        gone = [entry for entry in some if entry[0] not in found]
-        if gone and not planned.is_look:
-            raise _lost(store, lane_id, queue, planned, gone)
-        # Of a look, what was updated and is not there was updated again, or acked and dropped.
-        left -= Runs.from_offsets(offset for offset, _ in gone)
-        bodies |= found
-        some_bytes = sum(map(len, found.values()))
-        size += some_bytes
-        at_once = max(1, min(BODIES_AT_ONCE, BODIES_BYTES * len(some) // max(1, some_bytes)))
-        if size >= BODIES_BYTES and revised:
-            ready = left & Runs.span(wanted.first, some[-1][0])
-            if ready:
+class _Bodies:
+    """The updated bodies of one read, asked for side by side and ahead of their chunks."""
+
+    def __init__(self, store: Store, lane_id: LaneId, queue: QueueName, planned: Planned) -> None:
+        self._tables = store.lane(lane_id)
+        self._queue = queue
+        self._planned = planned
+        self._offsets = [offset for offset, _ in planned.revisions]
+        self._ahead: dict[int, bytes | None] = {}
+        self._at_once = 4
+
+    def pieces(self, wanted: Runs) -> Iterator[tuple[Runs, dict[int, bytes]]]:
+        """These messages of one chunk, ascending, in pieces whose bodies fit into memory."""
+        left, bodies, size = wanted, dict[int, bytes](), 0
+        first = bisect_left(self._offsets, wanted.first)
+        end = bisect_right(self._offsets, wanted.last)
+        for at in range(first, end):
+            offset = self._offsets[at]
+            body = self._body(at)
+            if body is None:
+                # Of a look: it was updated again, or acked and dropped.
+                left -= Runs.span(offset, offset)
+                continue
+            bodies[offset] = body
+            size += len(body)
+            if size >= BODIES_BYTES and at + 1 < end:
+                ready = left & Runs.span(wanted.first, offset)
                 yield ready, bodies
-            left, bodies, size = left - ready, {}, 0
-    if left:
-        yield left, bodies
+                left, bodies, size = left - ready, {}, 0
+        if left:
+            yield left, bodies
 
+    def _body(self, at: int) -> bytes | None:
+        offset = self._offsets[at]
+        if offset not in self._ahead:
+            some = self._planned.revisions[at : at + self._at_once]
+            found = self._tables.overlays.read(self._planned.bucket, some)
+            gone = [entry for entry in some if entry[0] not in found]
+            if gone and not self._planned.is_look:
+                raise self._lost(gone)
+            self._ahead.update({offset: found.get(offset) for offset, _ in some})
+            fitting = BODIES_BYTES * len(some) // max(1, sum(map(len, found.values())))
+            self._at_once = max(1, min(2 * len(some), BODIES_AT_ONCE, fitting))
+        return self._ahead.pop(offset)
 
-def _lost(
-    store: Store,
-    lane_id: LaneId,
-    queue: QueueName,
-    planned: Planned,
-    gone: Sequence[tuple[int, int]],
-) -> LeaseLost | RowCorrupt:
-    """Why updated bodies of a lease are not there: who replaces one drops it."""
-    row = store.lane(lane_id).buckets.read(planned.bucket)
-    now = {} if row is None else dict(row.value.revisions)
-    named = [offset for offset, revision in gone if now.get(offset) == revision]
-    if named:
-        return RowCorrupt(
-            f"the updated body of message {named[0]} of bucket {planned.bucket} of queue "
-            f"{queue!r} is not there whole. Was table overlay altered by hand?"
+    def _lost(self, gone: Sequence[tuple[int, int]]) -> LeaseLost | RowCorrupt:
+        """Why updated bodies of a lease are not there: who replaces one drops it."""
+        bucket = self._planned.bucket
+        row = self._tables.buckets.read(bucket)
+        now = {} if row is None else dict(row.value.revisions)
+        named = [offset for offset, revision in gone if now.get(offset) == revision]
+        if named:
+            return RowCorrupt(
+                f"the updated body of message {named[0]} of bucket {bucket} of queue "
+                f"{self._queue!r} is not there whole. Was table overlay altered by hand?"
+            )
+        return LeaseLost(
+            f"message {gone[0][0]} of bucket {bucket} of queue {self._queue!r} was delivered to "
+            "somebody else, and updated or acked, before it was read: its lease had run out. Use "
+            "a longer visibility timeout"
         )
-    return LeaseLost(
-        f"message {gone[0][0]} of bucket {planned.bucket} of queue {queue!r} was delivered to "
-        "somebody else, and updated or acked, before it was read: its lease had run out. Use a "
-        "longer visibility timeout"
-    )
 
 
 def _parts(planned: Planned) -> Iterator[Planned]:

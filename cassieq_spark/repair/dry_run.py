@@ -9,6 +9,8 @@ from cassieq_spark.errors import QueueDeleted
 from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.sink_txn import Fate, fate
+from cassieq_spark.queue.apart import read_rows
+from cassieq_spark.queue.inspect.stats import Sinks
 from cassieq_spark.queue.lane import live_buckets, rows_at_home, windows
 from cassieq_spark.repair.drop import rest_us
 from cassieq_spark.repair.report import QueueRepair, RepairReport
@@ -17,7 +19,7 @@ from cassieq_spark.repair.transactions import is_silent
 from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
-    from cassieq_spark.errors import StoreError
+    from cassieq_spark.errors import CassieqError
     from cassieq_spark.model.ids import QueueName
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
@@ -49,11 +51,10 @@ def _dry_run_lane(lane: Lane) -> QueueRepair:
         raise lane.deleted()
     live = live_buckets(lane)
     rows: dict[BucketNo, Stored[Bucket] | None] = {}
-    unread: dict[BucketNo, StoreError] = {}
+    away: dict[BucketNo, CassieqError] = {}
+    sinks = Sinks(lane)
     for window in windows(live, WINDOW):
-        found, missed = lane.buckets.read_many(window)
-        rows |= found
-        unread |= missed
+        rows |= read_rows(lane, window, away)
     low = lane.read_pointers().repair
     is_run = True
     for at in range(max(low, live.start), live.stop):
@@ -62,26 +63,27 @@ def _dry_run_lane(lane: Lane) -> QueueRepair:
         is_run &= row is not None and _is_droppable(lane, row.value)
         done.dropped += is_run
         with noting(done, lane, bucket):
-            if bucket in unread:
-                raise unread[bucket]
+            if bucket in away:
+                raise away[bucket]
             if row is None:
                 continue
             if row.value.status is Status.CORRUPT:
                 lane.buckets.read(bucket)  # which says why not [T21]
-            _foresee_bucket(lane, bucket, row.value, done)
+            _foresee_bucket(lane, bucket, row.value, sinks, done)
             if not is_run and row.value.status in FINISHED:
                 done.freed += lane.messages.has_any(bucket)
     done.gaps_closed = _gaps(lane, rows, monoton.value.reserved_us, done)
     return done
 
 
-def _foresee_bucket(lane: Lane, bucket: BucketNo, row: Bucket, done: QueueRepair) -> None:
+def _foresee_bucket(
+    lane: Lane, bucket: BucketNo, row: Bucket, sinks: Sinks, done: QueueRepair
+) -> None:
     now_us = lane.clock.now_us()
     if row.status is Status.SEALING:
         done.seals_finished += 1
     elif row.status in OF_A_SINK and row.sink is not None:
-        stored = lane.store.sinks.read(row.sink.sink_id)
-        sink = None if stored is None else stored.value
+        sink = sinks.read(row.sink.sink_id)
         if fate(sink, bucket=bucket, epoch=row.sink.epoch) is not Fate.UNDECIDED:
             done.rolled_forward += 1
         elif sink is not None and is_silent(

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import CassieqError, OptionInvalid, RowCorrupt, SinkFenced, StoreError
+from cassieq_spark.errors import (
+    CasAmbiguous,
+    CassieqError,
+    DataLoss,
+    LeaseLost,
+    OptionInvalid,
+    RowCorrupt,
+    SinkFenced,
+    StoreError,
+)
 from cassieq_spark.model import redrive as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.dead import may_redrive
@@ -44,8 +53,7 @@ REASONS_TOLD: Final = 100
 """So many reasons why messages stay are told apart: headers may hold any text."""
 
 IN_VAIN_AT_MOST: Final = 4
-"""After so many buckets in a row that could be read and not written, the rest is left: each of them
-was waited for, and it is no matter of one bucket."""
+"""After so many buckets in a row that could be read and not written the rest is left alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,13 +149,22 @@ class _Redrive:
             found[bucket] = sum(
                 part.runs.count for part in (*places.visible, *places.leased, *places.delayed)
             )
+            before, taken = self._left, self.done.by_target.copy()
             try:
-                self._work_on(bucket, places)
-                in_vain = 0
+                if self._work_on(bucket, places):
+                    in_vain = 0
             except StoreError as error:
                 self._away[bucket] = named(error, self._lane, bucket)
                 in_vain += 1
-            if self._left == 0 or in_vain >= IN_VAIN_AT_MOST:
+                if taken == self.done.by_target and not isinstance(error, CasAmbiguous):
+                    self._left = before  # others may go in their place
+            if in_vain >= IN_VAIN_AT_MOST:
+                self.done.problems.append(
+                    f"{in_vain} buckets of queue {self._lane.queue!r} in a row could not be "
+                    "changed: those behind them were not tried"
+                )
+                break
+            if self._left == 0:
                 break
         else:
             if ids is not None:
@@ -157,10 +174,13 @@ class _Redrive:
             raise first_of(self._away)
         self.done.problems += map(str, self._away.values())
 
-    def _work_on(self, bucket: BucketNo, places: _Places) -> None:
+    def _work_on(self, bucket: BucketNo, places: _Places) -> bool:
+        """Whether there was anything to send."""
         self.done.leased += self._count(bucket, places, places.leased)
         self.done.delayed += self._count(bucket, places, places.delayed)
-        self._send(bucket, self._choose(bucket, places))
+        chosen = self._choose(bucket, places)
+        self._send(bucket, chosen)
+        return bool(chosen)
 
     def _pass_over(self, bucket: BucketNo) -> None:
         """One that cannot be read: nobody knows what is in it [T21]."""
@@ -322,7 +342,7 @@ class _Redrive:
                 return  # a repair is at it
         except StoreError:
             raise
-        except SinkFenced as error:
+        except (SinkFenced, LeaseLost, DataLoss) as error:
             self.done.problems.append(str(error))  # of this set alone
             return
         except CassieqError as error:

@@ -25,14 +25,15 @@ from cassieq_spark.model.integrity import (
 )
 from cassieq_spark.model.lease import held_by_nobody
 from cassieq_spark.model.row_limits import limit_of
-from cassieq_spark.queue.apart import named
+from cassieq_spark.queue.apart import named, read_rows
 from cassieq_spark.queue.get.time_pointer import TimePointer
 from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.store.tables.buckets import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from cassieq_spark.errors import CassieqError
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.model.pointer import Pointers
@@ -123,19 +124,18 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyR
     report = VerifyReport()
     there: dict[LaneId, Lane] = {}
     for lane in lanes:
-        before = len(report.findings)
+        before = len(report.findings), len(report.problems)
         try:
             with _noting(report):
                 _verify_lane(lane, report)
         except QueueDeleted:
-            del report.findings[before:]  # of rows that were taken away under it
+            # Of rows that were taken away under it.
+            del report.findings[before[0] :], report.problems[before[1] :]
         else:
             there[lane.lane_id] = lane
     report.queues = len(there)
-    with _noting(report):
-        _verify_outside(store, there, report)
-    with _noting(report):
-        _verify_sinks(store, there, report, has_all=has_all)
+    _verify_outside(store, there, report)
+    _verify_sinks(store, there, report, has_all=has_all)
     return report
 
 
@@ -152,6 +152,22 @@ def _noting(
         report.problems.append(error.message)
 
 
+def _read(
+    lane: Lane,
+    buckets: Iterable[BucketNo],
+    report: VerifyReport,
+    away: dict[BucketNo, CassieqError],
+) -> tuple[dict[BucketNo, Stored[Bucket] | None], int]:
+    """Rows, and the repair pointer as it was after them; each that did not answer is said once."""
+    said = frozenset(away)
+    rows = read_rows(lane, buckets, away)
+    low = lane.read_pointers().repair
+    report.problems += [
+        error.message for bucket, error in away.items() if bucket >= low and bucket not in said
+    ]
+    return rows, low
+
+
 def _verify_lane(lane: Lane, report: VerifyReport) -> None:
     pointers = lane.read_pointers()
     if pointers.repair > pointers.reader:
@@ -159,12 +175,9 @@ def _verify_lane(lane: Lane, report: VerifyReport) -> None:
         report.findings.append(_finding(lane, "pointer_backwards", None, what))
     sinks: dict[str, set[BucketNo]] = defaultdict(set)
     came_back: dict[BucketNo, Runs] = {}
+    away: dict[BucketNo, CassieqError] = {}
     for window in windows(live_buckets(lane), WINDOW):
-        rows, unread = lane.buckets.read_many(window)
-        low = lane.read_pointers().repair
-        for bucket, error in unread.items():
-            with _noting(report, lane, bucket):
-                raise error
+        rows, low = _read(lane, window, report, away)
         for bucket, row in rows.items():
             if bucket < low:
                 continue
@@ -176,10 +189,10 @@ def _verify_lane(lane: Lane, report: VerifyReport) -> None:
             if row is not None and bucket < pointers.reader and (back := _back(lane, row.value)):
                 came_back[bucket] = back
     with _noting(report):
-        _verify_hints(lane, came_back, report)
+        _verify_hints(lane, came_back, report, away)
     for sink_id in sinks:
         with _noting(report):
-            _verify_list(lane, sink_id, report)
+            _verify_list(lane, sink_id, report, away)
 
 
 def _verify_bucket(
@@ -248,14 +261,18 @@ def _back(lane: Lane, row: Bucket) -> Runs:
     return union(part.runs for part in held_by_nobody(row, lane.clock.now_us()))
 
 
-def _verify_hints(lane: Lane, came_back: dict[BucketNo, Runs], report: VerifyReport) -> None:
+def _verify_hints(
+    lane: Lane,
+    came_back: dict[BucketNo, Runs],
+    report: VerifyReport,
+    away: dict[BucketNo, CassieqError],
+) -> None:
     """Whether a get would look at each of these buckets; hints are read after their rows."""
     if not came_back:
         return
     hints = TimePointer(lane).hints(lane.read_pointers(), lane.clock.now_us())
     silent = came_back.keys() - {bucket for _, bucket in hints}
-    rows, _ = lane.buckets.read_many(sorted(silent))
-    low = lane.read_pointers().repair
+    rows, low = _read(lane, sorted(silent), report, away)
     for bucket, row in rows.items():
         # Not what somebody got, acked or dropped since: it was under a hint of its own then.
         left = EMPTY if row is None else _back(lane, row.value) & came_back[bucket]
@@ -264,7 +281,9 @@ def _verify_hints(lane: Lane, came_back: dict[BucketNo, Runs], report: VerifyRep
             report.findings.append(_finding(lane, "visible_without_hint", bucket, what))
 
 
-def _verify_list(lane: Lane, sink_id: str, report: VerifyReport) -> None:
+def _verify_list(
+    lane: Lane, sink_id: str, report: VerifyReport, away: dict[BucketNo, CassieqError]
+) -> None:
     """Whether all that the last commit lists is visible or about to be, and complete."""
     try:
         stored = lane.store.sinks.read(sink_id)
@@ -273,8 +292,7 @@ def _verify_list(lane: Lane, sink_id: str, report: VerifyReport) -> None:
     if stored is None or stored.value.lane != lane.lane_id:
         return
     listed = dict(stored.value.listed)
-    rows, _ = lane.buckets.read_many(listed)
-    low = lane.read_pointers().repair
+    rows, low = _read(lane, listed, report, away)
     for bucket, row in rows.items():
         if bucket < low:
             continue
@@ -291,14 +309,16 @@ def _verify_outside(store: Store, lanes: dict[LaneId, Lane], report: VerifyRepor
     """What lies below the repair pointers, and what lies above all ids."""
     for every in (store.everything.buckets, store.everything.messages):
         found: dict[LaneId, list[BucketNo]] = defaultdict(list)
-        for lane_id, bucket in every():
-            if lane_id in lanes:
-                found[lane_id].append(bucket)
+        with _noting(report):
+            for lane_id, bucket in every():
+                if lane_id in lanes:
+                    found[lane_id].append(bucket)
         for lane_id, buckets in found.items():
             lane = lanes[lane_id]
-            try:
+            live: range | None = None
+            with _noting(report), suppress(QueueDeleted):
                 live = live_buckets(lane)  # after the scan: what it cannot have seen is no finding
-            except QueueDeleted:
+            if live is None:
                 continue
             report.ghosts += sum(bucket < live.start for bucket in buckets)
             report.findings += [
@@ -312,16 +332,24 @@ def _verify_sinks(
     store: Store, lanes: dict[LaneId, Lane], report: VerifyReport, *, has_all: bool
 ) -> None:
     """Sinks whose row or long list cannot be read; and lists of sinks that are no more (ADR 3)."""
-    for sink_id, lane_id in store.sinks.every():
+    sinks: list[tuple[str, LaneId]] = []
+    with _noting(report):
+        sinks += store.sinks.every()
+    for sink_id, lane_id in sinks:
         if lane_id in lanes:
-            try:
-                store.sinks.read(sink_id)
-            except RowCorrupt as error:
-                report.findings.append(_finding(lanes[lane_id], ROW_CORRUPT, None, error.message))
+            with _noting(report):
+                try:
+                    store.sinks.read(sink_id)
+                except RowCorrupt as error:
+                    found = _finding(lanes[lane_id], ROW_CORRUPT, None, error.message)
+                    report.findings.append(found)
     if not has_all:
         return
-    for sink_id in store.sinks.lists():
-        with suppress(RowCorrupt):
+    lists: list[str] = []
+    with _noting(report):
+        lists += store.sinks.lists()
+    for sink_id in lists:
+        with _noting(report), suppress(RowCorrupt):
             if store.sinks.read(sink_id) is None:
                 what = f"of sink {sink_id!r}"
                 found = Finding(queue="", kind="list_without_sink", bucket=None, what=what)

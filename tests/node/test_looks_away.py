@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 import pytest
 
 from cassieq_spark.errors import StoreError
 from cassieq_spark.model.ids import BucketNo
-from cassieq_spark.queue import seal
+from cassieq_spark.queue import apart, seal
+from cassieq_spark.queue.inspect import stats as looks
+from cassieq_spark.repair import dry_run as dry_runs
 from cassieq_spark.repair import redrive as redrives
+from cassieq_spark.repair import verify as verifies
 from cassieq_spark.store import cas, session
+from cassieq_spark.store.tables.buckets import Buckets
 from cassieq_spark.testing.faults import Away, Fault
 from tests.fixtures.queues import Door, OpenDoor
 from tests.node.test_slow_replica import fill
+
+if TYPE_CHECKING:
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.store.cas import Stored
 
 pytestmark = pytest.mark.invariant("I10")
 
 AT = pytest.mark.parametrize("away", [0, 2])
 NAMED = "bucket {} of queue"
+DEADLINE_S = 2.0
 
 
 @pytest.fixture(autouse=True)
 def _short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     for room in (cas, session):
-        monkeypatch.setattr(room, "DEADLINE_S", 2.0)
+        monkeypatch.setattr(room, "DEADLINE_S", DEADLINE_S)
 
 
 @AT
@@ -75,6 +87,26 @@ def test_a_redrive_that_can_write_nowhere_gives_up_soon(
     door.faults.plan("update_bucket", Fault.TIMEOUT_BEFORE, times=100_000)
     with pytest.raises(StoreError, match=r"bucket 0 of .*1 more buckets failed"):
         door.client.redrive(door.queue.name, to=target.queue.name)
+
+
+def test_t5_a_redrive_takes_others_in_place_of_what_it_could_not_take(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door, target = open_door(), open_door("-to")
+    fill(door)
+    read = Buckets.read
+    lane_id = door.lane.lane_id
+
+    def away_then(self: Buckets, bucket: BucketNo) -> Stored[Bucket] | None:
+        if (self._lane, bucket) == (lane_id, 0):
+            door.faults.unreachable(0, lane=lane_id, how=Away.UNAVAILABLE)
+        return read(self, bucket)
+
+    monkeypatch.setattr(Buckets, "read", away_then)
+    wanted = redrives.RedriveRequest(to=target.queue._lane.queue, at_most=10)
+    done = redrives.redrive(door.lane, wanted)
+    assert 10 == done.moved
+    assert NAMED.format(0) in done.problems[0]
 
 
 @AT
@@ -146,3 +178,44 @@ def test_t5_messages_of_finished_buckets_are_dropped_beside_one_that_is_away(
     report = door.client.repair(door.queue.name)
     assert 2 == report.queues[0].freed
     assert any(NAMED.format(2) in problem for problem in report.queues[0].problems)
+
+
+# --- how long -----------------------------------------------------------------------------------
+
+
+def test_t5_a_look_waits_once_for_a_sink_that_does_not_answer(door: Door) -> None:
+    """However many of its buckets wait for it."""
+    who = door.identity()
+    results = [door.task(who, 0, *(b"%d" % at for at in range(10))) for _ in range(6)]
+    assert 6 == sum(len(result.buckets) for result in results)
+    door.faults.plan("read_sink", Fault.TIMEOUT_BEFORE, times=100_000)
+    began = time.monotonic()
+    with pytest.raises(StoreError):
+        door.queue.peek(1)
+    assert time.monotonic() - began < 3 * DEADLINE_S
+
+
+@pytest.mark.parametrize("look", ["stats", "peek", "verify", "dry_run"])
+def test_t5_a_look_waits_once_though_each_of_its_windows_has_a_bucket_that_is_away(
+    door: Door, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    monkeypatch.setattr(looks, "_WINDOW", 2)
+    monkeypatch.setattr(verifies, "WINDOW", 2)
+    monkeypatch.setattr(dry_runs, "WINDOW", 2)
+    monkeypatch.setattr(apart, "LATER_S", 0.1)
+    for _ in range(10):
+        seal.close(door.lane, door.put(b"m"))
+    door.faults.unreachable(*range(0, 10, 2))
+    began = time.monotonic()
+    match look:
+        case "stats":
+            with pytest.raises(StoreError):
+                door.queue.stats()
+        case "peek":
+            assert 5 == len(door.queue.peek(100))
+        case "verify":
+            assert 5 == len(door.client.verify(door.queue.name).problems)
+        case _:
+            report = door.client.repair(door.queue.name, dry_run=True)
+            assert 5 == len(report.queues[0].problems)
+    assert time.monotonic() - began < 3 * DEADLINE_S

@@ -10,6 +10,7 @@ from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import SinkRef, Status
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
+from cassieq_spark.model.row_limits import RUNS_PER_LEASE
 from cassieq_spark.queue import admin, seal
 from cassieq_spark.queue.get import budget
 from cassieq_spark.queue.get.reader import SEALS_PER_CALL
@@ -310,3 +311,18 @@ def test_a_bucket_of_more_runs_than_a_call_may_take_is_claimed_from(
     seal.close(door.lane, bucket)
     monkeypatch.setattr(budget, "RUNS_PER_CALL", 1)
     assert 50 == sum(one.lease.runs.count for one in door.reader().get(10_000))
+
+
+def test_a_bucket_counts_for_as_many_runs_as_one_claim_takes_there(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not for as many as came back: a call goes to as many buckets as it may."""
+    door = open_door(bucket_size=400)
+    for _ in range(4):
+        bucket = door.reserve()
+        for at in range(0, 400, 2):
+            door.write(bucket, at, b"m")
+        seal.close(door.lane, bucket)
+    monkeypatch.setattr(budget, "RUNS_PER_CALL", 4 * RUNS_PER_LEASE)
+    claimed = door.reader().get(10_000)
+    assert {0, 1, 2, 3} == {one.bucket for one in claimed}

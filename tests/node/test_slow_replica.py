@@ -163,6 +163,19 @@ def test_t22_what_is_claimed_is_given_back_uncounted_where_it_cannot_be_confirme
 
 
 @pytest.mark.invariant("I10")
+def test_t22_what_was_claimed_is_handed_out_though_no_more_hints_can_be_written(
+    open_door: OpenDoor,
+) -> None:
+    door, other = open_door(bucket_size=400), open_door(bucket_size=400)
+    seal.close(door.lane, door.put(*(b"%d" % at for at in range(200))))
+    held = other.queue.get(200)
+    other.queue.ack(held[::2])
+    other.queue.release(held[1::2])  # 100 runs: a claim takes 64
+    door.faults.plan("write_hint", Fault.TIMEOUT_BEFORE, after=1, times=100_000)
+    assert 64 == len(door.queue.get(100))
+
+
+@pytest.mark.invariant("I10")
 def test_t22_what_was_claimed_is_given_back_uncounted_where_the_rest_of_the_call_fails(
     open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,6 +428,33 @@ def test_t24_close_stores_acks_first_and_waits_for_no_get_for_long(
             thread.join(60)
     (second,) = watch.queue.get(wait=30)
     assert (b"second", 1) == (second.body, second.delivery_count)
+
+
+@pytest.mark.invariant("I4")
+def test_t5_close_sends_the_acks_of_a_bucket_that_answers_beside_one_that_does_not(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of its acks were under way, and more had gathered behind them."""
+    door, watch = open_door(), open_door()
+    monkeypatch.setattr(consumers, "CLOSE_S", 3.0)
+    fill(door)
+    go = threading.Event()
+    consumer = door.queue.consumer(prefetch=40)
+    consumer.__enter__()  # no block: its end would close it once more
+    got = [one for _ in range(40) if (one := consumer.get(wait=30)) is not None]
+    away, first, behind = (next(m for m in got if m.id == at) for at in (0, 10, 11))
+    door.faults.before("update_bucket", lambda: go.wait(30))
+    consumer.ack(first)
+    wait_until(lambda: "an action before it" in str(door.faults))
+    door.faults.unreachable(0, how=Away.STANDS_STILL)
+    consumer.ack(away)
+    wait_until(lambda: "bucket 0 stands still" in str(door.faults))
+    consumer.ack(behind)
+    threading.Timer(0.3, go.set).start()
+    with pytest.raises(StoreError):
+        consumer.close()
+    wait_until(lambda: 8 == watch.value(1).unacked.count)
+    door.faults.reachable()
 
 
 @pytest.mark.invariant("I4")

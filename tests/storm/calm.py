@@ -77,7 +77,7 @@ def look_through(client: cassieq.Client, queues: list[str]) -> list[Anomaly]:
     return [
         Anomaly(kind="tables", what=f"{one.queue} bucket {one.bucket}: {one.kind}: {one.what}")
         for one in verdict.findings
-    ]
+    ] + [Anomaly(kind="tables", what=f"not looked at: {what}") for what in verdict.problems]
 
 
 def committed_batches(checkpoint: Path) -> list[int]:

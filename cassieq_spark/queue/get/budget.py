@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.model.lease import visible
+from cassieq_spark.model.row_limits import LEASES_PER_CLAIM, RUNS_PER_LEASE
+
 if TYPE_CHECKING:
     from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.queue.get.claim import Claimed
 
 RUNS_PER_CALL: Final = 8_192
 """A batch's offset has an entry of about 60 bytes for each run of ids, and Spark keeps a hundred of
@@ -58,7 +63,20 @@ class Budget:
                 self.size_bytes = 0
         self.is_untouched &= not count
 
+    def take_claimed(self, claimed: list[Claimed]) -> None:
+        """These were taken."""
+        for one in claimed:
+            self.take(one.row.value, one.lease.runs.count, runs=len(one.lease.runs.pairs))
+
 
 def mean_bytes(row: Bucket) -> float:
     """Of one message of a sealed bucket; 0 where nobody counted."""
     return row.size_bytes / max(1, row.manifest.count)
+
+
+def runs_there(row: Bucket, now_us: int) -> int:
+    """How many runs of ids a claim may take here at most: so many for each delivery count."""
+    there: Counter[int] = Counter()
+    for part in visible(row, now_us):
+        there[part.deliveries] += len(part.runs.pairs)
+    return sum(sorted(min(RUNS_PER_LEASE, runs) for runs in there.values())[-LEASES_PER_CLAIM:])

@@ -7,17 +7,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cassieq_spark.errors import CassieqError
-from cassieq_spark.model.lease import claimable, is_dying, visible
-from cassieq_spark.model.row_limits import (
-    LEASES_PER_CLAIM,
-    PREFERRED_BYTES,
-    PREFERRED_LEASES,
-    RUNS_PER_LEASE,
-)
-from cassieq_spark.queue.get.budget import Budget
+from cassieq_spark.errors import CassieqError, StoreError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.lease import claimable, is_dying
+from cassieq_spark.model.row_limits import PREFERRED_BYTES, PREFERRED_LEASES
+from cassieq_spark.queue.get.budget import Budget, runs_there
 from cassieq_spark.queue.get.claim import Claimed, Claimer
-from cassieq_spark.queue.get.gather import Gathered, Waiting, gather, give_back, have_any, try_one
+from cassieq_spark.queue.get.gather import (
+    GRACE_S,
+    Gathered,
+    Waiting,
+    gather,
+    give_back,
+    have_any,
+    try_one,
+)
 from cassieq_spark.queue.get.scan import (
     BUCKETS_PER_CALL,
     Rows,
@@ -55,6 +59,8 @@ AHEAD_FOR_S = 5.0
 
 ROUNDS = 4
 """How often a call goes for the rest after it lost races."""
+
+_logger = get_logger("queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,9 +228,15 @@ class Reader:
             for at in range(0, len(shares), CLAIMS_PER_HINT):
                 some = shares[at : at + CLAIMS_PER_HINT]
                 has_found = bool(claimed or got)
-                got += self._claim_shares(some, rows, below_id, updated, has_found=has_found)
+                try:
+                    got += self._claim_shares(some, rows, below_id, updated, has_found=has_found)
+                except StoreError as error:
+                    if not has_found:
+                        raise  # no hint could be written; else what was granted goes out [T22]
+                    event(_logger, "bucket_unreachable", queue=self._lane.queue, error=str(error))
+                    return claimed + got
             claimed += got
-            _take(budget, got)
+            budget.take_claimed(got)
             if budget.is_full:
                 break
             # What a race was lost for goes to the end, as it is now [P28].
@@ -246,7 +258,8 @@ class Reader:
         What one bucket has granted is not lost with another's answer [T22].
         """
         terms = self._claimer.terms(1)
-        self._claimer.hint((bucket for bucket, _ in shares), terms.until_us)
+        with self._lane.store.session.within(each_s=GRACE_S if has_found else math.inf):
+            self._claimer.hint((bucket for bucket, _ in shares), terms.until_us)
         counts = dict(shares)
 
         def one(bucket: BucketNo) -> tuple[list[Claimed], Stored[Bucket] | None]:
@@ -282,7 +295,7 @@ class Reader:
             count = budget.for_messages_of(row.value, available)
             if count > 0 or dies:
                 shares.append((bucket, count))
-                budget.take(row.value, count, runs=min(count, _runs_there(row.value, now_us)))
+                budget.take(row.value, count, runs=min(count, runs_there(row.value, now_us)))
             elif available > 0:
                 break  # the next message is larger than what is left; none goes out before it
         return shares
@@ -330,7 +343,7 @@ class Reader:
             self._settle_up(gathered, updated)
             self._first_seen.pop(bucket, None)
             claimed += gathered.claimed
-            _take(budget, gathered.claimed)
+            budget.take_claimed(gathered.claimed)
 
     def _ripe(
         self, scan: Scan, *, has_found: bool, only_gaps: bool = False
@@ -374,17 +387,6 @@ class Reader:
         ripe += [bucket for bucket in filled if ages[bucket] >= oldest_allowed]
         waits = [oldest_allowed - ages[bucket] for bucket in filled if bucket not in ripe]
         return ripe, min(waits, default=None)
-
-
-def _take(budget: Budget, claimed: list[Claimed]) -> None:
-    for one in claimed:
-        budget.take(one.row.value, one.lease.runs.count, runs=len(one.lease.runs.pairs))
-
-
-def _runs_there(row: Bucket, now_us: int) -> int:
-    """How many runs of ids a claim may take here at most."""
-    there = sum(len(part.runs.pairs) for part in visible(row, now_us))
-    return min(there, LEASES_PER_CLAIM * RUNS_PER_LEASE)
 
 
 def _came_back_us(row: Stored[Bucket], now_us: int) -> float:

@@ -6,6 +6,7 @@ Everything is counted from bucket rows: no counter that could drift.
 from __future__ import annotations
 
 from collections import Counter
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 from cassieq_spark.model.lease import is_expired, visible
 from cassieq_spark.model.sink_txn import Fate, fate
-from cassieq_spark.queue.apart import first_of, named
+from cassieq_spark.queue.apart import first_of, named, read_rows
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.queue.message import Message, read_messages
@@ -233,42 +234,65 @@ def live_rows(
         spans: Of these buckets only, ascending.
         scans: Whether to look into what is not sealed; else it has no messages here.
         away: Takes the errors of buckets that do not answer, by bucket. None: they are an error,
-            when all others are told [T5].
+            when the others near them are told [T5].
 
     Raises:
         StoreError: Some did not answer; names the first.
     """
     missed: dict[BucketNo, CassieqError] = {} if away is None else away
     live = live_buckets(lane)
-    sinks: dict[str, SinkRow | None] = {}
+    sinks = Sinks(lane)
     for span in [live] if spans is None else spans:
         first, end = max(live.start, span.start), min(live.stop, span.stop)
         for window in windows(range(first, end), _WINDOW):
-            rows, unread = lane.buckets.read_many(window)
+            rows = read_rows(lane, window, missed)
             low = lane.read_pointers().repair
-            missed |= {at: named(error, lane, at) for at, error in unread.items() if at >= low}
-            for bucket in window:
-                if bucket < low or bucket in unread:
-                    continue
+            for bucket in [at for at in missed if at < low]:
+                del missed[bucket]  # dropped: there is nothing to miss
+            for bucket in [at for at in window if at >= low and at in rows]:
                 row = rows[bucket]
                 found: tuple[Stored[Bucket] | None, list[ChunkRow]] | None = row, []
                 try:
                     if row is not None and row.value.status is Status.PREPARED:
-                        found = _as_decided(lane, bucket, row, sinks), []
+                        found = _as_decided(bucket, row, sinks), []
                     elif scans and _is_unsealed(row):
                         found = _look_into(lane, bucket)
                 except StoreError as error:
                     missed[bucket] = named(error, lane, bucket)
-                    continue
+                    found = None
                 if found is not None:
                     yield bucket, *found
-    if missed and away is None:
-        raise first_of(missed)
+            if missed and away is None:
+                raise first_of(missed)
 
 
-def _as_decided(
-    lane: Lane, bucket: BucketNo, row: Stored[Bucket], sinks: dict[str, SinkRow | None]
-) -> Stored[Bucket]:
+class Sinks:
+    """Sinks' rows, each read once: one that does not answer is not waited for again [T5]."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._known: dict[str, SinkRow | StoreError | None] = {}
+
+    def read(self, sink_id: str) -> SinkRow | None:
+        """As it was when it was first asked for; None: there is none.
+
+        Raises:
+            StoreError: As then.
+        """
+        if sink_id not in self._known:
+            try:
+                stored = self._lane.store.sinks.read(sink_id)
+            except StoreError as error:
+                self._known[sink_id] = error
+            else:
+                self._known[sink_id] = None if stored is None else stored.value
+        known = self._known[sink_id]
+        if isinstance(known, StoreError):
+            raise copy(known)
+        return known
+
+
+def _as_decided(bucket: BucketNo, row: Stored[Bucket], sinks: Sinks) -> Stored[Bucket]:
     """A committed bucket as it will be when somebody has rolled it forward: a get would do it.
 
     Else a look would see a part of a batch whose driver died behind its commit (I7). A sink's row
@@ -278,16 +302,13 @@ def _as_decided(
     sink = row.value.sink
     if sink is None:
         return row
-    if sink.sink_id not in sinks:
-        try:
-            stored = lane.store.sinks.read(sink.sink_id)
-        except RowCorrupt as error:
-            # A get delivers nothing of it either, and goes on [T21].
-            told = str(error)
-            event(_logger, "settling_failed", queue=lane.queue, sink=sink.sink_id, error=told)
-            return row
-        sinks[sink.sink_id] = None if stored is None else stored.value
-    if fate(sinks[sink.sink_id], bucket=bucket, epoch=sink.epoch) is not Fate.SEAL:
+    try:
+        found = sinks.read(sink.sink_id)
+    except RowCorrupt as error:
+        # A get delivers nothing of it either, and goes on [T21].
+        event(_logger, "settling_failed", sink=sink.sink_id, error=str(error))
+        return row
+    if fate(found, bucket=bucket, epoch=sink.epoch) is not Fate.SEAL:
         return row
     return replace(row, value=rules.published(row.value, now_us=row.value.changed_us))
 

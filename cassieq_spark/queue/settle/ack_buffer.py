@@ -7,11 +7,11 @@ cannot be reached holds up no other's acks.
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.errors import QueueDeleted, StoreTimeout, UsageError
+from cassieq_spark.errors import QueueDeleted, StoreError, StoreTimeout, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.settle.ack_group import AckGroup, Verdict
 
@@ -101,25 +101,29 @@ class AckBuffer:
             StoreError: It is unknown of some; they are kept, and due again after `RETRY_S`.
         """
         begun, behind = self._begin()
-        self._await(begun, until)
-        if behind:
-            # What was under way there may have left before the last acks came.
-            self._await(behind.values(), until)
-            more, _ = self._begin(behind)
-            self._await(more, until)
+        while behind:
+            # What was under way there may have left before the last acks came. Each bucket's
+            # follow when its own are answered: another's may never be [T5].
+            landed, _ = wait(behind.values(), self._left_s(until), FIRST_COMPLETED)
+            if not landed:
+                break
+            ready = {bucket for bucket, flight in behind.items() if flight in landed}
+            more, _ = self._begin(ready)
             begun += more
-        for flight in begun:
-            if (failure := flight.result()) is not None:
-                raise failure
-
-    def _await(self, flights: Collection[Flight], until: float) -> None:
-        left_s = max(0.0, until - self._clock.monotonic())
-        _, late = wait(flights, None if until == inf else left_s)
-        if late:
+            behind = {bucket: behind[bucket] for bucket in behind.keys() - ready}
+        landed, late = wait(begun, self._left_s(until))
+        failures = [failure for flight in landed if (failure := flight.result()) is not None]
+        # A queue that is gone says more than an answer that is not there.
+        for failure in sorted(failures, key=lambda one: isinstance(one, StoreError)):
+            raise failure
+        if late or behind:
             raise StoreTimeout(
-                f"acks of {len(late)} buckets of queue {self._lane.queue!r} are not answered yet: "
-                "they may be stored, or their messages come again"
+                f"acks of {len(late) or len(behind)} buckets of queue {self._lane.queue!r} are not "
+                "answered yet: they may be stored, or their messages come again"
             )
+
+    def _left_s(self, until: float) -> float | None:
+        return None if until == inf else max(0.0, until - self._clock.monotonic())
 
     def close(self) -> None:
         """Take no more, and let `run` end; what is there is stored by a last `flush`."""

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 TAKE_OVERS_AT_MOST: Final = 3
 """After so many that were answered too late the batch goes out as it is: others may have it too."""
 
+DROP_BODY_S: Final = 2.0
+"""So long a body is tried to be dropped: closing the client waits for it."""
+
 _logger = get_logger("queue")
 
 
@@ -218,14 +221,25 @@ def update(
 
 
 def _drop_body(lane: Lane, receipt: Receipt, revision: int | None) -> None:
-    """Politeness: one that stays goes with its bucket."""
+    """Politeness, behind the caller's back: its lease runs. One that stays goes with its bucket."""
     if revision is None:
         return
-    try:
-        lane.overlays.drop_one(receipt.bucket, receipt.first, revision)
-    except CassieqError as error:
-        told = str(error)
-        event(_logger, "bucket_unreachable", queue=lane.queue, bucket=receipt.bucket, error=told)
+
+    def drop(revision: int) -> None:
+        try:
+            lane.overlays.drop_one(receipt.bucket, receipt.first, revision)
+        except CassieqError as error:
+            event(
+                _logger,
+                "bucket_unreachable",
+                queue=lane.queue,
+                bucket=receipt.bucket,
+                error=str(error),
+            )
+
+    session = lane.store.session
+    with session.within(DROP_BODY_S):
+        session.begin(drop, revision)
 
 
 def _check_updatable(lane: Lane, row: Stored[Bucket] | None, receipt: Receipt) -> None:
