@@ -185,11 +185,11 @@ def test_t22_what_was_claimed_is_given_back_uncounted_where_the_rest_of_the_call
     reader = door.reader()
 
     def fails(*_args: object, **_more: object) -> None:
-        raise cassieq.StoreTimeout("the open buckets were not looked at")
+        raise StoreTimeout("the open buckets were not looked at")
 
     with monkeypatch.context() as patched:
         patched.setattr(reader, "_ripe", fails)
-        with pytest.raises(cassieq.StoreTimeout):
+        with pytest.raises(StoreTimeout):
             reader.get(100)
     assert 40 == watch.queue.stats().visible
     assert {1} == {one.delivery_count for one in watch.queue.get(40)}
@@ -296,7 +296,7 @@ def test_t5_more_stuck_buckets_than_threads_at_once_hold_up_no_other(open_door: 
     door.faults.unreachable(*range(20), how=Away.STANDS_STILL)
     by_bucket = {one.bucket: {one.lease.lease_id: None} for one in claimed}
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(settle.ack, door.lane, by_bucket)
+        waiting = pool.submit(settle.ack_leases, door.lane, by_bucket)
         try:
             wait_until(lambda: 20 == watch.queue.stats().invisible)
             assert not waiting.done()
