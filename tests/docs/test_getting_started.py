@@ -1,4 +1,4 @@
-"""Getting started: its examples run in order, in Python and in the shell, and print what it says."""
+"""Getting started: its examples run in order, in Python and in the shell, and print the same."""
 
 from __future__ import annotations
 
