@@ -10,6 +10,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 CASSIEQ := $(VENV)/bin/cassieq
 INSTALLED := $(VENV)/.installed
+INSTALLED_DOCS := $(VENV)/.installed-docs
 LOWEST := .venv-lowest
 PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-input
 
@@ -114,9 +115,14 @@ imports: $(INSTALLED)  ## Which layer may import which
 docs: $(INSTALLED)  ## Write the generated parts of the documentation anew
 	@$(PYTHON) docs/generate.py
 
+.PHONY: site
+site: $(INSTALLED_DOCS)  ## The documentation as a site, in site/; a warning or a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@echo 'Open site/index.html, or run: $(VENV)/bin/mkdocs serve'
+
 .PHONY: clean
 clean:  ## Everything that make made here; the jars stay in the user's cache
-	@rm -rf $(VENV) $(LOWEST) dist .coverage* .hypothesis .import_linter_cache .mypy_cache \
+	@rm -rf $(VENV) $(LOWEST) dist site .coverage* .hypothesis .import_linter_cache .mypy_cache \
 		.pytest_cache .ruff_cache metastore_db spark-warehouse artifacts derby.log
 	@find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -137,6 +143,11 @@ $(INSTALLED): pyproject.toml
 	fi
 	@echo 'Installing the packages (a few minutes the first time)'
 	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+$(INSTALLED_DOCS): pyproject.toml $(INSTALLED)
+	@echo 'Installing what builds the site'
+	@$(PIP_INSTALL) --editable '.[docs]'
 	@touch $@
 
 $(LOWEST)/.installed: pyproject.toml | $(INSTALLED)

@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
 
 
 def pages(root: Path) -> dict[Path, str]:
-    """Each generated file with its text; of the README, the whole with its table renewed."""
+    """Each generated file with its text; of the README, the whole with its numbers renewed."""
     reference = root / "docs" / "reference"
     found = {
         reference / "options.md": options_page(),
@@ -106,8 +106,8 @@ def pages(root: Path) -> dict[Path, str]:
     }
     readme, benchmarks = root / "README.md", root / "docs" / "benchmarks.md"
     if readme.exists():
-        text = _between_markers(readme, _read(readme) or "", "options", options_table())
-        found[readme] = _between_markers(readme, text, "numbers", measured.numbers_table(root))
+        numbers = measured.numbers_table(root)
+        found[readme] = _between_markers(readme, _read(readme) or "", "numbers", numbers)
     source = root / "docs" / "guides" / "source.md"
     if source.exists():
         found[source] = _between_markers(source, _read(source) or "", "options", source_table())
@@ -148,16 +148,6 @@ def options_page() -> str:
         ]
         parts.append(table(["Option", "Default", "Allowed", "Since", "Meaning"], rows))
     return "\n".join(parts)
-
-
-def options_table() -> str:
-    """What the README shows: the options of Spark's readers and writers."""
-    rows = [
-        [f"`{option.name}`", _of(option), _default(option), option.doc]
-        for option in OPTIONS
-        if not option.scopes & {Scope.QUEUE, Scope.SPARK}
-    ]
-    return table(["Option", "Of", "Default", "Meaning"], rows)
 
 
 def source_table() -> str:
@@ -237,11 +227,6 @@ def _head(title: str, source: str, text: str) -> str:
 
 def _where(scopes: Iterable[Scope]) -> str:
     return ", ".join(WHERE[scope] for scope in Scope if scope in set(scopes))
-
-
-def _of(option: Option) -> str:
-    scopes = option.scopes - {Scope.CONNECTION}
-    return "all" if scopes == {Scope.SOURCE, Scope.READ, Scope.SINK} else _where(scopes)
 
 
 def _default(option: Option) -> str:
