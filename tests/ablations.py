@@ -349,7 +349,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P11",
         rule="What another consumer holds by now is left out of a replay.",
-        path="cassieq_spark/spark/source/planner.py",
+        path="cassieq_spark/spark/source/replay.py",
         old=(
             "                # Else what is missing was settled, before a crash kept Spark from committing.\n"
             "                continue\n"
@@ -417,7 +417,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P12",
         rule="A bucket that was dropped counts as acked on a replay.",
-        path="cassieq_spark/spark/source/planner.py",
+        path="cassieq_spark/spark/source/replay.py",
         old=' == "fail" and not is_gone:',
         new=' == "fail":',
         tests=(
@@ -1470,7 +1470,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="What a replay has taken over is renewed before its other buckets have answered.",
-        path="cassieq_spark/spark/source/planner.py",
+        path="cassieq_spark/spark/source/replay.py",
         old="                self._renewal.hold({bucket: held}, until_us=until_us)\n",
         new="                pass\n",
         tests=(

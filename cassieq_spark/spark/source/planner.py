@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost, StoreError
+from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.ids import EMPTY, BucketNo
+from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.offset import LeasedRuns, SourceOffset
-from cassieq_spark.model.settlement import TakeOver
-from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.get.budget import RUNS_PER_CALL
 from cassieq_spark.queue.get.gather import PATIENT_GRACE_S, give_back
 from cassieq_spark.queue.get.reader import Reader
-from cassieq_spark.queue.settle.settle import ack_leases, count_settled, take_over
+from cassieq_spark.queue.settle.settle import ack_leases, count_settled
 from cassieq_spark.spark.source.admission import Limits, Patience
 from cassieq_spark.spark.source.lag import Lag
 from cassieq_spark.spark.source.renewal import Renewal
+from cassieq_spark.spark.source.replay import Replay
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -53,7 +52,6 @@ class Planner:
     def __init__(self, lane: Lane, options: SourceOptions) -> None:
         self.lane = lane
         self.run: UUID = new_uuid()
-        self._options = options
         self._acks = options.ack_mode == "commit"
         visibility_s = options.visibility_timeout_s or lane.settings.visibility_timeout_s
         self._visibility_us = int(visibility_s * 1e6)
@@ -69,6 +67,9 @@ class Planner:
             visibility_us=self._visibility_us,
             give_up_after_s=options.max_batch_duration_s,
             is_settled_by_others=not self._acks,
+        )
+        self._replay = Replay(
+            lane, options, self._renewal, run=self.run, visibility_us=self._visibility_us
         )
         self._aside = ThreadPoolExecutor(2, thread_name_prefix="cassieq-aside")
         self._looking: Future[None] | None = None
@@ -96,7 +97,7 @@ class Planner:
         self._renewal.touch()
         key = _key(start)
         offset = SourceOffset.from_json(start)
-        if not self._is_of_this_lane(offset):
+        if not self._replay.is_of_this_lane(offset):
             offset = SourceOffset(stream=offset.stream, seq=offset.seq)
         if self._pending is not None and self._pending[0] == key:
             self._ack(offset)
@@ -147,14 +148,14 @@ class Planner:
             return []
         key = _key(end)
         if key not in self._plans:
-            self._remember(key, self._take_over(SourceOffset.from_json(end)))
+            self._remember(key, self._replay.plan(SourceOffset.from_json(end)))
         return self._plans[key]
 
     def ack(self, end: dict[str, Any]) -> None:
         """Ack a batch that Spark has committed."""
         self._renewal.touch()
         offset = SourceOffset.from_json(end)
-        if self._is_of_this_lane(offset):
+        if self._replay.is_of_this_lane(offset):
             self._ack(offset)
 
     def close(self) -> None:
@@ -245,113 +246,6 @@ class Planner:
             metrics.MESSAGES_ACKED.inc(count_settled(self.lane, by_bucket))
         self._acked = (offset.stream, offset.seq)
         self._rows = {}
-
-    def _take_over(self, end: SourceOffset) -> list[Planned]:
-        if not self._is_of_this_lane(end):
-            return []
-        by_bucket: dict[BucketNo, list[LeasedRuns]] = {}
-        for leased in end.leases:
-            by_bucket.setdefault(leased.bucket, []).append(leased)
-        ours_now = TakeOver(run=self.run, visibility_us=self._visibility_us)
-
-        def one(bucket: BucketNo) -> Stored[Bucket] | None:
-            ids = frozenset(leased.lease_id for leased in by_bucket[bucket])
-            row = take_over(self.lane, bucket, ids, ours_now)
-            ours = [one for one in row.value.leases if one.lease_id in ids] if row else []
-            if ours:
-                # Before the others are there: one may wait for the store for long (I2) [T5].
-                held = frozenset(lease.lease_id for lease in ours)
-                until_us = min(lease.until_us for lease in ours)
-                self._renewal.hold({bucket: held}, until_us=until_us)
-            return row
-
-        rows = each_bucket(self.lane, one, by_bucket)
-        low = self.lane.read_pointers().repair
-        # A row below the repair pointer is a ghost of a bucket that was dropped (G5, ADR 11).
-        rows = {bucket: row if bucket >= low else None for bucket, row in rows.items()}
-        self._renewal.drop({at: ids for at, ids in end.by_bucket().items() if at < low})
-        plan: list[Planned] = []
-        for leased in end.leases:
-            row = rows[leased.bucket]
-            lease = None if row is None else row.value.lease(leased.lease_id)
-            runs = None if lease is None else lease.runs & leased.runs
-            if row is None or lease is None or not runs:
-                is_gone = leased.bucket < low
-                purged = EMPTY if row is None else row.value.purged & leased.runs
-                if purged:
-                    self._purged(leased.bucket, purged.count)
-                elif self._acks:
-                    self._lose(leased, is_gone=is_gone)
-                # Else what is missing was settled, before a crash kept Spark from committing.
-                continue
-            plan.append(
-                Planned(
-                    bucket=leased.bucket,
-                    runs=runs,
-                    delivery_count=lease.delivery_count,
-                    lease_id=lease.lease_id,
-                    revisions=row.value.revisions_of(runs),
-                )
-            )
-        event(
-            _logger,
-            "batch_replayed",
-            queue=self.lane.queue,
-            seq=end.seq,
-            messages=sum(planned.runs.count for planned in plan),
-        )
-        return plan
-
-    def _lose(self, leased: LeasedRuns, *, is_gone: bool) -> None:
-        """A lease that a replay names and that is not there any more.
-
-        Its messages were acked by somebody, or are somebody's later delivery: they are left out,
-        and never claimed again under another id for this offset [P11]. A dropped bucket counts as
-        acked: nothing was lost, and failing would fail every restart [P12].
-        """
-        metrics.LEASES_LOST.inc()
-        event(
-            _logger,
-            "lease_lost_on_replay",
-            queue=self.lane.queue,
-            bucket=leased.bucket,
-            messages=leased.runs.count,
-            dropped=is_gone,
-        )
-        if self._options.on_lease_lost == "fail" and not is_gone:
-            raise LeaseLost(
-                f"{leased.runs.count} messages of bucket {leased.bucket} of queue "
-                f"{self.lane.queue!r} were delivered to another consumer while this query was down "
-                "longer than its visibility timeout. Set onLeaseLost to 'skip' to go on without "
-                "them (they are processed elsewhere), and a longer visibilityTimeout"
-            )
-
-    def _purged(self, bucket: BucketNo, messages: int) -> None:
-        """A batch that was not committed yet was dropped by somebody's order."""
-        if self._options.fail_on_data_loss:
-            raise DataLoss(
-                f"queue {self.lane.queue!r} was purged while this query was down: {messages} "
-                f"messages of bucket {bucket} that its batch holds are gone. Start with a new "
-                "checkpoint, or set failOnDataLoss to false to go on without them"
-            )
-        event(_logger, "batch_purged", queue=self.lane.queue, bucket=bucket, messages=messages)
-
-    def _is_of_this_lane(self, offset: SourceOffset) -> bool:
-        """Whether the queue is still the one the checkpoint was written for.
-
-        Raises:
-            DataLoss: It is not, and ``failOnDataLoss`` is true.
-        """
-        if offset.lane in (None, self.lane.lane_id):
-            return True
-        if self._options.fail_on_data_loss:
-            raise DataLoss(
-                f"queue {self.lane.queue!r} was deleted and created again since this checkpoint "
-                "was written: its messages of then are gone. Start with a new checkpoint, or set "
-                "failOnDataLoss to false to go on with the new queue"
-            )
-        event(_logger, "queue_recreated", queue=self.lane.queue, seq=offset.seq)
-        return False
 
     def _remember(self, key: str, plan: list[Planned]) -> None:
         self._plans[key] = plan

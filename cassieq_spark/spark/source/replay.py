@@ -1,0 +1,160 @@
+"""Plan a micro-batch that an earlier run has logged: its messages, under this run's leases.
+
+Open this to see what a restarted query does with a batch that was not committed, and when it goes
+on without some of its messages. Holds I2, I4, I8 (design 7).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cassieq_spark import metrics
+from cassieq_spark.errors import DataLoss, LeaseLost
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.ids import EMPTY, BucketNo
+from cassieq_spark.model.settlement import TakeOver
+from cassieq_spark.queue.apart import each_bucket
+from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.settle.settle import take_over
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.offset import LeasedRuns, SourceOffset
+    from cassieq_spark.options import SourceOptions
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.spark.source.renewal import Renewal
+    from cassieq_spark.store.cas import Stored
+
+_logger = get_logger("spark")
+
+
+class Replay:
+    """Replans logged batches for one run of a query."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        options: SourceOptions,
+        renewal: Renewal,
+        *,
+        run: UUID,
+        visibility_us: int,
+    ) -> None:
+        self.lane = lane
+        self._options = options
+        self._renewal = renewal
+        self._ours = TakeOver(run=run, visibility_us=visibility_us)
+
+    def plan(self, end: SourceOffset) -> list[Planned]:
+        """Take over what is still there of a logged batch: the messages to read again.
+
+        Raises:
+            LeaseLost: A lease is somebody else's by now, and ``onLeaseLost`` is ``fail``.
+            DataLoss: The queue was deleted, re-created or purged, and ``failOnDataLoss`` is true.
+        """
+        if not self.is_of_this_lane(end):
+            return []
+        by_bucket: dict[BucketNo, list[LeasedRuns]] = {}
+        for leased in end.leases:
+            by_bucket.setdefault(leased.bucket, []).append(leased)
+
+        def one(bucket: BucketNo) -> Stored[Bucket] | None:
+            ids = frozenset(leased.lease_id for leased in by_bucket[bucket])
+            row = take_over(self.lane, bucket, ids, self._ours)
+            ours = [one for one in row.value.leases if one.lease_id in ids] if row else []
+            if ours:
+                # Before the others are there: one may wait for the store for long (I2) [T5].
+                held = frozenset(lease.lease_id for lease in ours)
+                until_us = min(lease.until_us for lease in ours)
+                self._renewal.hold({bucket: held}, until_us=until_us)
+            return row
+
+        rows = each_bucket(self.lane, one, by_bucket)
+        low = self.lane.read_pointers().repair
+        # A row below the repair pointer is a ghost of a bucket that was dropped (G5, ADR 11).
+        rows = {bucket: row if bucket >= low else None for bucket, row in rows.items()}
+        self._renewal.drop({at: ids for at, ids in end.by_bucket().items() if at < low})
+        plan: list[Planned] = []
+        for leased in end.leases:
+            row = rows[leased.bucket]
+            lease = None if row is None else row.value.lease(leased.lease_id)
+            runs = None if lease is None else lease.runs & leased.runs
+            if row is None or lease is None or not runs:
+                is_gone = leased.bucket < low
+                purged = EMPTY if row is None else row.value.purged & leased.runs
+                if purged:
+                    self._purged(leased.bucket, purged.count)
+                elif self._options.ack_mode == "commit":
+                    self._lose(leased, is_gone=is_gone)
+                # Else what is missing was settled, before a crash kept Spark from committing.
+                continue
+            plan.append(
+                Planned(
+                    bucket=leased.bucket,
+                    runs=runs,
+                    delivery_count=lease.delivery_count,
+                    lease_id=lease.lease_id,
+                    revisions=row.value.revisions_of(runs),
+                )
+            )
+        event(
+            _logger,
+            "batch_replayed",
+            queue=self.lane.queue,
+            seq=end.seq,
+            messages=sum(planned.runs.count for planned in plan),
+        )
+        return plan
+
+    def is_of_this_lane(self, offset: SourceOffset) -> bool:
+        """Whether the queue is still the one the checkpoint was written for.
+
+        Raises:
+            DataLoss: It is not, and ``failOnDataLoss`` is true.
+        """
+        if offset.lane in (None, self.lane.lane_id):
+            return True
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"queue {self.lane.queue!r} was deleted and created again since this checkpoint "
+                "was written: its messages of then are gone. Start with a new checkpoint, or set "
+                "failOnDataLoss to false to go on with the new queue"
+            )
+        event(_logger, "queue_recreated", queue=self.lane.queue, seq=offset.seq)
+        return False
+
+    def _lose(self, leased: LeasedRuns, *, is_gone: bool) -> None:
+        """A lease that a replay names and that is not there any more.
+
+        Its messages were acked by somebody, or are somebody's later delivery: they are left out,
+        and never claimed again under another id for this offset [P11]. A dropped bucket counts as
+        acked: nothing was lost, and failing would fail every restart [P12].
+        """
+        metrics.LEASES_LOST.inc()
+        event(
+            _logger,
+            "lease_lost_on_replay",
+            queue=self.lane.queue,
+            bucket=leased.bucket,
+            messages=leased.runs.count,
+            dropped=is_gone,
+        )
+        if self._options.on_lease_lost == "fail" and not is_gone:
+            raise LeaseLost(
+                f"{leased.runs.count} messages of bucket {leased.bucket} of queue "
+                f"{self.lane.queue!r} were delivered to another consumer while this query was down "
+                "longer than its visibility timeout. Set onLeaseLost to 'skip' to go on without "
+                "them (they are processed elsewhere), and a longer visibilityTimeout"
+            )
+
+    def _purged(self, bucket: BucketNo, messages: int) -> None:
+        """A batch that was not committed yet was dropped by somebody's order."""
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"queue {self.lane.queue!r} was purged while this query was down: {messages} "
+                f"messages of bucket {bucket} that its batch holds are gone. Start with a new "
+                "checkpoint, or set failOnDataLoss to false to go on without them"
+            )
+        event(_logger, "batch_purged", queue=self.lane.queue, bucket=bucket, messages=messages)
