@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 OFFSETS_PER_READ: Final = 10_000
-"""One read asks for so many, so that the next are under way while these are worked on."""
+"""How many one read asks for, so that the next are under way while these are processed."""
 
 BODIES_AT_ONCE: Final = 64
-"""So many updated bodies are asked for side by side, and fewer where they are large."""
+"""The most updated bodies that are read side by side; large ones are fewer."""
 
 BODIES_BYTES: Final = 8 << 20
-"""About so many bytes of updated bodies are held before what they belong to goes out: each may have
+"""About how many bytes of updated bodies are held before their messages go out: each body may have
 16 MiB, and one read may name ten thousand."""
 
 
@@ -33,9 +33,9 @@ class Planned:
     """Messages of one bucket to read.
 
     Attributes:
-        lease_id: The delivery they belong to; None for a look without a lease.
-        revisions: (offset, revision) of those that have an updated body.
-        is_look: It passes over what is not there any more; else that is an error.
+        lease_id: The delivery they belong to; None for a read without a lease.
+        revisions: (offset, revision) of the messages that have an updated body.
+        is_look: Whether missing messages are skipped; otherwise they are an error.
     """
 
     bucket: BucketNo
@@ -48,10 +48,10 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One chunk that holds planned messages, or a part of it where updated bodies are many.
+    """One chunk that holds planned messages, or a part of it if updated bodies are many.
 
     Attributes:
-        keep: Which of its offsets are meant; None: all.
+        keep: Which of its offsets are planned; None: all.
         bodies: Updated bodies of these, by offset.
     """
 
@@ -62,7 +62,7 @@ class Found:
 
     @property
     def positions(self) -> list[int] | None:
-        """Of the planned messages in the chunk; None: all."""
+        """The positions of the planned messages in the chunk; None: all."""
         if self.keep is None:
             return None
         return [offset - self.chunk.first for offset in self.keep.offsets()]
@@ -71,11 +71,11 @@ class Found:
 def fetch(
     store: Store, lane_id: LaneId, queue: QueueName, plan: Sequence[Planned]
 ) -> Iterator[Found]:
-    """The chunks that hold the planned messages, in order; a few buckets are read ahead.
+    """Yield the chunks that hold the planned messages, in order; a few buckets are read ahead.
 
     Raises:
-        DataLoss: A planned message is not there: exactly the planned ids, or the task fails.
-        LeaseLost: One has got another body since: the lease ran out, and somebody else updated it.
+        DataLoss: A planned message does not exist: exactly the planned ids, or the task fails.
+        LeaseLost: A message got another body: its lease ran out, and somebody else updated it.
         RowCorrupt: An updated body is lost.
     """
     parts = [part for planned in plan for part in _parts(planned)]
@@ -105,7 +105,7 @@ def fetch(
 def _with_bodies(
     store: Store, lane_id: LaneId, queue: QueueName, planned: Planned, wanted: Runs
 ) -> Iterator[tuple[Runs, dict[int, bytes]]]:
-    """These messages, ascending, in pieces whose updated bodies fit into memory."""
+    """Yield these messages, ascending, in pieces whose updated bodies fit into memory."""
     revised = [entry for entry in planned.revisions if entry[0] in wanted]
     left, bodies, size, at_once = wanted, dict[int, bytes](), 0, 4
     while revised:
@@ -114,7 +114,7 @@ def _with_bodies(
         gone = [entry for entry in some if entry[0] not in found]
         if gone and not planned.is_look:
             raise _lost(store, lane_id, queue, planned, gone)
-        # Of a look, what was updated and is not there was updated again, or acked and dropped.
+        # In a look: a missing body was updated again, or its message acked and dropped.
         left -= Runs.from_offsets(offset for offset, _ in gone)
         bodies |= found
         some_bytes = sum(map(len, found.values()))
@@ -136,7 +136,7 @@ def _lost(
     planned: Planned,
     gone: Sequence[tuple[int, int]],
 ) -> LeaseLost | RowCorrupt:
-    """Why updated bodies of a lease are not there: who replaces one drops it."""
+    """The reason why updated bodies of a lease are missing: whoever replaces one drops it."""
     row = store.lane(lane_id).buckets.read(planned.bucket)
     now = {} if row is None else dict(row.value.revisions)
     named = [offset for offset, revision in gone if now.get(offset) == revision]
@@ -153,7 +153,7 @@ def _lost(
 
 
 def _parts(planned: Planned) -> Iterator[Planned]:
-    """By whole multiples of `OFFSETS_PER_READ`, so that no chunk of a bulk writer is cut in two."""
+    """Split by multiples of `OFFSETS_PER_READ`, so that no chunk of a bulk writer is cut in two."""
     if not planned.runs:
         return
     first = planned.runs.first // OFFSETS_PER_READ * OFFSETS_PER_READ
