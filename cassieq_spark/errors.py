@@ -53,7 +53,7 @@ class CassieqError(Exception):
 
 
 class UsageError(CassieqError, ValueError):
-    """The caller made a mistake. It is found before anything is written."""
+    """Mistakes of the caller, found before anything is written."""
 
     code = "usage"
     meaning = "The call or the cluster's set-up does not fit."
@@ -93,7 +93,7 @@ class ConnectorMissing(UsageError):
 
 
 class QueueError(CassieqError):
-    """Base class of errors about a queue as a whole."""
+    """Errors about a queue as a whole."""
 
 
 class QueueNotFound(QueueError):
@@ -126,7 +126,7 @@ class QueueDeleted(QueueError):
 
 
 class ReceiptError(CassieqError):
-    """Base class of errors about a receipt."""
+    """Errors about a receipt."""
 
 
 class ReceiptInvalid(ReceiptError, ValueError):
@@ -173,7 +173,7 @@ class PutAmbiguous(CassieqError):
 
 
 class StoreError(CassieqError):
-    """Base class of errors of Cassandra; each is raised from the driver's own exception."""
+    """Errors of Cassandra, each raised from the driver's own exception."""
 
 
 class StoreUnavailable(StoreError):
@@ -263,7 +263,7 @@ class TlsFailed(StoreError):
 
 
 class StreamError(CassieqError):
-    """Base class of errors of a streaming query or of a sink's transaction."""
+    """Errors of a streaming query or of a sink's transaction."""
 
 
 class LeaseLost(StreamError):
@@ -337,7 +337,7 @@ class StreamFenced(StreamError):
 
 
 class EnvironmentProblem(CassieqError):
-    """Base class of errors about the machine that a program runs on."""
+    """Errors about the machine that a program runs on."""
 
 
 class EmbeddedFailed(EnvironmentProblem):

@@ -311,7 +311,7 @@ def _verify_outside(store: Store, lanes: dict[LaneId, Lane], report: VerifyRepor
 def _verify_sinks(
     store: Store, lanes: dict[LaneId, Lane], report: VerifyReport, *, has_all: bool
 ) -> None:
-    """Find sinks whose row or long list cannot be read, and lists of sinks that are gone (ADR 3)."""
+    """Find sinks whose row or long list is unreadable, and lists of sinks that are gone (ADR 3)."""
     for sink_id, lane_id in store.sinks.every():
         if lane_id in lanes:
             try:
