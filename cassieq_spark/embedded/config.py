@@ -1,4 +1,4 @@
-"""The files and flags a node starts with; each value that is not Cassandra's default says why."""
+"""The files and flags a node starts with, and why each differs from Cassandra's default."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLUSTER_NAME = "cassieq-embedded"
 #: What SimpleSnitch calls the only data centre it knows.
 DATACENTER = "datacenter1"
 
-#: Of Murmur3Partitioner: -2^63 .. 2^63 - 1.
+#: The range of Murmur3Partitioner: -2^63 .. 2^63 - 1.
 _TOKENS = 2**64
 _FIRST_TOKEN = -(2**63)
 
@@ -101,7 +101,7 @@ class NodeConfig:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether ``self.settings`` make it refuse clients without TLS."""
+        """Whether ``self.settings`` make the node refuse clients without TLS."""
         options = self.settings.get("client_encryption_options")
         return isinstance(options, dict) and bool(
             options.get("enabled") and not options.get("optional")
@@ -124,7 +124,7 @@ class NodeConfig:
 
     @property
     def rack_file(self) -> Path:
-        """Where a node that is in a data centre of its own name reads that name."""
+        """The file from which a node in a data centre of its own name reads that name."""
         return self.directory / "conf" / "cassandra-rackdc.properties"
 
     def write(self) -> None:

@@ -26,7 +26,7 @@ class Waitable(Protocol):
     """A process that may end while it is waited for."""
 
     def wait(self, timeout: float) -> int:
-        """The exit code.
+        """Return the exit code.
 
         Raises:
             subprocess.TimeoutExpired: It still runs.

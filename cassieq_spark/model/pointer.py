@@ -18,7 +18,7 @@ LATE_AFTER_US = PASS_AFTER_US // 2
 may have passed this long ago is written again after its CAS [T4]."""
 
 REACH_MINUTES = 4 * HOUR_MINUTES
-"""If the time pointer is ahead of now, a reader looks for hints this far back and this far ahead."""
+"""If the time pointer is ahead of now, a reader looks this far back and ahead for hints."""
 
 HINT_SPARE_S = 2 * 86_400
 """A hint outlives the moment it points at by this long, then its TTL removes it [R13]."""
