@@ -1,4 +1,4 @@
-"""cassieq_spark: a work queue on Apache Cassandra, read by Spark. This module is the public API."""
+"""cassieq_spark is a work queue on Apache Cassandra, read by Spark. This is its public API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`connect` and `Client`: the entry point of the API. It wires a session to tables and queues."""
+"""`connect` and `Client` are the API's entry point; they wire a session to tables and queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Time as an argument: cluster time in microseconds, monotonic seconds, and waiting (G6)."""
+"""Give time as an argument: cluster time in µs, monotonic seconds, and waiting (G6).
+
+Open it for questions about clocks: how nodes are measured, and what a wrong clock can do.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ COUNTS_SLEEP: Final = _STEADY is not None
 
 
 class Clock(Protocol):
-    """What all code of this package uses for time."""
+    """The interface by which all code of this package uses time."""
 
     def now_us(self) -> int:
         """Microseconds since the epoch, UTC."""

@@ -1,4 +1,4 @@
-"""The only randomness of the package; nothing here guards a secret."""
+"""Make all random values of the package; nothing here guards a secret."""
 
 from __future__ import annotations
 

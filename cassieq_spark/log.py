@@ -1,4 +1,4 @@
-"""Structured logging on stdlib ``logging``: stable event names, fields as ``extra``.
+"""Log structured events on stdlib ``logging``: stable event names, fields as ``extra``.
 
 This is a library inside other people's drivers and executors: their handlers and levels apply.
 """

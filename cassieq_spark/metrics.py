@@ -1,4 +1,4 @@
-"""Every counter of the package, of this process, since it began. Units are in the names.
+"""Count what this process does, since it began. Every counter is here, with its unit in its name.
 
 Look here for what is counted. What a queue holds is asked from its tables, never from a counter
 that could drift from them.

@@ -1,4 +1,4 @@
-"""``cassieq dead``: list, show and redrive dead letters."""
+"""``cassieq dead`` lists, shows and redrives dead letters."""
 
 from __future__ import annotations
 

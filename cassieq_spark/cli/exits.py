@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, signals, and a reader that went away."""
+"""Turn the end of a command into an exit code: errors, signals, and a reader that went away."""
 
 from __future__ import annotations
 

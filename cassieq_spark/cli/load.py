@@ -1,4 +1,4 @@
-"""``cassieq produce`` and ``cassieq consume``: put load on a queue, at a rate, and measure it."""
+"""``cassieq produce`` and ``cassieq consume`` put load on a queue, at a rate, and measure it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cassieq put``, ``get``, ``ack`` and ``peek``."""
+"""``cassieq put``, ``get``, ``ack`` and ``peek`` handle messages from a terminal."""
 
 from __future__ import annotations
 

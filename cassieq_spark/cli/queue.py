@@ -1,4 +1,4 @@
-"""``cassieq queue``: create, list, show, alter, purge, delete; and ``bootstrap``."""
+"""``cassieq queue`` creates, lists, shows, alters, purges and deletes; also ``bootstrap``."""
 
 from __future__ import annotations
 

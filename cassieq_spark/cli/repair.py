@@ -1,4 +1,4 @@
-"""``cassieq repair``, and how it and `jobs/repair.py` show a pass."""
+"""``cassieq repair`` runs a pass; this module also shows the passes of `jobs/repair.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--report FILE`` of the jobs: checked before the work begins, written after it."""
+"""Check ``--report FILE`` of the jobs before the work begins, and write it afterwards."""
 
 from __future__ import annotations
 

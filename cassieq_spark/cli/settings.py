@@ -1,4 +1,4 @@
-"""Options of a command: its flags, then ``CASSIEQ_*`` variables, then a TOML file, then defaults.
+"""Read a command's options: flags, then ``CASSIEQ_*`` variables, then a TOML file, then defaults.
 
 It uses tomllib and the options table, not pydantic-settings: that needs each option declared again,
 as the field of a model, and the table is the one place that has names, ranges and defaults.

@@ -1,4 +1,4 @@
-"""``cassieq watch``: show what is in queues, again and again."""
+"""``cassieq watch`` shows what is in queues, again and again."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class _Looker:
         self._opened: dict[str, Queue] = {}
 
     def look(self) -> dict[str, QueueStats]:
-        """What is in each queue now; without a queue that is being deleted, if all are watched."""
+        """Return the statistics of each queue; of all queues, those being deleted are left out."""
         found = {}
         for name in self._names or [one.name for one in self._client.queues()]:
             try:

@@ -1,4 +1,4 @@
-"""A real Cassandra for tests and demos: one node, or a ring on 127.0.0.1, 127.0.0.2, ..."""
+"""Run a real Cassandra for tests and demos: one node, or a ring on 127.0.0.1, 127.0.0.2, ..."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files and flags a node starts with, and why each differs from Cassandra's default."""
+"""Write the files and flags a node starts with; each says why it differs from the default."""
 
 from __future__ import annotations
 

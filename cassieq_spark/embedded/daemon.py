@@ -1,4 +1,4 @@
-"""One node that outlives its starter, for ``cassieq cassandra start | stop | status``."""
+"""Run one node that outlives its starter, for ``cassieq cassandra start | stop | status``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ADDRESS = "127.0.0.1"
 
 
 class DaemonState(StrEnum):
-    """What a look from outside can tell."""
+    """The state of the node as a look from outside shows it."""
 
     UP = "up"
     NOT_ANSWERING = "not answering"

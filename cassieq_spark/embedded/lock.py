@@ -1,4 +1,4 @@
-"""A lock that is held exactly while a JVM uses a directory, and that says which JVM.
+"""Lock a directory exactly while a JVM uses it, and say which JVM that is.
 
 The JVM inherits the locked descriptor, so the kernel releases the lock when the JVM ends, however
 that happens. Unlike a pid file it cannot be stale, and no reused pid is ever taken for a node's.

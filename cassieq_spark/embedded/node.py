@@ -1,4 +1,4 @@
-"""One node of an embedded cluster, and what a fault test may do to it."""
+"""Start, stop, kill and pause one node of an embedded cluster, as a fault test needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports for a cluster: free ones, or those it had before; and a clear error when one is taken."""
+"""Choose ports for a cluster, free ones or those it had before, and explain when one is taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's JVM under a supervisor that ends it when this process ends."""
+"""Run a node's JVM under a supervisor that ends it when this process ends."""
 
 from __future__ import annotations
 

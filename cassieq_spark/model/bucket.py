@@ -1,4 +1,4 @@
-"""The life of one bucket (design 3): its statuses, what it holds, and the moves between them.
+"""Define the life of one bucket (design 3): its statuses, its content, and its moves.
 
     singles:  (no row) -> sealing -> sealed -> drained -> dropped
     bulk:     (no row) -> writing -> prepared -> sealed | void -> dropped

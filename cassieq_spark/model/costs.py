@@ -1,4 +1,4 @@
-"""The costs of a transaction, for its log line."""
+"""Add up the costs of a transaction, for its log line."""
 
 from __future__ import annotations
 

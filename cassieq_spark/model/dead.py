@@ -1,4 +1,4 @@
-"""Dead sets: messages of a bucket that are to be moved to another queue (design 3, ADR 19). Pure.
+"""Keep dead sets: messages of a bucket to be moved to another queue (design 3, ADR 19). Pure.
 
 A message that dies goes into the *open* set of its bucket, which nobody moves. Repair closes that
 set by a CAS before it moves it; a *closed* set is never extended or merged, for a mover may have it

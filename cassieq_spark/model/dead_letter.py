@@ -1,4 +1,4 @@
-"""The headers of a dead letter: where it comes from, and why. Repair writes them."""
+"""Define the headers of a dead letter: where it comes from, and why. Repair writes them."""
 
 from __future__ import annotations
 

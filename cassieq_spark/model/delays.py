@@ -1,4 +1,4 @@
-"""Messages of a bucket that nobody gets before a time, in groups: pure."""
+"""Group the messages of a bucket that nobody gets before a time. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a lane (design 9): the next step, by what was read of the lane. Pure; holds I1, I9.
+"""Find the next step of a lane's end (design 9), by what was read of it. Pure; holds I1, I9.
 
     L = 2^62  ->  no monoton row  ->  no data
 

@@ -1,4 +1,4 @@
-"""Ids, bucket arithmetic, and id runs as a set algebra."""
+"""Compute ids, buckets, and id runs as a set algebra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that no bucket row may ever break, whoever wrote it last: pure (design 10)."""
+"""Check the rules that no bucket row may ever break, whoever wrote it last. Pure (design 10)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def broken(row: Bucket) -> Iterator[tuple[str, str]]:
 
 
 def beyond(row: Bucket, *, bucket_size: int) -> str | None:
-    """What a manifest names beyond its bucket's ids: those belong to the next bucket (I6) [T1]."""
+    """The offsets that a manifest names beyond its bucket: they are the next one's (I6) [T1]."""
     outside = row.manifest - row.manifest.below(bucket_size)
     if not outside:
         return None

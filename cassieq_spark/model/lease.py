@@ -40,7 +40,7 @@ EXPIRY_MARGIN_US = 250_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a claimer asks for.
+    """The terms of a claim.
 
     Attributes:
         at_most: Messages, 1 or more.
@@ -98,12 +98,12 @@ def is_dying(row: Bucket, *, now_us: int, max_deliveries: int | None) -> bool:
 
 
 def visible(row: Bucket, now_us: int) -> list[Returned]:
-    """What a claim could take of a sealed row, with messages that are out of deliveries."""
+    """The messages a claim could take of a sealed row, with those that are out of deliveries."""
     return [Returned(deliveries=0, runs=row.fresh), *held_by_nobody(row, now_us)]
 
 
 def held_by_nobody(row: Bucket, now_us: int) -> list[Returned]:
-    """What came back, in the order in which a claim takes it: by the time it came back."""
+    """The messages that came back, in the order in which a claim takes them: by time."""
     back = [
         (group.due_us, Returned(deliveries=group.deliveries, runs=group.runs))
         for group in row.delayed
@@ -317,7 +317,7 @@ def revise(
 
 
 class _Taken:
-    """What one claim takes, by delivery count so far: one lease each."""
+    """The messages one claim takes, by delivery count so far: one lease each."""
 
     def __init__(self, terms: Terms) -> None:
         self._below = terms.below

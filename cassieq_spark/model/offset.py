@@ -1,4 +1,4 @@
-"""The source's offset: names exactly what its micro-batch holds (design 7), as versioned JSON."""
+"""Encode the source's offset: it names exactly what its micro-batch holds (design 7), as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many messages go into one chunk, and how a payload is cut into parts. Pure."""
+"""Decide how many messages go into one chunk, and cut a payload into parts. Pure."""
 
 from __future__ import annotations
 

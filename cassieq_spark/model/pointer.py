@@ -1,4 +1,4 @@
-"""Monotone pointers and the time grid of the expiry hints (design 2, 6)."""
+"""Define the monotone pointers and the time grid of the expiry hints (design 2, 6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receipts: opaque proof of one delivery, as text.
+"""Encode receipts: opaque proof of one delivery, as text.
 
 base64url without padding, in its one canonical form, over: version u8, lane 16 B, bucket u64,
 lease 16 B, first u32, last u32, crc32 u32 of all before; big-endian. The fields that vary between

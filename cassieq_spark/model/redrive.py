@@ -1,4 +1,4 @@
-"""A redrive's effect on a bucket row: visible messages become dead sets with a target (ADR 16).
+"""Turn visible messages of a bucket row into dead sets with a target, for a redrive (ADR 16).
 
 Pure. Holds I2, I4: messages that are leased, delayed, dead or acked by now are skipped.
 """
@@ -25,7 +25,7 @@ SETS_TOGETHER: Final = 16
 
 
 def visible(row: Bucket, now_us: int) -> tuple[Returned, ...]:
-    """What a claim could take now, with messages that are out of deliveries."""
+    """The messages that a claim could take now, with those that are out of deliveries."""
     if row.status is not Status.SEALED:
         return ()
     return merge_returned(lease_rules.visible(row, now_us))

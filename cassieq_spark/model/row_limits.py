@@ -1,4 +1,4 @@
-"""What bounds a bucket row: every part of it, and so the whole (ADR 19) [T2].
+"""Limit every part of a bucket row, and so the whole row (ADR 19) [T2].
 
 A row is written whole by every CAS, so its size must have a bound that no use of the API passes,
 and no move may be refused for it: then nothing can stop a queue. There are two kinds of parts.
@@ -15,7 +15,7 @@ and no move may be refused for it: then nothing can stop a queue. There are two 
 | revisions | 9 | beside its place: offsets as a set, 8 bytes for each number |
 
 *What does not.* These have limits of their own, below: words that programs choose, closed dead
-sets, tags of clients. Above a limit words are joined to one, and sets wait.
+sets, tags of clients. Above a limit, words are replaced by one, and sets wait.
 
 So a row has at most `limit_of` bytes: 9 MB with the largest buckets, when each message has been
 claimed and updated by itself, by a Spark run of its own. Cassandra takes mutations up to 16 MiB.
@@ -68,7 +68,7 @@ BYTES_PER_MESSAGE: Final = 84
 """The bytes of a message's place and its revision: the sum above, rounded up."""
 
 BYTES_BESIDE: Final = OWNERS_BYTES + REASONS_BYTES + 128 * 1024
-"""What does not grow with messages: words, the heads of sets, the status columns."""
+"""The bytes that do not grow with messages: words, the heads of sets, the status columns."""
 
 
 def limit_of(bucket_size: int) -> int:

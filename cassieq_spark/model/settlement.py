@@ -1,4 +1,4 @@
-"""Settle deliveries: the effect of an ack, a release, an extension and the like on a bucket's row.
+"""Settle deliveries: compute what an ack, a release, an extension and so on do to a row.
 
 All that is asked of a bucket is one CAS, whoever asks: a program by receipts, a streaming query by
 leases (design 5). Holds I2, I3, I4: an action takes effect on its own delivery, or on nothing.

@@ -1,4 +1,4 @@
-"""The sink's transaction (design 8): who may write, what a commit does, how a bucket is decided.
+"""Decide a sink's transaction (design 8): who may write, what a commit does, a bucket's fate.
 
 One row per sink id decides everything; these are its rules, pure. The epoch is the transaction: a
 bucket is tagged with the epoch it was written under, and only a CAS on the sink row ends an epoch,
@@ -149,7 +149,7 @@ Admission = WriteUnder | AlreadyCommitted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What one winning task attempt reports to the committer.
+    """The report of one winning task attempt to the committer.
 
     Attributes:
         epoch: The epoch it wrote under; None if it found the batch committed.
@@ -187,7 +187,7 @@ Decision = NothingToDo | Register | Commit
 
 
 class Fate(Enum):
-    """What a sink row decides about one of its buckets."""
+    """The decision of a sink row about one of its buckets."""
 
     UNDECIDED = "undecided"
     SEAL = "seal"

@@ -1,4 +1,4 @@
-"""The sizes of chunks, parts and bodies. Imports nothing: options are parsed first."""
+"""Define the sizes of chunks, parts and bodies. It imports nothing: options are parsed first."""
 
 from __future__ import annotations
 

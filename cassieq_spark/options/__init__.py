@@ -1,4 +1,4 @@
-"""Options: one table of all of them, and the values they are parsed into (conventions 4).
+"""Define all options in one table, and the values they are parsed into (conventions 4).
 
 `OPTIONS` generates the parsers, ``docs/reference/options.md``, ``conf/cassieq.toml`` and the table
 in the README. To add an option, add its row to its group and its field in `parsed`.

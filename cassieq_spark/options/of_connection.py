@@ -1,4 +1,4 @@
-"""Options of every connection: how to reach Cassandra, and how to log in."""
+"""Define the options of every connection: how to reach Cassandra, and how to log in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of `format("cassieq")` for source, reader and sink, and the options that Spark adds."""
+"""Define the options of `format("cassieq")` for source, reader and sink, and those of Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Option`: the name of an option, which APIs take it, and its allowed values."""
+"""Define `Option`: its name, the APIs that take it, and its allowed values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frozen values that options are parsed into, one class per use, safe to pickle into tasks."""
+"""Define the frozen values that options are parsed into; they pickle safely into tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """How to verify nodes, and this client's certificate. Paths only: tasks read the files."""
+    """The files to verify nodes by, and this client's certificate. Paths only: tasks read them."""
 
     ca_file: str
     cert_file: str | None = None

@@ -1,4 +1,4 @@
-"""The allowed values of options: one parser per kind, which describes its range in words."""
+"""Parse the values of options: one parser per kind, which describes its range in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of a queue: create, alter, purge, delete; each survives a crash at any step (design 9).
+"""Create, alter, purge and delete queues; each survives a crash at any step (design 9).
 
     delete:  status = deleting  ->  L = 2^62  ->  no monoton row  ->  no data  ->  no queue row
 

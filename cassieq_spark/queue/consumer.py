@@ -1,4 +1,4 @@
-"""`Consumer`: messages one at a time for the price of hundreds: prefetch, grouped acks (design 5).
+"""`Consumer` gives messages one by one at the price of hundreds: prefetch, grouped acks (design 5).
 
 Three threads run beside the program: one claims ahead, one renews the leases of messages that wait
 here, one sends acks. The last two never wait for a slow bucket.
@@ -279,7 +279,7 @@ class Consumer:
             return False
 
     def _attempt(self, step: Callable[[], None]) -> bool:
-        """Try a step; False if it failed. Then the program is told, and the step is tried again."""
+        """Try a step; return False if it failed, after the error was kept for the program."""
         try:
             step()
         except QueueDeleted:

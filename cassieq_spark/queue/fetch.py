@@ -1,4 +1,4 @@
-"""Read the messages of known id runs, and nothing else (design 7): an executor's part. Holds I8."""
+"""Read exactly the messages of known id runs (design 7): an executor's part. Holds I8."""
 
 from __future__ import annotations
 

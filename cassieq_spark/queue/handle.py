@@ -1,4 +1,4 @@
-"""`Queue`: the public handle of one queue. It checks arguments and delegates; it holds no rules."""
+"""`Queue` is the public handle of a queue: it checks arguments and delegates; it has no rules."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LOOK_AGAIN_S: Final = 5.0
 
 @dataclass(slots=True)
 class Work:
-    """What one client keeps for one lane, shared by all its handles and threads."""
+    """The state that one client keeps for one lane, shared by all its handles and threads."""
 
     producer: Producer = field(default_factory=Producer)
     getter: Getter = field(default_factory=Getter)

@@ -1,4 +1,4 @@
-"""`Lane`: one lane of one queue, with the store it is in. Every verb works on one."""
+"""`Lane` is one lane of one queue, with the store it is in. Every verb works on a lane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Message`: what a consumer gets, built from a lease and the chunks that hold it (design 11)."""
+"""`Message` is what a consumer gets, built from a lease and its chunks (design 11)."""
 
 from __future__ import annotations
 

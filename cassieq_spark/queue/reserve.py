@@ -1,4 +1,4 @@
-"""Reserve whole buckets of a lane: the only way to get ids. Holds I6."""
+"""Reserve whole buckets of a lane, which is the only way to get ids. Holds I6."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dry run of a repair pass: reads only, and reports what a pass would do (design 9)."""
+"""Report what a repair pass would do, by reads only (design 9)."""
 
 from __future__ import annotations
 

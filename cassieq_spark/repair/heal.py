@@ -1,4 +1,4 @@
-"""One repair pass: every step is idempotent, and a failure of one stops no other (design 9)."""
+"""Run one repair pass: every step is idempotent, and a failure of one stops no other (design 9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leader election: one repair at a time. It only saves work; nothing depends on it [P29]."""
+"""Elect a leader: one repair at a time. It only saves work; nothing depends on it [P29]."""
 
 from __future__ import annotations
 

@@ -336,7 +336,7 @@ class _Redrive:
 def _places(
     row: Bucket | None, waiting: Sequence[ChunkRow], *, now_us: int, asked: Runs | None
 ) -> _Places:
-    """Where the messages of one bucket are that were asked for."""
+    """Find the requested messages of one bucket, by their state."""
     if row is None or row.status is Status.SEALING:
         due = [chunk for chunk in waiting if (chunk.due_us or 0) <= now_us]
         later = [chunk for chunk in waiting if (chunk.due_us or 0) > now_us]

@@ -1,4 +1,4 @@
-"""The results of a repair pass or a redrive: counts, for people, logs and programs."""
+"""Count what a repair pass or a redrive did, for people, logs and programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(slots=True, kw_only=True)
 class QueueRepair:
-    """What one pass did for one queue.
+    """The result of one pass for one queue.
 
     Attributes:
         seals_finished: Buckets whose seal somebody had left half-way.
@@ -50,7 +50,7 @@ class QueueRepair:
 
 @dataclass(slots=True, kw_only=True)
 class RepairReport:
-    """What one pass did.
+    """The result of one pass.
 
     Attributes:
         deletions_finished: Names of queues whose deletion somebody had left half-way.

@@ -1,4 +1,4 @@
-"""Repair's work bucket by bucket: any task may do it, for any bucket, at any time (design 9)."""
+"""Do repair's work bucket by bucket: any task may, for any bucket, at any time (design 9)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _logger = get_logger("repair")
 
 @dataclass(slots=True, kw_only=True)
 class Healed:
-    """What became of some buckets of one queue, and what is left to do for the queue as a whole.
+    """The result for some buckets of one queue, and the work left for the queue as a whole.
 
     Attributes:
         undecided: Undecided buckets by sink id.

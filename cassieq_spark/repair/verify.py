@@ -88,7 +88,7 @@ class Finding:
 
 @dataclass(slots=True, kw_only=True)
 class VerifyReport:
-    """What a look at everything has found.
+    """The findings of a look at everything.
 
     Attributes:
         litter: Messages in sealed buckets that no manifest names: of puts that were never

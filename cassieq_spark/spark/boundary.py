@@ -1,4 +1,4 @@
-"""Spark's boundary: an error that we raise to Spark is one bounded text, and nothing else.
+"""Turn an error that we raise to Spark into one bounded text, and nothing else.
 
 Spark carries text only. It prints an error of a Python process with its whole traceback and with
 each of its causes, puts that into a Java error, logs it in several places, and prints it again in
@@ -8,7 +8,7 @@ another job. So an error of ours leaves without its causes and its inner frames,
 
 In a function of ``foreachBatch`` a long text also costs a stack. When the query is told to stop,
 Spark looks into the function's error for an interruption, by a pattern that recurs for each
-character behind Py4J's words ``An error occurred while calling``: a thread's default stack of 1 MB
+character after Py4J's words ``An error occurred while calling``: a thread's default stack of 1 MB
 holds about 1,500 of them (`StreamExecution.PROXY_ERROR`, SPARK-48717; measured with 4.3.0). A Java
 stack trace is longer. So no error of a Spark job leaves our code as Py4J's: it becomes one without
 those words, or, if the job was interrupted, a short one by which Spark recognises that.
@@ -107,7 +107,7 @@ class _Crossing:
 
 
 def _of_job(text: str) -> str:
-    """What Py4J reports of a Java error, without Java's frames."""
+    """The text that Py4J reports of a Java error, without Java's frames."""
     for name in INTERRUPTIONS:
         if name in text:
             # Spark recognises an interruption by these words.

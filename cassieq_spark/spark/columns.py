@@ -1,4 +1,4 @@
-"""The source's columns: their types, which of them a user asks for, and how to build them fast."""
+"""Build the source's columns without a Python loop, and check which of them a user asks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data source ``cassieq``: Spark asks it for its readers and writers.
+"""Define the data source ``cassieq``, which Spark asks for its readers and writers.
 
 Spark makes a fresh object in a Python process of its own for each, so nothing is kept here.
 """

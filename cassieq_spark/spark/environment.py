@@ -16,7 +16,7 @@ NEEDED: Final = ("pyarrow", "numpy", "cassandra", "msgpack", "cassieq_spark")
 
 
 def problems() -> list[str]:
-    """What this interpreter lacks. It runs inside Spark's tasks too, so it imports nothing."""
+    """List what this interpreter lacks. It runs inside Spark's tasks too, so it imports nothing."""
     found = [f"has no {name}" for name in NEEDED if importlib.util.find_spec(name) is None]
     if sys.version_info < OLDEST_PYTHON:
         found.append(f"is Python {sys.version_info.major}.{sys.version_info.minor}, too old")

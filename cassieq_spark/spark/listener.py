@@ -1,4 +1,4 @@
-"""`CassieqListener`: a query's lag in the log and for Prometheus, and the ack of its last batch."""
+"""`CassieqListener` reports a query's lag to the log and Prometheus, and acks its last batch."""
 
 from __future__ import annotations
 

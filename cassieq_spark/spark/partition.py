@@ -1,4 +1,4 @@
-"""Input partitions: spread planned messages over tasks, and read them there (design 7)."""
+"""Spread planned messages over input partitions, and read them in tasks (design 7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Arrow writer (design 8): ``writeStream`` and ``write`` with ``format("cassieq")``.
+"""The Arrow writer runs ``writeStream`` and ``write`` with ``format("cassieq")`` (design 8).
 
 For every micro-batch Spark makes the writer in one driver-side process, pickles it into the tasks,
 and makes it again in another process for the commit: nothing kept in the object survives, so the
@@ -51,7 +51,7 @@ RUN_ID = "spark.jobGroup.id"
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What one winning task attempt reports to the commit."""
+    """The report of one winning task attempt to the commit."""
 
     result: TaskResult
 

@@ -1,4 +1,4 @@
-"""Spark's Python worker, as our tasks use it: one store per process, kept between tasks."""
+"""Prepare Spark's Python worker for our tasks: one store per process, kept between tasks."""
 
 from __future__ import annotations
 

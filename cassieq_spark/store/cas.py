@@ -1,4 +1,4 @@
-"""Tagged compare-and-set: every outcome settled exactly (G2, G3). Holds I3, I5, I6, I7.
+"""Run tagged compare-and-set: every outcome is settled exactly (G2, G3). Holds I3, I5, I6, I7.
 
 A CAS is conditional on the ``writer`` uuid of the row as read and writes a fresh one, which it also
 puts into ``tags`` in place of this client's former one. When an answer is lost, the *same*

@@ -1,4 +1,4 @@
-"""Stored chunks: an Arrow IPC stream of one record batch, and the checks on what goes in.
+"""Encode stored chunks, an Arrow IPC stream of one record batch, and check what goes in.
 
 Columns of a stored chunk: ``body`` binary; and, only where any message has one, ``message_id``
 fixed_size_binary(16), ``tag`` string, ``headers`` map<string, string>.

@@ -1,4 +1,4 @@
-"""The set-up of the driver: policies, sizes, and the class of a row."""
+"""Set up the driver: policies, sizes, and the class of a row."""
 
 from __future__ import annotations
 

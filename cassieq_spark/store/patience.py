@@ -1,4 +1,4 @@
-"""How long a caller waits for one answer before it goes on with something else (ADR 21)."""
+"""Limit how long a caller waits for one answer before it goes on with something else (ADR 21)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replication of a keyspace: check what was asked for against the keyspace and the nodes."""
+"""Create the keyspace, and check its replication against what was asked for and the nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The versioned schema (design 2): each table with the reason for its settings; apply, check."""
+"""Create and check the versioned schema (design 2); each table says why it has its settings."""
 
 from __future__ import annotations
 

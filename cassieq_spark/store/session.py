@@ -1,4 +1,4 @@
-"""One Cassandra session: prepared statements with their consistency on them, bounded retries.
+"""Run statements on one Cassandra session: prepared, with their consistency, bounded retries.
 
 Every statement of the package goes through `CqlSession`; nothing raw of the driver leaves it except
 what `store/cas.py` settles.
@@ -49,7 +49,7 @@ R = TypeVar("R")
 
 
 class Interceptor(Protocol):
-    """What fault tests put around every statement; None in production."""
+    """A hook that fault tests put around every statement; None in production."""
 
     def around(
         self, statement: Statement, params: tuple[Any, ...], proceed: Callable[[], Any]

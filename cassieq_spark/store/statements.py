@@ -1,4 +1,4 @@
-"""Every CQL statement, named by verb, with its consistency and why it is conditional.
+"""Define every CQL statement, named by verb, with its consistency and why it is conditional.
 
 G1: each CAS carries its serial *and* its commit consistency, each read that decides is a quorum
 read; both are on the statement, never a driver default (which is LOCAL_ONE) [P20].
@@ -17,7 +17,7 @@ ROWS_PER_PAGE: Final = 32
 
 
 class Kind(Enum):
-    """What a statement does, which decides its consistency."""
+    """The kind of a statement, which decides its consistency."""
 
     READ = "read"
     WRITE = "write"

@@ -1,4 +1,4 @@
-"""`Store`: one session with all its tables; `queue` works on it."""
+"""`Store` is one session with all its tables; `queue` works on it."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ class Store:
 
 
 PATIENCE_S: Final = 100.0
-"""How much longer than usual statements of Spark are sent again: nobody waits at a prompt. With
-`session.DEADLINE_S` it outlasts a node's restart, some two minutes; otherwise the query would fail
-and begin its batch anew."""
+"""How much longer statements of Spark are sent again than others: nobody waits at a prompt. With
+`session.DEADLINE_S` this outlasts a node's restart, some two minutes; otherwise the query would
+fail and begin its batch anew."""
 
 # One per process and cluster: Spark reuses its Python workers, so each connects once.
 _shared: dict[ConnectionOptions, Store] = {}

@@ -1,4 +1,4 @@
-"""TLS to Cassandra: build the context from its files, and explain why a handshake fails."""
+"""Build the TLS context from its files, and explain why a handshake with Cassandra fails."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _check_readable(option: str, path: str) -> None:
 
 
 def _look(host: str, port: int, own: ssl.SSLContext, tls: TlsOptions | None) -> str | None:
-    """What is wrong between this client's TLS and a node."""
+    """Find what is wrong between this client's TLS and a node."""
     said = "it closed the connection"
     with socket.create_connection((host, port), _LOOK_S) as plain:
         try:

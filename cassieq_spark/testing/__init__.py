@@ -1,4 +1,4 @@
-"""For tests of programs that use queues: a real Cassandra, a clock to turn, faults to inject."""
+"""Tools for tests of programs that use queues: a real Cassandra, a clock to turn, faults."""
 
 from __future__ import annotations
 

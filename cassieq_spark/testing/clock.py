@@ -1,4 +1,4 @@
-"""A clock that a test turns by hand."""
+"""`ManualClock` is a clock that a test turns by hand."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ GATE_DEADLINE_S: Final = 30.0
 
 
 class Fault(StrEnum):
-    """What happens to one statement."""
+    """The fault of one statement."""
 
     REFUSE = "refuse"
     """The server looks at it and refuses to run it: a definite answer."""
@@ -49,7 +49,7 @@ class Away(StrEnum):
     """The coordinator does not know it: statements are not answered. Callers time out at once."""
 
     STANDS_STILL = "stands still"
-    """As the last, and callers wait until the bucket is reachable: then what they sent is lost."""
+    """As `TIMES_OUT`, but callers wait until the bucket is reachable; what they sent is lost."""
 
 
 class Gate:

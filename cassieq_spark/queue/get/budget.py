@@ -1,4 +1,4 @@
-"""How much one call may still claim: messages, bytes as stored, and runs of ids."""
+"""Track how much one call may still claim: messages, bytes as stored, and runs of ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ bucket after bucket."""
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """What is left of a call's limits.
+    """The rest of a call's limits.
 
     Attributes:
         messages: How many more messages.

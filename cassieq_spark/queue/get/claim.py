@@ -42,7 +42,7 @@ class Claimed:
 
     @property
     def planned(self) -> Planned:
-        """What has to be read for it."""
+        """The read that gets its messages."""
         return Planned(
             bucket=self.bucket,
             runs=self.lease.runs,

@@ -139,7 +139,7 @@ def have_any(lane: Lane, scanner: Scanner, buckets: list[BucketNo]) -> dict[Buck
 
 
 class Waiting:
-    """How long one get waits for buckets that do not answer, while the others have nothing.
+    """One get's patience with buckets that do not answer, while the others have nothing.
 
     It may not say "nothing is visible" of them, and what others hold must not wait for them.
     """

@@ -34,7 +34,7 @@ _logger = get_logger("queue")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetRequest:
-    """What one get asks for.
+    """The arguments of one get.
 
     Attributes:
         wait_s: How long to wait for the first message; 0: one look.

@@ -1,4 +1,4 @@
-"""Look over a lane: what can be claimed, what is open, how far the pointers may move (design 5, 6).
+"""Scan a lane for what can be claimed, what is open, how far the pointers may move (design 5, 6).
 
 It only reads, except that it rolls decided transactions forward. Each consumer has one `Scanner`,
 which remembers for a moment what it need not look at again.
@@ -50,7 +50,7 @@ Rows = dict[BucketNo, "Stored[Bucket]"]
 
 @dataclass(slots=True, kw_only=True)
 class Scan:
-    """What one look found.
+    """The result of one look.
 
     Attributes:
         pointers: As read at the start.
@@ -101,7 +101,7 @@ class Scanner:
 
     @property
     def passed_over(self) -> dict[BucketNo, CassieqError]:
-        """What was not read since the last look began, and why: "none" would be a guess (I10).
+        """The buckets not read since the last look began, and why: "none" would be a guess (I10).
 
         This is not `away`, which may have been forgotten since.
         """
@@ -109,7 +109,7 @@ class Scanner:
 
     @property
     def away(self) -> dict[BucketNo, CassieqError]:
-        """What the next look passes over, for the rest of its five seconds."""
+        """The buckets that the next look passes over, for the rest of their five seconds."""
         now = self._lane.clock.monotonic()
         self._away = {bucket: one for bucket, one in self._away.items() if one[1] > now}
         return {bucket: error for bucket, (error, _) in self._away.items()}

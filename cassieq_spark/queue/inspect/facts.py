@@ -1,4 +1,4 @@
-"""The content of a queue's rows as plain facts, which the views of `spark.read` show (issue 5).
+"""Turn a queue's rows into plain facts, which the views of `spark.read` show (issue 5).
 
 Pure except for `queue_facts`; ids are those that users see, times are cluster microseconds.
 """

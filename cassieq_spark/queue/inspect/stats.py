@@ -38,7 +38,7 @@ _logger = get_logger("queue")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """What is in a queue, in messages; the first four are disjoint.
+    """The content of a queue, in messages; the first four are disjoint.
 
     Attributes:
         visible: A get would deliver them now; messages of open buckets count too.
@@ -98,7 +98,7 @@ def stats(lane: Lane) -> QueueStats:
 
 
 class _Count:
-    """What `stats` has counted so far."""
+    """The counts of `stats` so far."""
 
     def __init__(self, now_us: int) -> None:
         self._now_us = now_us
@@ -135,7 +135,7 @@ class _Count:
 
 
 def _put_us(lane: Lane, bucket: BucketNo, runs: Runs) -> int | None:
-    """When the first of these was put."""
+    """The time when the first of these was put."""
     first = Runs.span(runs.first, runs.first)
     for _, chunks in lane.messages.read([(bucket, first)]):
         for chunk in chunks:

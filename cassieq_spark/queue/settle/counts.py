@@ -1,4 +1,4 @@
-"""`Settled`: the outcome of `cassieq_spark.settle` for the messages of a DataFrame, counted."""
+"""`Settled` counts what `cassieq_spark.settle` did with the messages of a DataFrame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receipts as a user passes them: all of them are checked before the first is used (I3)."""
+"""Check receipts as a user passes them, all of them before the first is used (I3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bulk bucket's two CAS, and the opening of many at once (design 8). Holds I7.
+"""Run a bulk bucket's two CASes, and open many buckets at once (design 8). Holds I7.
 
 Shared by both writers: a task that opens its buckets one by one (`queue.sink.writer`), and a
 driver that opens all of a batch's.

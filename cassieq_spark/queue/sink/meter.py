@@ -1,4 +1,4 @@
-"""The cost of a piece of work, by this process's counters."""
+"""Measure the cost of a piece of work, by this process's counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sink's transaction against the store (design 8): admission of a task, commit, forget. I7."""
+"""Run the sink's transaction against the store (design 8): admit a task, commit, forget. I7."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bulk writer (design 8): one task attempt's buckets, from reservation to ``prepared``. I7.
+"""Write one task attempt's buckets in bulk, from reservation to ``prepared`` (design 8). I7.
 
 Buckets belong to an attempt: it reserves them, writes them and names them in its result; an attempt
 that loses is not listed, so its buckets become void [P8].

@@ -1,1 +1,1 @@
-"""The sink for ``foreachBatch``, which writes through the Spark Cassandra Connector."""
+"""The sink for ``foreachBatch`` writes through the Spark Cassandra Connector."""

@@ -1,4 +1,4 @@
-"""Settings of the Spark Cassandra Connector, for a session and for a bulk write. Needs no Spark."""
+"""Make the connector's settings, for a session and for a bulk write. Needs no Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A redrive on Spark: SQL filters the `messages` view, and tasks redrive what is left by its ids.
+"""Redrive on Spark: SQL filters the `messages` view, and tasks redrive what is left by its ids.
 
     tasks read the view  ->  the driver groups the ids by bucket  ->  tasks redrive, by the
     steps of `repair.redrive`
@@ -45,7 +45,7 @@ costs Spark about as much.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """What a task needs; pickled into it."""
+    """The data that a task needs; pickled into it."""
 
     connection: ConnectionOptions
     lane: LaneSpec

@@ -1,4 +1,4 @@
-"""A repair pass on Spark: tasks heal the buckets, the driver does the rest (design 9)."""
+"""Run a repair pass on Spark: tasks heal the buckets, the driver does the rest (design 9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`settle`: executors carry out a verdict for each message of a batch (design 5, 7).
+"""`settle` lets executors carry out a verdict for each message of a batch (design 5, 7).
 
     tasks read receipts and verdicts  ->  the driver puts them together, and checks  ->  tasks
     carry them out, one CAS per bucket
@@ -53,7 +53,7 @@ _logger = get_logger("spark")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """What a task needs; pickled into it."""
+    """The data that a task needs; pickled into it."""
 
     connection: ConnectionOptions
     lane: LaneSpec

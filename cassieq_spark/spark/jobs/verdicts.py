@@ -48,7 +48,7 @@ _SEXTETS[list(f"{ascii_uppercase}{ascii_lowercase}{digits}-_".encode())] = np.ar
 
 @dataclass(slots=True)
 class Gathered:
-    """What a whole DataFrame says.
+    """The receipts and verdicts of a whole DataFrame.
 
     Attributes:
         left: The number of rows without a verdict.

@@ -1,4 +1,4 @@
-"""How much a micro-batch may take, and whether to wait for more (``...PerTrigger`` options)."""
+"""Limit a micro-batch, and decide whether to wait for more (``...PerTrigger`` options)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Limits:
 
 
 def read_limit(options: SourceOptions) -> ReadLimit:
-    """What Spark has to pass back with each trigger.
+    """The limit that Spark has to pass back with each trigger.
 
     Each of Spark's own kinds is one limit, and none combines several (Spark 4.2, 4.3): this one
     only says that there are limits, and `Limits.of` knows them.

@@ -1,4 +1,4 @@
-"""How far a streaming query is behind: Spark shows it as a source's ``latestOffset``.
+"""Report how far a streaming query is behind; Spark shows it as a source's ``latestOffset``.
 
 Spark asks after every trigger, idle ones too (4.2, 4.3), so a separate thread counts, and only now
 and then. What this run has done itself is always exact.

@@ -1,4 +1,4 @@
-"""What a streaming query's planner process remembers between Spark's calls (design 7).
+"""Remember a streaming query's state between Spark's calls, in its planner process (design 7).
 
 Holds I2, I4, I8: one claim per start offset, one plan per batch and run, acks by lease id.
 """

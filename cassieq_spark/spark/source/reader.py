@@ -1,4 +1,4 @@
-"""``spark.readStream.format("cassieq")``: the stream reader that Spark calls.
+"""The stream reader of ``spark.readStream.format("cassieq")`` answers Spark's calls.
 
 Spark keeps one Python process per running query and calls all methods but ``read`` there, one at a
 time; ``read`` runs in tasks, on a pickled copy. `Planner` holds what the process must remember.

@@ -1,4 +1,4 @@
-"""The views' columns: their types, the source of their values, and the filters taken for them."""
+"""Define the views' columns: their types, the source of their values, and their filters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``spark.read.format("cassieq")``: shows the messages that are visible now; it leases nothing."""
+"""``spark.read.format("cassieq")`` shows the messages that are visible now; it leases nothing."""
 
 from __future__ import annotations
 

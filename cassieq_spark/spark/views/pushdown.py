@@ -1,4 +1,4 @@
-"""What the filters of a query let through: which buckets, which ids, which rows (issue 5)."""
+"""Work out what a query's filters let through: which buckets, which ids, which rows (issue 5)."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def offsets_of(bucket: BucketNo, bucket_size: int, ids: tuple[range, ...]) -> Ru
 
 
 def intersect(left: tuple[range, ...], right: tuple[range, ...]) -> tuple[range, ...]:
-    """What is in both; each is ascending, without overlaps."""
+    """The numbers in both; each argument is ascending, without overlaps."""
     common: list[range] = []
     at = 0
     for one in left:

@@ -1,4 +1,4 @@
-"""``spark.read.format("cassieq").option("view", ...)``: a queue's state, a reader for each view.
+"""``spark.read.format("cassieq").option("view", ...)`` shows a queue's state, a reader per view.
 
 Views lease nothing and write nothing. The driver plans bucket numbers; tasks read their rows, anew
 with each action. Messages have a reader of their own, in `messages`.
@@ -54,7 +54,7 @@ class ViewReader(DataSourceReader):
 
     @property
     def _asked(self) -> Asked:
-        """What is asked of the view, made where it is used: a view's functions do not pickle."""
+        """The columns and filters asked for, made on use: a view's functions do not pickle."""
         return Asked(view=VIEWS[self._options.view], names=self._names, conditions=self._conditions)
 
     def partitions(self) -> list[InputPartition]:

@@ -1,4 +1,4 @@
-"""A task's part of a view: reads bucket rows or queue rows, and makes record batches of them."""
+"""Do a task's part of a view: read bucket rows or queue rows, and make record batches of them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ UNSEALED: Final = (facts.OPEN, Status.SEALING.value)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is asked of a view.
+    """The columns and rows that are asked of a view.
 
     Attributes:
         names: The columns.

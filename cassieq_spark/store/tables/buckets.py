@@ -1,4 +1,4 @@
-"""Table ``bucket``: the state of each bucket. LWT only (G1, G2)."""
+"""Table ``bucket`` holds the state of each bucket. LWT only (G1, G2)."""
 
 from __future__ import annotations
 

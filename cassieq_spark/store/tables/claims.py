@@ -1,4 +1,4 @@
-"""Column ``claims`` of table ``bucket``: what changes with every claim, as bytes (ADR 19).
+"""Column ``claims`` of table ``bucket`` holds what changes with every claim, as bytes (ADR 19).
 
 It is a map, so that a later release may add to it. Words and ids that many entries share are stored
 once, and entries refer to them by number: `model.row_limits` has the most an entry takes [T2].

@@ -1,4 +1,4 @@
-"""Table ``alive``: which sink ids have a live writer. Plain writes; politeness, not safety [R3]."""
+"""Table ``alive`` holds sink ids with a live writer. Plain writes; politeness, not safety [R3]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Table ``expiry``: which buckets have something coming back in which minute (design 6)."""
+"""Table ``expiry`` holds which buckets have something coming back in which minute (design 6)."""
 
 from __future__ import annotations
 

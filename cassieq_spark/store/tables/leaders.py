@@ -1,4 +1,4 @@
-"""Table ``leader``: leader election, for work that one process should do; decides nothing [P29]."""
+"""Table ``leader`` elects one process for work that one should do; it decides nothing [P29]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Table ``message``: immutable rows of one or more messages. Never LWT."""
+"""Table ``message`` holds immutable rows of one or more messages. Never LWT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Table ``monoton``: the next id of each lane. LWT only (G1, G2); holds I6."""
+"""Table ``monoton`` holds the next id of each lane. LWT only (G1, G2); holds I6."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLOSED: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Monoton:
-    """What a lane has handed out.
+    """The ids that a lane has handed out.
 
     Attributes:
         next_id: The first id that nobody has reserved; or `CLOSED`.

@@ -1,4 +1,4 @@
-"""Table ``overlay``: updated bodies, as immutable rows beside the messages. Never LWT."""
+"""Table ``overlay`` holds updated bodies, as immutable rows beside the messages. Never LWT."""
 
 from __future__ import annotations
 

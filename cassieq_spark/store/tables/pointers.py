@@ -1,4 +1,4 @@
-"""Table ``pointer``: max registers without LWT (G4). Holds I6."""
+"""Table ``pointer`` holds max registers without LWT (G4). Holds I6."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Table ``queue``: names, settings, lanes. LWT only (G1, G2)."""
+"""Table ``queue`` holds names, settings and lanes. LWT only (G1, G2)."""
 
 from __future__ import annotations
 

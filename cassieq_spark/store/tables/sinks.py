@@ -1,4 +1,4 @@
-"""Tables ``sink`` and ``sink_list``: what was committed. ``sink`` is LWT only (G1, G2)."""
+"""Tables ``sink`` and ``sink_list`` hold what was committed. ``sink`` is LWT only (G1, G2)."""
 
 from __future__ import annotations
 
