@@ -36,7 +36,7 @@ APART_US: Final = 1_000_000
 """Clocks of nodes that differ by more are no majority, and the log says which are wrong."""
 
 PATIENCE_S: Final = 10.0
-"""How long the first measurement asks again: machines are under load, or nodes are just away."""
+"""How long the first measurement asks again: machines may be busy, or nodes away for a moment."""
 
 AWAY_AFTER_S: Final = 1.0
 """If all nodes that answer agree, and are half of all, it waits no longer for the others."""

@@ -74,7 +74,7 @@ def main() -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        with exit_codes():  # a command's own are not asked for yet
+        with exit_codes():  # no command's own exit codes apply yet
             say(__version__)
         raise typer.Exit
 

@@ -119,7 +119,7 @@ def _reserve(port: int) -> bool:
 
 def _bind_problem(address: str, port: int) -> int | None:
     with socket.socket() as probe:
-        # As the JVM does; without it a port in TIME_WAIT looks taken.
+        # The JVM does this too; without it a port in TIME_WAIT looks taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))

@@ -39,13 +39,13 @@ class Status(StrEnum):
 
 
 MEANS_NOTHING_ALONE = frozenset({Status.SEALING, Status.WRITING})
-"""Like no row at all, these mean nothing until the repair pointer was read after them (G5) [P2]."""
+"""Statuses that, like no row, mean nothing until the repair pointer was read after (G5) [P2]."""
 
 OF_A_SINK = frozenset({Status.WRITING, Status.PREPARED})
-"""Written in a sink's transaction: the sink's row decides what becomes of them (I7) [P1]."""
+"""Statuses in a sink's transaction: the sink's row decides what becomes of the bucket (I7) [P1]."""
 
 FINISHED = frozenset({Status.VOID, Status.DRAINED})
-"""Nothing of such a bucket is ever delivered again."""
+"""Statuses of a bucket from which nothing is ever delivered again."""
 
 
 class IllegalMove(ValueError):

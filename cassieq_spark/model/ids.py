@@ -191,7 +191,7 @@ class Runs:
         """Encode as stored in rows: differences as varints, or a bitmap if that is smaller."""
         if len(self.pairs) == 1:
             first, last = self.pairs[0]
-            if last < _ONE_BYTE:  # most leases of single messages: their speed is a row's
+            if last < _ONE_BYTE:  # most leases have one message: their speed is the row's
                 return bytes((_VARINTS, first, last - first))
         varints = bytearray((_VARINTS,))
         before = 0

@@ -46,7 +46,7 @@ def apart(
 
 
 def first_of(failed: Mapping[BucketNo, CassieqError]) -> CassieqError:
-    """Choose the error to raise for all: a deleted queue says more than a silent bucket."""
+    """Choose the error to raise for all: a deleted queue says more than a missing answer."""
     errors = sorted(failed.values(), key=lambda error: isinstance(error, StoreError))
     if len(errors) > 1:
         others = f" ({len(errors) - 1} more buckets failed)"

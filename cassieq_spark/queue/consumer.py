@@ -90,8 +90,8 @@ class Consumer:
         self._is_wanted = threading.Condition(self._lock)
         self._waiting: deque[_Held] = deque()
         self._looks_begun = self._looks_ended = self._empty_looks = 0
-        self._failure: Exception | None = None  # told once
-        self._end: Exception | None = None  # told to everybody: the thread is gone
+        self._failure: Exception | None = None  # raised once
+        self._end: Exception | None = None  # raised for every caller: the thread is gone
         self._is_closing = False
         self._acks = AckBuffer(
             lane,
@@ -105,7 +105,7 @@ class Consumer:
             threading.Thread(target=self._run, args=(work,), name="cassieq-consumer", daemon=True)
             for work in (self._get_ahead, self._keep_leased, self._acks.run)
         ]
-        # When the threads have to do what, by the monotonic clock.
+        # When each thread has work to do, by the monotonic clock.
         self._renew_at = inf
         self._renewing: set[BucketNo] = set()
         self._renew_again_at: dict[BucketNo, float] = {}
@@ -374,7 +374,7 @@ class Consumer:
                 self._empty_looks += 1
                 if self._look_wanted <= self._looks_begun:
                     self._look_at = self._clock.monotonic() + pause_after(self._empty_looks)
-            self._failure = self._end  # what was wrong is over
+            self._failure = self._end  # the failure is over
             self._arrived.notify_all()
             is_late = self._is_closing
         if is_late:

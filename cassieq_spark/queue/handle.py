@@ -155,7 +155,7 @@ class Queue:
         idle_timeout: Seconds | None = None,
         consumer: str | None = None,
     ) -> Consumer:
-        """Iterate over messages one at a time for the price of many. Use it in a ``with`` block.
+        """Return a `Consumer`: messages one at a time for the price of many, in a ``with`` block.
 
         Args:
             prefetch: How many messages may wait here, leased, so that nobody else gets them.
@@ -251,7 +251,7 @@ class Queue:
         self._settle(lane, given, Release(due_us=due_us))
 
     def reject(self, messages: Held | Iterable[Held], *, reason: str = "rejected") -> None:
-        """Declare messages dead, whatever deliveries they had left. Repair moves them.
+        """Declare messages dead, whatever deliveries are left; repair moves them with the reason.
 
         Raises:
             OptionInvalid, ReceiptInvalid: Nothing was changed.

@@ -86,7 +86,7 @@ def finish(
         if outcome.now is None:
             return None
         if isinstance(outcome, Applied):
-            returns.confirm()  # of delays; the lease's claimer has its own look [P17] [T4]
+            returns.confirm()  # for delays; the lease's claimer checks its own hint [P17] [T4]
             return Closed(row=outcome.now, leases=leases)
         row = outcome.now
     raise lane.contended(f"bucket {bucket}")

@@ -206,7 +206,7 @@ def _dead_messages(lane: Lane, bucket: BucketNo, dead: Dead) -> Iterator[Message
     planned = Planned(
         bucket=bucket,
         runs=runs,
-        delivery_count=0,  # of each entry another: `_with_history` knows
+        delivery_count=0,  # it differs by entry: `_with_history` adds it
         lease_id=None,
         revisions=() if row is None else row.value.revisions_of(runs),
     )

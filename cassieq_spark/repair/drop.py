@@ -48,7 +48,7 @@ def drop(lane: Lane) -> int:
     done = [BucketNo(at) for at in range(pointers.repair, end)]
     _, failed = apart(lane, lambda bucket: _drop_messages(lane, bucket), done)
     if failed:
-        # Only what lies below the first failure: nobody looks below the pointer again.
+        # Only up to the first failure: nobody looks below the pointer again.
         end = min(failed)
         done = [bucket for bucket in done if bucket < end]
         event(_logger, "repair_failed", queue=lane.queue, error=str(first_of(failed)))

@@ -38,7 +38,7 @@ def heal_dry_run(store: Store, lanes: list[Lane], *, finishes_deletions: bool) -
         deletions = [row.name for row in rows_at_home(store, QueueStatus.DELETING)]
     report = RepairReport(deletions_finished=[str(one) for one in deletions])
     for lane in lanes:
-        with suppress(QueueDeleted):  # meanwhile: nothing of it is left to heal
+        with suppress(QueueDeleted):  # deleted meanwhile: nothing is left to heal
             report.queues.append(_dry_run_lane(lane))
     return report
 

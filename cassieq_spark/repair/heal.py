@@ -82,7 +82,7 @@ class Pass:
         try:
             yield from windows(live_buckets(lane), size)
         except QueueDeleted:
-            raise  # nothing of it is left
+            raise  # the queue is gone
         except CassieqError:
             healed.has_missed = True
             raise

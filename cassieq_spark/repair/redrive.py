@@ -323,7 +323,7 @@ class _Redrive:
         except StoreError:
             raise
         except SinkFenced as error:
-            self.done.problems.append(str(error))  # of this set alone
+            self.done.problems.append(str(error))  # only this set failed
             return
         except CassieqError as error:
             self._targets[target.queue] = str(error)

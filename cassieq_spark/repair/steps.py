@@ -175,7 +175,7 @@ def _move(
         try:
             moved = dead.move(lane, target, bucket, one).messages
         except SinkFenced as error:
-            done.problems.append(str(error))  # of this set alone
+            done.problems.append(str(error))  # only this set failed
             continue
         if redriven_to is None:
             done.moved_dead += moved

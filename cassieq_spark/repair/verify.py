@@ -128,7 +128,7 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyR
             with _noting(report):
                 _verify_lane(lane, report)
         except QueueDeleted:
-            del report.findings[before:]  # of rows that were taken away under it
+            del report.findings[before:]  # a deletion was removing these rows
         else:
             there[lane.lane_id] = lane
     report.queues = len(there)

@@ -85,7 +85,7 @@ def register(spark: SparkSession) -> None:
     """
     environment.check_workers(spark)
     spark.dataSource.register(CassieqDataSource)
-    # The public call that makes a session active in its thread.
+    # This public call makes a session active in its thread.
     spark.createDataFrame([], StructType())
 
 

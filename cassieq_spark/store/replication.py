@@ -91,7 +91,7 @@ def _check_quorum(asked: Asked, nodes: Mapping[str, int]) -> None:
     if _class(asked) != BY_DATACENTER:
         return
     for datacenter, copies in _normal(asked, nodes).items():
-        if not copies.isdigit():  # the class; and transient replicas, which are Cassandra's affair
+        if not copies.isdigit():  # the class, or transient replicas, which we leave to Cassandra
             continue
         if nodes and (quorum := int(copies) // 2 + 1) > nodes[datacenter]:
             raise UsageError(

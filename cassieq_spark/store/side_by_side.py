@@ -35,7 +35,7 @@ class _Places:
         self._width = width
         self._clock = SystemClock()
         self._is_free = threading.Condition()
-        self._taken: deque[list[float]] = deque()  # one entry each, so that each is its own
+        self._taken: deque[list[float]] = deque()  # a list each, compared by identity
 
     def take(self) -> list[float]:
         """Wait for a place; return what `leave` needs."""

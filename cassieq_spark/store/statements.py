@@ -178,7 +178,7 @@ DELETE_BUCKET: Final = _statement(
     "delete_bucket", Kind.CAS, "DELETE FROM {ks}.bucket WHERE lane = ? AND bucket = ? IF EXISTS",
 )  # fmt: skip
 
-# Lists whole partitions, by key: a full repair looks for those below the pointers.
+# These list whole partitions, by key: a full repair looks for those below the pointers.
 LIST_BUCKETS: Final = _statement(
     "list_buckets", Kind.READ, "SELECT DISTINCT lane, bucket FROM {ks}.bucket",
 )  # fmt: skip

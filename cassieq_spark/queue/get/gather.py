@@ -37,7 +37,7 @@ PATIENT_GRACE_S: Final = 5.0
 """How long a call that has nothing yet waits for each statement of a seal."""
 
 PAUSE_S: Final = 0.25
-"""How long a call that has nothing waits before it asks silent buckets again."""
+"""How long a call that has nothing waits before it asks buckets again that did not answer."""
 
 _logger = get_logger("queue")
 
@@ -162,7 +162,7 @@ class Waiting:
         has_more = not self._known >= away.keys()
         self._known = set(away)
         if has_more:
-            return True  # without them it may find what lies behind them
+            return True  # without them it may find what comes after them
         if self._lane.clock.monotonic() >= self._until:
             raise first_of(away)
         self._lane.clock.wait(jitter(PAUSE_S, 0))

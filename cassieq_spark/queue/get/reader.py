@@ -167,7 +167,7 @@ class Reader:
             if confirmed := self._claimer.confirm(claimed):
                 return confirmed
             if waiting.goes_on():
-                is_sure = False  # of what was passed over nothing is known
+                is_sure = False  # nothing is known of what was passed over
                 continue
             # "None" is only said after a round in which nothing changed: no race lost, no gap
             # closed, no dead set made, no claim in vain; and nothing was passed over from memory.

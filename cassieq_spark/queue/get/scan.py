@@ -280,7 +280,7 @@ class Scanner:
         rows.update(changed)
         for sink_id, error in failed.items():
             if not isinstance(error, StoreError):
-                raise error  # a right that is missing, say: no later look is better off
+                raise error  # a missing grant, for example: no later look would help
             event(
                 _logger,
                 "settling_failed",

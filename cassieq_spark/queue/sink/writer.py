@@ -167,7 +167,7 @@ class BulkWriter:
             self._next.append(self._beside.submit(self._open))
 
     def _close_current(self, current: OpenBucket) -> None:
-        """Prepare it once its last chunk is stored; the next bucket's are sent meanwhile."""
+        """Prepare a bucket once its last chunk is stored; the next one's are sent meanwhile."""
         self._current = None
         self._filled += 1
         self._fills_s = max(self._lane.clock.monotonic() - self._began, LEAST_S)

@@ -124,7 +124,7 @@ class _Watch:
             if self._is_over.is_set() or self._is_running():
                 return
             with _closings_lock:
-                _closings += 1  # before whoever waits for it is told
+                _closings += 1  # before whoever waits for the session gets its error
             session.forceCloseAsync()
             event(_logger, "connector_session_closed", session=session.getName())
 

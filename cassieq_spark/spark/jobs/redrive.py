@@ -81,7 +81,7 @@ def redrive_where(
     lane = open_lane(store.shared(options), queue)
     done = redrive(
         lane, RedriveRequest(ids={}, to=to), is_dry_run=True
-    )  # refuses a target that is not fit
+    )  # refuses a target that cannot be used
     found = letters_of(spark, connection, queue)
     if where is not None:
         found = found.where(where)

@@ -197,12 +197,12 @@ class Planner:
             self._looking = None
         if not self._reader.may_find():
             return []
-        # Nothing more comes before AvailableNow's target: it would wait for ever.
+        # Nothing new comes below AvailableNow's target: it would wait for ever.
         if self._target_id is None and self._patience.should_wait(self._reader, limits):
             return []
         claimed: list[Claimed] = []
         while more := self._get(limits, claimed):
-            # Held from now on: the next step may wait for the store for long (I2) [T5].
+            # Hold these from now on: the next step may wait for the store for long (I2) [T5].
             self._renewal.hold(
                 _ids_by_bucket(more), until_us=min(one.lease.until_us for one in more)
             )

@@ -151,7 +151,7 @@ def _stats(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object
         try:
             yield row.name, stats.stats(lane_of(where, row))
         except QueueDeleted:
-            continue  # since it was listed
+            continue  # deleted since it was listed
 
 
 def _bucket_rows(
