@@ -66,7 +66,7 @@ class AckBuffer:
         self.stale = 0
 
     def add(self, receipts: list[Receipt]) -> None:
-        """Add receipts to be stored soon: at once, if as many have gathered as were asked for.
+        """Add receipts to be stored soon: at once, if ``at_most`` messages have gathered.
 
         Raises:
             UsageError: `close` was called: nobody would store them [T16].

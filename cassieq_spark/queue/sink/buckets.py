@@ -97,7 +97,7 @@ def prepare(lane: Lane, filled: OpenBucket) -> tuple[BucketNo, int]:
         QueueDeleted: It is gone, with its queue.
     """
     if filled.count > lane.bucket_size:
-        # Those beyond have ids of the next bucket: two messages under one id (I6) [T1].
+        # The surplus would have ids of the next bucket: two messages under one id (I6) [T1].
         raise rules.IllegalMove(
             f"bucket {filled.bucket} of queue {lane.queue!r} has {lane.bucket_size} ids, and "
             f"{filled.count} messages were written into it"

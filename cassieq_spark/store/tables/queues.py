@@ -129,7 +129,7 @@ def _all(rows: list[Any]) -> list[QueueRow]:
 
 
 def _is_half(row: Any) -> bool:
-    """Whether a row has no columns any more; or, in one data centre, not yet."""
+    """Whether a row is gone, or, in one data centre, not yet whole: an update came before it."""
     return row.writer is None or row.lanes is None
 
 
