@@ -1,4 +1,4 @@
-"""cassieq_spark: a work queue on Apache Cassandra, run by Spark."""
+"""cassieq_spark is a work queue on Apache Cassandra, read by Spark. This is its public API."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _OF_SPARK = {
 if not TYPE_CHECKING:  # a type checker would take any name for one of these
 
     def __getattr__(name: str) -> Any:
-        """Look Spark's names up when they are used: a plain client never imports pyspark."""
+        """Import names that need Spark on first use: a plain client never imports pyspark."""
         if name in _OF_SPARK:
             return getattr(import_module(_OF_SPARK[name]), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`connect` and `Client`: wires a session, its tables and its queues together."""
+"""`connect` and `Client` are the API's entry point; they wire a session to tables and queues."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueInfo:
-    """One line of `Client.queues`."""
+    """A queue and its settings, as `Client.queues` lists it."""
 
     name: str
     settings: QueueSettings
@@ -67,7 +67,7 @@ def connect(
     ssl_key_password: str | Secret | None = None,
     ssl_verify_hostname: bool | None = None,
 ) -> Client:
-    """A client on one keyspace. Close it, or use it as a context manager.
+    """Connect to a keyspace. Close the client, or use it as a context manager.
 
     Args:
         contact_points: ``"host:port,host:port"`` or a list of ``"host:port"``; the port is 9042 if
@@ -76,16 +76,16 @@ def connect(
         datacenter: The local data centre; default: that of the contact points.
         connect_timeout: Seconds to wait for a node to answer, default 10.
         username: The role to log in as, with its ``password``; default: no login.
-        ssl_ca_file: PEM file of the CA that signed the nodes' certificates; with it, TLS.
+        ssl_ca_file: PEM file of the CA that signed the nodes' certificates; it turns TLS on.
         ssl_cert_file: PEM file of this client's own certificate; its key is in ``ssl_key_file``,
-            or in the same file, encrypted by ``ssl_key_password`` or not at all.
+            or in the same file. ``ssl_key_password`` decrypts the key, if it is encrypted.
         ssl_verify_hostname: Whether a node's certificate must name its address; default true.
 
     Raises:
-        UsageError: An argument has a wrong form, or a file is not what it should be.
-        AuthenticationRefused: Nodes want a login, or another one.
+        UsageError: An argument has a wrong form, or a file has the wrong content.
+        AuthenticationRefused: The nodes ask for a login, or refuse the one that was given.
         TlsFailed: Nodes and this client do not accept each other's certificates.
-        StoreUnavailable: Nobody answers there; says host and port.
+        StoreUnavailable: No node answers; the error names host and port.
     """
     given: dict[str, Any] = {
         "contactPoints": contact_points,
@@ -105,7 +105,7 @@ def connect(
 
 
 class Client:
-    """Queues of one keyspace. Threads may share it; not picklable, not for use across a fork."""
+    """The queues of one keyspace. Threads may share it; it does not pickle or survive a fork."""
 
     def __init__(self, options: ConnectionOptions) -> None:
         """Connect; see `connect`."""
@@ -116,40 +116,40 @@ class Client:
 
     @property
     def datacenter(self) -> str:
-        """Where this client is: queues that live in another one cannot be read from here."""
+        """The local data centre. Queues whose home is another one cannot be read from here."""
         return self._session.datacenter
 
     def bootstrap(self, replication: Mapping[str, object] | None = None) -> None:
-        """Create the keyspace and its tables, where they are missing, and prove the cluster fit.
+        """Create the keyspace and its tables where missing, and check that the cluster fits.
 
-        Idempotent. A keyspace that is there keeps its replication.
+        Idempotent. A keyspace that exists keeps its replication.
 
         Args:
-            replication: As CQL has it. Default: a keyspace that is there keeps its own; else
-                ``{"class": "NetworkTopologyStrategy", <this data centre>: 1}``: one copy, fit for
-                trying out only.
+            replication: A map as in CQL. Default: an existing keyspace keeps its own; a new one
+                gets ``{"class": "NetworkTopologyStrategy", <this data centre>: 1}``, one copy,
+                which is good enough to try things out only.
 
         Raises:
-            UsageError: The replication is none, or names a data centre that is not there, or more
-                copies than nodes can bring a quorum of together.
-            ReplicationDiffers: The keyspace is there with another replication than was asked for.
-            SchemaMismatch: There are tables of another version, or the cluster limits write
-                timestamps, which pointers need.
+            UsageError: The replication is malformed, names a data centre that does not exist, or
+                asks for more copies than the nodes can form a quorum of.
+            ReplicationDiffers: The keyspace exists with another replication.
+            SchemaMismatch: The tables have another version, or the cluster limits write timestamps,
+                which pointers need.
         """
         schema.apply(self._session, replication, new_uuid=new_uuid)
 
     def create_queue(self, name: str, **settings: Any) -> Queue:
-        """Create a queue, or return the one that is there with the same settings.
+        """Create a queue, or return the existing one if it has the same settings.
 
         Args:
             name: Letters, digits, ``. - _``, 1 to 200 characters.
             settings: See `options.QueueSettings`; times are seconds or timedelta.
 
         Raises:
-            UsageError: A name or setting of a wrong form; or the queue, or its dead-letter queue,
+            UsageError: A name or setting has a wrong form; or the queue, or its dead-letter queue,
                 lives in another data centre.
-            QueueExists: It is there with other settings; names each.
-            QueueNotFound: The dead-letter queue is not there.
+            QueueExists: It exists with other settings; the error names each.
+            QueueNotFound: The dead-letter queue does not exist.
         """
         checked = queue_name(name)
         wanted = QueueSettings.parse(**settings)
@@ -157,16 +157,17 @@ class Client:
         return self._open(lane_of(self._store, admin.create(self._store, checked, wanted)))
 
     def alter_queue(self, name: str, **settings: Any) -> Queue:
-        """Change settings of a queue; who has it open sees them within ten seconds.
+        """Change settings of a queue; clients that have it open see them within ten seconds.
 
         Args:
-            settings: As of `create_queue`, but ``bucket_size``; None puts one back to its default.
+            settings: As for `create_queue`, without ``bucket_size``; None resets one to its
+                default.
 
         Raises:
-            QueueNotFound: There is none of that name, or no such dead-letter queue.
-            UsageError: A setting of a wrong form; or the queue, or its dead-letter queue, lives in
+            QueueNotFound: The queue, or the dead-letter queue, does not exist.
+            UsageError: A setting has a wrong form; or the queue, or its dead-letter queue, lives in
                 another data centre.
-            QueueExists: A setting that cannot change, or a cycle of dead-letter queues.
+            QueueExists: A setting cannot be changed, or dead-letter queues would form a cycle.
         """
         checked = queue_name(name)
         schema.check(self._session)
@@ -176,26 +177,26 @@ class Client:
         """Open a queue.
 
         Raises:
-            QueueNotFound: There is none of that name.
+            QueueNotFound: No queue has that name.
             UsageError: It lives in another data centre.
         """
         schema.check(self._session)
         return self._open(open_lane(self._store, queue_name(name)))
 
     def delete_queue(self, name: str) -> None:
-        """End a queue with all it holds; also one whose deletion was interrupted.
+        """Delete a queue with everything in it; this also completes an interrupted deletion.
 
         Raises:
-            QueueNotFound: There is none of that name.
+            QueueNotFound: No queue has that name.
             UsageError: It lives in another data centre.
         """
         schema.check(self._session)
         admin.delete(self._store, queue_name(name))
 
     def queues(self) -> list[QueueInfo]:
-        """Every queue of the keyspace that this data centre knows, by name.
+        """List every queue of the keyspace that this data centre knows, by name.
 
-        Of several, each knows a queue that was created or deleted a moment ago a little later.
+        With several data centres, each learns of a created or deleted queue a moment later.
         """
         schema.check(self._session)
         return [
@@ -212,20 +213,22 @@ class Client:
     def repair(
         self, queue: str | None = None, *, full: bool = False, dry_run: bool = False
     ) -> RepairReport:
-        """One repair pass in this process, over one queue or all of this data centre.
+        """Run one repair pass in this process, over one queue or over all of this data centre.
 
-        Finishes what others left half-way, ends what nobody ends, moves the dead to their
-        dead-letter queues, drops what is done. Any number may run at once.
+        It finishes what others left half-way, ends abandoned work, moves dead messages to their
+        dead-letter queues and drops finished buckets. Any number of passes may run at once.
 
         Args:
-            full: Also look through all of the keyspace for what landed late below what was
-                dropped. It only takes space: once a week is enough.
-            dry_run: Change nothing, and say what would be done, but for what each step leads to.
+            full: Also search the whole keyspace for rows that landed late, below what was dropped.
+                They only take space: once a week is enough.
+            dry_run: Change nothing, and report what would be done. Steps that only follow from
+                another step are not in the report.
 
         Raises:
-            UsageError: ``full`` and ``dry_run``: what landed late is not looked for without a pass.
-            QueueNotFound: There is no such queue.
-            StoreError: Nothing could be read at all; what fails for one queue is in the report.
+            UsageError: ``full`` and ``dry_run`` were both given: only a real pass looks for late
+                rows.
+            QueueNotFound: The queue does not exist.
+            StoreError: Nothing could be read at all. What fails for one queue is in the report.
         """
         if full and dry_run:
             raise UsageError(
@@ -240,13 +243,13 @@ class Client:
         return heal(self._store, names, is_full=full)
 
     def verify(self, queue: str | None = None) -> VerifyReport:
-        """Read one queue or all of this data centre, change nothing, and say what is broken.
+        """Read one queue, or all of this data centre, and report what is broken; change nothing.
 
-        Reads every stored message that is not dropped. A finding is a broken invariant; of what is
-        among the problems nothing is known, it did not answer.
+        It reads every stored message that is not dropped. Each finding is a broken invariant. The
+        report's problems name what did not answer: nothing is known about that part.
 
         Raises:
-            QueueNotFound: There is no such queue.
+            QueueNotFound: The queue does not exist.
         """
         schema.check(self._session)
         names = None if queue is None else [queue_name(queue)]
@@ -262,26 +265,26 @@ class Client:
         at_most: int | None = None,
         dry_run: bool = False,
     ) -> Redriven:
-        """Send dead letters back to where they came from, or on to another queue: each once.
+        """Send dead letters back to where they came from, or to another queue, each exactly once.
 
-        Whatever dies in between, no message is lost or doubled: what this call has taken and not
-        carried over, the next repair carries over. Takes what is visible; what somebody holds
-        stays, and is counted. Body, tag, headers and message id go along, with one more entry in
-        the history; deliveries are counted anew.
+        No message is lost or doubled, whatever dies in between: the next repair carries over what
+        this call has taken and not carried over. It takes visible messages; leased ones stay, and
+        are counted. Body, tag, headers and message id go along, with one more entry in the
+        history; the delivery count starts again.
 
         Args:
-            queue: Where they are: any queue.
-            messages: These only, as `peek` returns them, or their ids; default: all.
-            where: Of those, the ones for which it is true. It sees each as `peek` would show it.
-            to: Default: each to the queue that its header ``cassieq-source-queue`` names.
-            at_most: So many, the lowest ids first.
+            queue: The queue that holds them; any queue will do.
+            messages: Only these, as `peek` returns them, or their ids; default: all.
+            where: Redrive only messages for which this is true. It gets each as `peek` shows it.
+            to: The target. Default: the queue that the header ``cassieq-source-queue`` names.
+            at_most: The limit on their number; the lowest ids go first.
             dry_run: Change nothing, and count what would go where.
 
         Raises:
             OptionInvalid: An argument has a wrong form, or ``to`` is the queue itself.
-            QueueNotFound: There is no such queue, or none that ``to`` names.
-            StoreError: Nothing was taken, or nobody knows (`CasAmbiguous`): what was, the next
-                repair carries over. Later than that it is among the report's problems.
+            QueueNotFound: The queue, or the one that ``to`` names, does not exist.
+            StoreError: Nothing was taken; or it is unknown (`CasAmbiguous`) and the next repair
+                carries over what was. Later failures are among the report's problems.
         """
         ids = None if messages is None else _listed(messages)
         if where is not None and not callable(where):
@@ -304,11 +307,12 @@ class Client:
     def browse(self, queue: str) -> Iterator[Message]:
         """Look at all visible messages of a queue, as `Queue.peek` does, one after the other.
 
-        Those that were visible when the first was asked for, less what was dropped since.
+        The iterator gives what was visible when its first message was asked for, without what was
+        dropped since.
 
         Raises:
-            QueueNotFound: There is no such queue.
-            StoreError: A part of it did not answer: after the messages of all others.
+            QueueNotFound: The queue does not exist.
+            StoreError: A part of it did not answer; raised after the messages of all other parts.
         """
         schema.check(self._session)
         return stats.browse(open_lane(self._store, queue_name(queue)))
@@ -316,12 +320,13 @@ class Client:
     def forget_sink(self, queue: str, sink_id: str) -> None:
         """Let a new checkpoint write under a sink id that an old one has used.
 
-        What the old one has committed stays; what it has not is dropped. Its next batch would be
-        written again: only for a query that is gone for good.
+        What the old checkpoint has committed stays; what it has not committed is dropped. If the
+        old query ran again, it would write its next batch twice: use this only when it is gone
+        for good.
 
         Raises:
-            OptionInvalid: A name or sink id of a wrong form.
-            QueueNotFound: There is no such queue.
+            OptionInvalid: The queue name or sink id has a wrong form.
+            QueueNotFound: The queue does not exist.
         """
         checked = arguments.sink_id(sink_id)
         transaction.forget(open_lane(self._store, queue_name(queue)), checked)
@@ -331,7 +336,7 @@ class Client:
         self._session.close()
 
     def __enter__(self) -> Self:
-        """Close at the end of the block."""
+        """Return the client, which closes at the end of the block."""
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -339,7 +344,7 @@ class Client:
         self.close()
 
     def _open(self, lane: Lane) -> Queue:
-        """All handles of one lane share its producer: each has a bucket of its own [P15]."""
+        """Open a handle; a lane's handles share one producer, which fills its own bucket [P15]."""
         with self._lock:
             work = self._work.setdefault(lane.lane_id, Work())
         return Queue(lane, work)
@@ -356,7 +361,7 @@ def _listed(messages: Iterable[Message | int]) -> list[Message | int]:
 
 
 def _by_bucket(messages: Iterable[Message | int], lane: Lane) -> dict[BucketNo, Runs]:
-    """Offsets of messages, or of ids."""
+    """Group messages, or ids, as offsets by bucket."""
     offsets: dict[BucketNo, list[int]] = {}
     for one in messages:
         if isinstance(one, Message) and one.lane != lane.lane_id:

@@ -1,4 +1,7 @@
-"""Time as an argument: cluster time in microseconds, monotonic seconds, and waiting (G6)."""
+"""Give time as an argument: cluster time in µs, monotonic seconds, and waiting (G6).
+
+Open it for questions about clocks: how nodes are measured, and what a wrong clock can do.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +20,23 @@ MEASURE_EVERY_S: Final = 60.0
 """Clocks drift apart by some milliseconds in that time; a re-claim leaves 250 of them (G6)."""
 
 RETRY_AFTER_S: Final = 1.0
-"""After a measurement that too few nodes answered."""
+"""The pause after a measurement that too few nodes answered."""
 
 UNSURE_EVERY_S: Final = 5.0
-"""After one in which no majority of the nodes agreed."""
+"""The pause after a measurement in which no majority of the nodes agreed."""
 
 JUMP_US: Final = 100_000
-"""So far apart, wall and monotonic time did not drift: one was set, or the machine has slept."""
+"""If wall and monotonic time differ by this, one clock was set, or the machine has slept."""
 
 WIDEST_US: Final = 200_000
-"""A node's time is known to within half of this, or not used: two clients that are both wrong by as
-much, one to each side, stay below the 250 ms of a re-claim (G6) [T7]."""
+"""A node's time is known to within half of this, or not used: two clients that are both wrong by
+that, one to each side, stay below the 250 ms of a re-claim (G6) [T7]."""
 
 APART_US: Final = 1_000_000
-"""Clocks of nodes that differ by more are no majority, and the log says whose is wrong."""
+"""Clocks of nodes that differ by more are no majority, and the log says which are wrong."""
 
 PATIENCE_S: Final = 10.0
-"""So long the first measurement asks again: machines under load, nodes that are just now away."""
+"""How long the first measurement asks again: machines may be busy, or nodes away for a moment."""
 
 AWAY_AFTER_S: Final = 1.0
 """If all nodes that answer agree, and are half of all, it waits no longer for the others."""
@@ -42,7 +45,7 @@ _ROUNDS: Final = 5
 _PAUSE_S: Final = 0.05
 _STEPPED_US: Final = 10_000
 
-# Time that passed while the machine was suspended counts, too: a lease has run out meanwhile [T13].
+# Time counts while the machine is suspended, too: a lease has run out meanwhile [T13].
 _STEADY: Final[int | None] = (
     time.CLOCK_MONOTONIC if sys.platform == "darwin" else getattr(time, "CLOCK_BOOTTIME", None)
 )
@@ -51,7 +54,7 @@ COUNTS_SLEEP: Final = _STEADY is not None
 
 
 class Clock(Protocol):
-    """What all code of this package asks for time."""
+    """The interface by which all code of this package uses time."""
 
     def now_us(self) -> int:
         """Microseconds since the epoch, UTC."""
@@ -60,7 +63,7 @@ class Clock(Protocol):
         """Seconds since some moment; never goes back."""
 
     def wait(self, seconds: float) -> None:
-        """Return after so many seconds; at once for none or less."""
+        """Return after this many seconds; at once for none or less."""
 
 
 class SystemClock:
@@ -81,7 +84,7 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a node said its time was, in µs since the epoch.
+    """The time that a node reported, in µs since the epoch.
 
     Attributes:
         sent_s, back_s: When it was asked and had answered, by our monotonic clock.
@@ -95,7 +98,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """One question to all nodes that are asked for their time.
+    """The answers to one question to all nodes that are asked for their time.
 
     Attributes:
         silent: The nodes that did not answer.
@@ -109,7 +112,7 @@ class Ask(Protocol):
     """Asks nodes of the local data centre for their time, once and side by side."""
 
     def __call__(self, stopwatch: Callable[[], float], but: Collection[str]) -> Answers:
-        """Ask all but these.
+        """Ask all nodes except ``but``.
 
         Args:
             stopwatch: Monotonic seconds.
@@ -118,38 +121,38 @@ class Ask(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Span:
-    """A node's clock is ahead of our monotonic one by at least and at most so much, in µs."""
+    """The least and the most by which a node's clock is ahead of our monotonic one, in µs."""
 
     least: float
     most: float
 
     @classmethod
     def of(cls, reading: Reading) -> _Span:
-        """It told its time after the question was sent, and before the answer was back."""
+        """A node reads its clock after the question was sent, and before the answer was back."""
         return cls(
             least=reading.there_us - reading.back_s * 1e6,
             most=reading.there_us - reading.sent_s * 1e6,
         )
 
     def narrowed(self, other: _Span) -> _Span:
-        """By what another answer of that node says; its clock may have been set meanwhile."""
+        """Narrow it by another answer of the node; its clock may have been set meanwhile."""
         both = _Span(least=max(self.least, other.least), most=min(self.most, other.most))
         return other if both.least - both.most > _STEPPED_US else both
 
     @property
     def middle(self) -> float:
-        """Wrong by half the width at most."""
+        """The best guess, wrong by half the width at most."""
         return (self.least + self.most) / 2
 
     @property
     def is_narrow(self) -> bool:
-        """Whether it may be used [T7]."""
+        """Whether it is narrow enough to be used [T7]."""
         return self.most - self.least <= WIDEST_US
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Anchor:
-    """One moment by three clocks, and by the monotonic one when to look again."""
+    """One moment by three clocks, and, by the monotonic one, when to measure again."""
 
     cluster_us: int
     wall_us: int
@@ -158,14 +161,14 @@ class _Anchor:
 
 
 class ClusterClock:
-    """The cluster's time: measured now and then, carried on by this machine's monotonic clock.
+    """Cluster time: measured now and then, carried on by this machine's monotonic clock.
 
     It is the median of several nodes' clocks, so that a node whose clock is wrong moves nothing
     [T7]; each node's is known from all of its answers, at least as well as from its fastest round
     trip. Two clients whose own clocks are hours apart agree to within the 250 ms of a re-claim.
     Setting this machine's clock moves nothing: a client that thought itself an hour ahead for a
     minute would re-claim leases that live (I2). Not monotonic: a measurement may correct it by
-    milliseconds. Thread-safe; only the first measurement is waited for by all.
+    milliseconds. Thread-safe; all threads wait for the first measurement only.
     """
 
     def __init__(
@@ -176,10 +179,10 @@ class ClusterClock:
         tell: Callable[[Mapping[str, float]], None] | None = None,
         counts_sleep: bool = COUNTS_SLEEP,
     ) -> None:
-        """Nothing is measured before the first `now_us`.
+        """Prepare; nothing is measured before the first `now_us`.
 
         Args:
-            tell: Is given the nodes whose clocks are more than a second wrong, and by how many.
+            tell: Called with the nodes whose clocks are more than a second wrong, and by how many.
             counts_sleep: Whether ``base.monotonic`` goes on while the machine is suspended.
         """
         self._base = base
@@ -193,8 +196,8 @@ class ClusterClock:
         """Cluster time; first a measurement (five round trips) if the last one is a minute old.
 
         Raises:
-            StoreUnavailable: Too few nodes told their time, or none fast enough to be of use, and
-                there was no measurement before.
+            StoreUnavailable: Too few nodes reported their time, or none fast enough to be of use,
+                and there was no measurement before.
         """
         anchor = self._anchor
         if anchor is None or self._is_stale(anchor):
@@ -213,7 +216,7 @@ class ClusterClock:
         return self._base.monotonic() >= anchor.due_s or abs(self._jump_us(anchor)) > JUMP_US
 
     def _jump_us(self, anchor: _Anchor) -> int:
-        """The wall clock went so much further than the monotonic one since then."""
+        """How much further the wall clock went than the monotonic one since then."""
         passed_us = (self._base.monotonic() - anchor.monotonic_s) * 1e6
         return round(self._base.now_us() - anchor.wall_us - passed_us)
 
@@ -239,7 +242,7 @@ class ClusterClock:
             agreeing = _agreeing(offsets.values())
             is_sure = agreeing > known // 2
             is_half = len(offsets) >= (known + 1) // 2 > 0
-            # Of those who answer, all agree: the others may be down for long.
+            # All that answer agree: the others may be down for long.
             patience_s = AWAY_AFTER_S if is_half and agreeing == len(offsets) else PATIENCE_S
             if is_sure or old is not None or self._base.monotonic() - began_s >= patience_s:
                 break
@@ -257,7 +260,7 @@ class ClusterClock:
         )
 
     def _ask_nodes(self, spans: dict[str, _Span]) -> int:
-        """Narrow what is known of each by some rounds; how many nodes there are to be asked."""
+        """Narrow the span of each node by some rounds; return how many nodes there are to ask."""
         silent: frozenset[str] = frozenset()
         for _ in range(_ROUNDS):
             answers = self._ask(self._base.monotonic, silent)
@@ -271,10 +274,10 @@ class ClusterClock:
         return len(silent | spans.keys())
 
     def _carried_on(self, old: _Anchor) -> _Anchor:
-        """Too few answer: our own clock is better than one of theirs, which may be the wrong one.
+        """Go on by our own clock when too few nodes answer: one of theirs may be the wrong one.
 
-        One that stood still while the machine slept is put forward by what the wall clock says: who
-        holds a lease must not think that it lives on [T13]. It cannot re-claim another's by that,
+        If it stood still while the machine slept, it is put forward by the wall clock: a holder
+        must not think that its lease lives on [T13]. It cannot re-claim another's lease by that,
         for it reaches nobody, and measures anew as soon as it does.
         """
         slept_us = 0 if self._counts_sleep else self._jump_us(old)
@@ -301,16 +304,17 @@ class ClusterClock:
 
 
 def _agreeing(offsets: Iterable[float]) -> int:
-    """How many are of one mind with the one in the middle."""
+    """How many agree with the one in the middle."""
     ordered = sorted(offsets)
     return sum(abs(one - ordered[(len(ordered) - 1) // 2]) <= APART_US for one in ordered)
 
 
 def _middle(offsets: Iterable[float], own: float | None) -> float:
-    """The median. Of two in the middle the one that our clock agrees with; without one the earlier.
+    """The median. Of two in the middle, the one closer to our clock; without one, the earlier.
 
-    Who is behind endangers what it holds itself: others find its leases run out. Who is ahead finds
-    everybody's run out, delivers what is not due, and moves the time pointer, for good [T7].
+    A clock that is behind endangers what this client holds: others find its leases run out. A clock
+    that is ahead finds everybody's run out, delivers what is not due, and moves the time pointer,
+    for good [T7].
     """
     ordered = sorted(offsets)
     lower, upper = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]

@@ -1,4 +1,4 @@
-"""The only randomness of the package; nothing here guards a secret."""
+"""Make all random values of the package; nothing here guards a secret."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def new_uuid() -> uuid.UUID:
 
 
 def generator(seed: int | None = None) -> random.Random:
-    """Random numbers: the same ones for the same seed, others each time without one."""
+    """Random numbers: the same ones for the same seed, different ones each time without one."""
     return random.Random(seed)
 
 
@@ -32,7 +32,7 @@ if hasattr(os, "register_at_fork"):
 def jitter(base_s: float, attempt: int, rng: random.Random = _shared) -> float:
     """Seconds to pause after failed try ``attempt`` (from 0).
 
-    A quarter to all of ``base_s``, doubled for each try before.
+    It is a quarter to all of ``base_s``, doubled for each try before.
     """
     return rng.uniform(0.25, 1.0) * base_s * (1 << min(attempt, MAX_DOUBLINGS))
 

@@ -25,7 +25,7 @@ from typing import ClassVar
 
 
 class CassieqError(Exception):
-    """Base of all errors of this package.
+    """Base class of all errors of this package.
 
     Attributes:
         code: Stable name in lower snake case.
@@ -44,16 +44,16 @@ class CassieqError(Exception):
         self.message = message
 
     def __str__(self) -> str:
-        """Code first, so that it survives as text."""
+        """Begin with the code, so that it survives as text."""
         return f"[cassieq:{self.code}] {self.message}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Message positional, data as state: required keyword-only data would not unpickle."""
+        """Pickle the message by position, the data as state: keyword-only data would fail."""
         return type(self), (self.message,), self.__dict__.copy()
 
 
 class UsageError(CassieqError, ValueError):
-    """A caller's mistake, found before anything was written."""
+    """Mistakes of the caller, found before anything is written."""
 
     code = "usage"
     meaning = "The call or the cluster's set-up does not fit."
@@ -61,7 +61,7 @@ class UsageError(CassieqError, ValueError):
 
 
 class OptionUnknown(UsageError):
-    """No option of that name."""
+    """No option has that name."""
 
     code = "option_unknown"
     meaning = "An option is misspelt or belongs to another scope."
@@ -93,11 +93,11 @@ class ConnectorMissing(UsageError):
 
 
 class QueueError(CassieqError):
-    """About a queue as a whole."""
+    """Errors about a queue as a whole."""
 
 
 class QueueNotFound(QueueError):
-    """There is no queue of that name."""
+    """No queue has that name."""
 
     code = "queue_not_found"
     meaning = "No queue of that name is in the keyspace."
@@ -105,7 +105,7 @@ class QueueNotFound(QueueError):
 
 
 class QueueExists(QueueError):
-    """It is there with other settings; ``differences`` names them."""
+    """The queue exists with other settings; ``differences`` names them."""
 
     code = "queue_exists"
     meaning = "A queue of that name has other settings than asked for."
@@ -118,7 +118,7 @@ class QueueExists(QueueError):
 
 
 class QueueDeleted(QueueError):
-    """The queue was deleted under its user."""
+    """The queue was deleted while it was in use."""
 
     code = "queue_deleted"
     meaning = "The queue was deleted while it was open."
@@ -126,11 +126,11 @@ class QueueDeleted(QueueError):
 
 
 class ReceiptError(CassieqError):
-    """About a receipt."""
+    """Errors about a receipt."""
 
 
 class ReceiptInvalid(ReceiptError, ValueError):
-    """This is no receipt of this queue."""
+    """The text is not a receipt of this queue."""
 
     code = "receipt_invalid"
     meaning = "A receipt is truncated, altered, of another queue, or no receipt at all."
@@ -138,7 +138,7 @@ class ReceiptInvalid(ReceiptError, ValueError):
 
 
 class ReceiptExpired(ReceiptError):
-    """Nobody holds the messages by these receipts any more; ``refused`` names them."""
+    """Nobody holds the messages of these receipts any more; ``refused`` names the receipts."""
 
     code = "receipt_expired"
     meaning = (
@@ -153,11 +153,11 @@ class ReceiptExpired(ReceiptError):
 
 
 class PutAmbiguous(CassieqError):
-    """It may have been stored, or delivered already; ``message_ids`` says which.
+    """Messages may have been stored, or even delivered; ``message_ids`` names them.
 
     Attributes:
-        message_ids: Whose outcome is unknown.
-        stored: Of the same call, those that will be delivered. The rest was not stored.
+        message_ids: The messages whose outcome is unknown.
+        stored: Messages of the same call that will be delivered. The rest was not stored.
     """
 
     code = "put_ambiguous"
@@ -173,11 +173,11 @@ class PutAmbiguous(CassieqError):
 
 
 class StoreError(CassieqError):
-    """About Cassandra; always raised from the driver's own exception."""
+    """Errors of Cassandra, each raised from the driver's own exception."""
 
 
 class StoreUnavailable(StoreError):
-    """Cassandra is not there, or too few replicas are."""
+    """Cassandra does not answer, or too few replicas do."""
 
     code = "store_unavailable"
     retriable = True
@@ -195,7 +195,7 @@ class StoreTimeout(StoreError):
 
 
 class CasAmbiguous(StoreError):
-    """A compare-and-set stayed unanswered although it was sent again and again."""
+    """A compare-and-set stayed unanswered although it was sent again several times."""
 
     code = "cas_ambiguous"
     meaning = "It is unknown whether a conditional write took effect."
@@ -215,7 +215,7 @@ class CasContention(StoreError):
 
 
 class SchemaMissing(StoreError):
-    """The keyspace or its tables are not there."""
+    """The keyspace or its tables do not exist."""
 
     code = "schema_missing"
     meaning = "The keyspace was not bootstrapped."
@@ -231,7 +231,7 @@ class SchemaMismatch(StoreError):
 
 
 class ReplicationDiffers(SchemaMismatch):
-    """The keyspace keeps another number of copies than was asked for."""
+    """The keyspace exists with another replication than the one asked for."""
 
     code = "replication_differs"
     meaning = "The keyspace is there with another replication than `bootstrap` was asked for."
@@ -247,7 +247,7 @@ class RowCorrupt(StoreError):
 
 
 class AuthenticationRefused(StoreError):
-    """Nodes do not let this role in, or want one where none was given."""
+    """The nodes refuse this role, or ask for a login where none was given."""
 
     code = "authentication_refused"
     meaning = "A node wants a login and got none, or refused the one it got."
@@ -255,7 +255,7 @@ class AuthenticationRefused(StoreError):
 
 
 class TlsFailed(StoreError):
-    """A node and this client do not come to an encrypted connection."""
+    """A node and this client cannot agree on an encrypted connection."""
 
     code = "tls_failed"
     meaning = "One side does not speak TLS, or does not accept the other's certificate."
@@ -263,7 +263,7 @@ class TlsFailed(StoreError):
 
 
 class StreamError(CassieqError):
-    """About a streaming query or a sink's transaction."""
+    """Errors of a streaming query or of a sink's transaction."""
 
 
 class LeaseLost(StreamError):
@@ -283,7 +283,7 @@ class DataLoss(StreamError):
 
 
 class OffsetUnreadable(StreamError):
-    """A checkpoint's offset is of another source or a later release."""
+    """A checkpoint's offset belongs to another source or to a later release."""
 
     code = "offset_unreadable"
     meaning = "The checkpoint was not written by this source, or by a newer release."
@@ -303,7 +303,7 @@ class SinkFenced(StreamError):
 
 
 class SinkIdReused(StreamError):
-    """A sink id is used by two queries, queues, checkpoints or writes of one batch."""
+    """One sink id is used by two queries, queues, checkpoints or writes of one batch."""
 
     code = "sink_id_reused"
     meaning = "A sink id has another owner."
@@ -329,7 +329,7 @@ class SinkDiverged(StreamError):
 
 
 class StreamFenced(StreamError):
-    """Another run of this checkpoint has taken the leases over."""
+    """Another run of this checkpoint has taken over the leases."""
 
     code = "stream_fenced"
     meaning = "Two queries run on one checkpoint or on copies of it."
@@ -337,11 +337,11 @@ class StreamFenced(StreamError):
 
 
 class EnvironmentProblem(CassieqError):
-    """About the machine a program runs on."""
+    """Errors about the machine that a program runs on."""
 
 
 class EmbeddedFailed(EnvironmentProblem):
-    """An embedded Cassandra node did not do what it was told; the end of its log is in the text."""
+    """An embedded Cassandra node did not obey; the end of its log is in the message."""
 
     code = "embedded_failed"
     meaning = "An embedded Cassandra node did not start or stop."
@@ -349,7 +349,7 @@ class EmbeddedFailed(EnvironmentProblem):
 
 
 class JavaNotFound(EnvironmentProblem):
-    """No Java of a fitting version was found."""
+    """No Java of a suitable version was found."""
 
     code = "java_not_found"
     meaning = "Cassandra or Spark needs a Java that is not there."
@@ -357,7 +357,7 @@ class JavaNotFound(EnvironmentProblem):
 
 
 class OutputFailed(EnvironmentProblem):
-    """Standard output or a report's file did not take what a command had to say."""
+    """A command could not write to standard output or to its report file."""
 
     code = "output_failed"
     meaning = "What a command prints could not be written: the disk is full, or nothing is there."

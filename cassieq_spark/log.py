@@ -1,6 +1,6 @@
-"""Structured logging on stdlib ``logging``: stable event names, fields as ``extra``.
+"""Log structured events on stdlib ``logging``: stable event names, fields as ``extra``.
 
-A library inside other people's drivers and executors: their handlers and levels apply.
+This is a library inside other people's drivers and executors: their handlers and levels apply.
 """
 
 from __future__ import annotations
@@ -203,6 +203,6 @@ def event(logger: logging.Logger, name: str, /, **fields: object) -> None:
 
 
 def _shown(value: object) -> str:
-    """In quotes where blanks or line ends would make two fields, or two records, of one."""
+    """Quote a value whose blanks or line ends would make two fields, or two records, of one."""
     text = str(value)
     return text if text and text.isprintable() and not set(text) & set(' "=') else json.dumps(text)

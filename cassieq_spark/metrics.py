@@ -1,7 +1,7 @@
-"""Every counter of the package: of this process, since it began. Units are in the names.
+"""Count what this process does, since it began. Every counter is here, with its unit in its name.
 
-A place to count is found by its name here; what a queue holds is asked from its tables, never from
-a counter that could drift from them.
+Look here for what is counted. What a queue holds is asked from its tables, never from a counter
+that could drift from them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Counter:
 
     @property
     def value(self) -> int:
-        """Since the process began."""
+        """The count since the process began."""
         return self._value
 
 
@@ -44,14 +44,14 @@ class LabelledCounter:
         self._counters: dict[str, Counter] = {}
 
     def inc(self, label: str, by: int = 1) -> None:
-        """Add ``by``, 0 or more, to what is counted under this label."""
+        """Add ``by``, 0 or more, to the count of this label."""
         with self._lock:
             counter = self._counters.setdefault(label, Counter(self.name, self.meaning))
         counter.inc(by)
 
     @property
     def values(self) -> dict[str, int]:
-        """By label, since the process began."""
+        """The counts by label, since the process began."""
         with self._lock:
             return {label: counter.value for label, counter in self._counters.items()}
 
@@ -71,12 +71,12 @@ def _declare(counter: T) -> T:
 
 
 def every_counter() -> tuple[Counter | LabelledCounter, ...]:
-    """All of them, for the reference and for whoever exports them."""
+    """All counters, for the reference and for exporters."""
     return tuple(_ALL.values())
 
 
 def snapshot() -> dict[str, int]:
-    """All counters by name; a labelled one as ``name{label}``, as far as it was counted."""
+    """All counters by name; a labelled one as ``name{label}`` for each label that was counted."""
     found: dict[str, int] = {}
     for counter in _ALL.values():
         if isinstance(counter, Counter):

@@ -1,4 +1,4 @@
-"""The command ``cassieq``: queues and a local Cassandra from a terminal."""
+"""The command ``cassieq`` manages queues and a local Cassandra from a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts the commands together."""
+"""Build the command ``cassieq`` from its groups, set up logging, and run it."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ app.add_typer(cassandra.app, name="cassandra")
 
 def main() -> None:
     """Run one command and exit with one of `exits.EXIT_CODES`."""
-    # Whatever a body or a name holds, a terminal that cannot show it is no reason to fail.
+    # A terminal that cannot show a body or a name is no reason to fail.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    # Our events only: the driver logs tracebacks of what we raise as an error of one line.
+    # Only our events: the driver logs tracebacks where we raise an error of one line.
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     logging.getLogger("cassieq_spark").addHandler(handler)
     try:
         app()
     except OSError as error:
-        # Help is printed before a command begins, and not by us. An error that names a file is no
-        # matter of standard output: a bug, whose traceback is wanted.
+        # Help is printed before a command begins, and not by us. An error that names a file does
+        # not come from standard output: it is a bug, whose traceback is wanted.
         if error.filename is not None:
             raise
         sys.exit(ended_by(error))
@@ -74,7 +74,7 @@ def main() -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        with exit_codes():  # a command's own are not asked for yet
+        with exit_codes():  # no command's own exit codes apply yet
             say(__version__)
         raise typer.Exit
 

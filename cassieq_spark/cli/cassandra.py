@@ -1,4 +1,4 @@
-"""``cassieq cassandra``: one real node for development, without Docker."""
+"""``cassieq cassandra`` runs one real node for development, without Docker."""
 
 from __future__ import annotations
 

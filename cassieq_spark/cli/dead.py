@@ -1,4 +1,4 @@
-"""``cassieq dead``: list, show and redrive dead letters."""
+"""``cassieq dead`` lists, shows and redrives dead letters."""
 
 from __future__ import annotations
 
@@ -159,10 +159,10 @@ def redrive(
 def conditions(
     where: list[str] | None, before: str | None, after: str | None
 ) -> Callable[[Message], bool]:
-    """What ``--where``, ``--before`` and ``--after`` say, as one condition.
+    """Combine ``--where``, ``--before`` and ``--after`` to one condition.
 
     Raises:
-        OptionInvalid: A key there is none of, or no time; nothing was done.
+        OptionInvalid: A key is unknown, or a time is malformed; nothing was done.
     """
     values: dict[str, set[str]] = defaultdict(set)
     for one in where or []:
@@ -192,7 +192,7 @@ def _is_key(key: str) -> bool:
 
 
 def _value(message: Message, key: str) -> str:
-    """Empty where there is none."""
+    """The value of a key; empty if there is none."""
     letter = headers_of(message.headers)
     if key.startswith("header."):
         return message.headers.get(key.removeprefix("header."), "")
@@ -227,7 +227,7 @@ def _question(queue: str, run: Callable[..., Redriven]) -> str:
 
 
 def _dead_letter_queues(client: Client) -> list[str]:
-    """Those of this keyspace that can be read from here."""
+    """The dead-letter queues of this keyspace that can be read from here."""
     queues = client.queues()
     named = {one.settings.dead_letter_queue for one in queues}
     return [
@@ -281,5 +281,5 @@ def _row(message: Message) -> list[str]:
 
 
 def _cell(value: object) -> str:
-    """One word of a line, also where there is none."""
+    """One word of a line, even for an empty value."""
     return "-" if value in (None, "") else show_text(str(value))

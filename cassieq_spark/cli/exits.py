@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, signals, and a reader that went away."""
+"""Turn the end of a command into an exit code: errors, signals, and a reader that went away."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 FAILED: Final = 1
 USAGE: Final = 2
 NOTHING: Final = 3
-"""Asked for messages, there were none, or fewer than were asked for."""
+"""The command asked for messages, and there were none, or fewer than it asked for."""
 
 OF_SIGNAL: Final = 128
-"""As shells count: 130 after Ctrl-C, 141 where nobody reads standard output any more."""
+"""Shells count from here: 130 after Ctrl-C, 141 if nobody reads standard output any more."""
 
 EXIT_CODES: Final[dict[int, str]] = {
     0: "done",
@@ -39,10 +39,10 @@ EXIT_CODES: Final[dict[int, str]] = {
     OF_SIGNAL + signal.SIGPIPE: "whoever read standard output has stopped reading",
     OF_SIGNAL + signal.SIGTERM: "terminated before it was done",
 }
-"""For the guide; a test compares."""
+"""The meaning of each code, for the guide; a test compares them."""
 
 SLICE_S: Final = 0.1
-"""So soon a pause notices a signal."""
+"""How soon a pause notices a signal."""
 
 
 class Commands(TyperGroup):
@@ -56,7 +56,7 @@ class Commands(TyperGroup):
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """What ends the block is said, and is an exit code."""
+    """Report the error that ends the block, and exit with its code."""
     try:
         yield
     except (CassieqError, BrokenPipeError) as error:
@@ -66,10 +66,10 @@ def exit_codes() -> Iterator[None]:
 
 
 def ended_by(error: CassieqError | OSError) -> int:
-    """Say on standard error what has ended a command, and return its exit code.
+    """Report on standard error what has ended a command, and return its exit code.
 
     Args:
-        error: An OSError is standard output's own.
+        error: An OSError comes from standard output itself.
     """
     if isinstance(error, BrokenPipeError):
         silence(sys.stdout)
@@ -84,7 +84,7 @@ def ended_by(error: CassieqError | OSError) -> int:
 class Interrupt:
     """SIGINT and SIGTERM as a flag, while a command holds leases.
 
-    An exception out of the middle of a get would lose the receipts of what it had just claimed, and
+    An exception in the middle of a get would lose the receipts of what it had just claimed, and
     with them the means to give it back. A second signal is that exception: the user insists.
     """
 
@@ -97,13 +97,13 @@ class Interrupt:
         return self.number is not None
 
     def __enter__(self) -> Self:
-        """Take the signals over."""
+        """Install the signal handlers."""
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Hand them back."""
+        """Restore the former handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

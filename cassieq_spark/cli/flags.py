@@ -1,4 +1,4 @@
-"""Flags that are made from the options table, for the commands that take those options."""
+"""Make flags from the options table, for the commands that take those options."""
 
 from __future__ import annotations
 
@@ -113,14 +113,14 @@ def _with(
     added: list[inspect.Parameter],
     build: Callable[[dict[str, Any]], object],
 ) -> Callable[..., None]:
-    """A command that has the added parameters in place of one, which is built from them."""
+    """A command that has the added parameters instead of one, which is built from them."""
 
     @functools.wraps(command)
     def outer(**given: Any) -> None:
         own = {one.name: given.pop(one.name) for one in added}
         command(**given, **{name: build(own)})
 
-    # typer asks a function for its signature, so a flag that no def spells out needs this one.
+    # typer asks a function for its signature, so flags without a def need this one.
     signature = inspect.signature(command, eval_str=True)
     kept = [
         one.replace(kind=inspect.Parameter.KEYWORD_ONLY)

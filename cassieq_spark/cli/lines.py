@@ -1,4 +1,4 @@
-"""Standard input by lines, in batches that are as large as what has already come."""
+"""Read standard input by lines, in batches as large as what has already arrived."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def batches(source: BinaryIO | None = None) -> Iterator[list[bytes]]:
 
 
 def whole(path: Path) -> bytes:
-    """A file as one body; ``-`` is standard input.
+    """Read a file as one body; ``-`` is standard input.
 
     Raises:
         OptionInvalid: It cannot be read.
@@ -62,7 +62,7 @@ def whole(path: Path) -> bytes:
 
 
 def _read_some(stream: BinaryIO) -> bytes:
-    """What is there, at least one byte; none at the end."""
+    """Read what is there, at least one byte; none at the end."""
     read_now = getattr(stream, "read1", stream.read)
     found: bytes = read_now(READ_BYTES)
     return found

@@ -1,4 +1,4 @@
-"""``cassieq produce`` and ``cassieq consume``: load on a queue, at a rate, with what it took."""
+"""``cassieq produce`` and ``cassieq consume`` put load on a queue, at a rate, and measure it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from cassieq_spark.queue.settle.ack_group import Verdict
 PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "p99_9": 99.9, "max": 100}
 
 LARGEST_BATCH = 1_000
-"""Of `produce`, where no --batch says otherwise."""
+"""The batch size of `produce`, unless --batch says otherwise."""
 
 PER_SECOND = 20
 """Batches a second at a --rate: none waits long to fill."""
@@ -52,7 +52,7 @@ Count = Annotated[
 
 @dataclass(slots=True, kw_only=True)
 class Load:
-    """What was done so far.
+    """The work done so far.
 
     Attributes:
         call_s: Per call, seconds.
@@ -70,24 +70,24 @@ class Load:
     more: dict[str, int] = field(default_factory=dict)
 
     def start(self) -> None:
-        """The clock runs from here: what came before was connecting."""
+        """Start the clock: what came before was connecting."""
         self.began_s = self.ended_s = self.clock.monotonic()
 
     def due_s(self) -> float:
-        """When the next batch is to go, monotonic."""
+        """When the next batch is due, monotonic."""
         if self.rate is None:
             return self.clock.monotonic()
         return self.began_s + self.messages / self.rate
 
     def add(self, messages: int, size_bytes: int, since_s: float) -> None:
-        """One call that is over."""
+        """Count one call that has ended."""
         self.ended_s = self.clock.monotonic()
         self.call_s.append(self.ended_s - since_s)
         self.messages += messages
         self.size_bytes += size_bytes
 
     def summary(self, call: str) -> dict[str, Any]:
-        """At the end."""
+        """The figures at the end."""
         took_s = self.ended_s - self.began_s
         found: dict[str, Any] = {
             "messages": self.messages,
@@ -196,7 +196,7 @@ class _Consumer:
     """One loop of get and ack.
 
     Attributes:
-        held: Receipts of what was got and is not acked: what has to be given back.
+        held: Receipts of messages that were got and not acked: they have to be given back.
     """
 
     queue: Queue
@@ -213,7 +213,7 @@ class _Consumer:
         idle_s: float | None,
         advance: Callable[[int], None],
     ) -> None:
-        """Until there is enough, or nothing for too long, or a signal."""
+        """Run until there is enough, or nothing for too long, or a signal."""
         clock, load = self.load.clock, self.load
         last_s = clock.monotonic()
         while not interrupt and (count is None or load.messages < count):
@@ -242,7 +242,7 @@ class _Consumer:
             verdicts = self.queue.ack_each(self.held)
             load.more["stale"] += verdicts.count(Verdict.STALE)
             load.more["unknown"] += verdicts.count(Verdict.UNKNOWN)
-            # Of an unknown one, a release is refused where the ack took effect: so it is tried.
+            # If an ack is unknown and took effect, a release is refused: so it is tried.
             pairs = zip(self.held, verdicts, strict=True)
             self.held = [one for one, verdict in pairs if verdict is Verdict.UNKNOWN]
         load.more["redelivered"] += sum(one.delivery_count > 1 for one in found)
@@ -258,7 +258,7 @@ class _Consumer:
 def _measured(
     load: Load, call: str, count: int | None, *, as_json: bool
 ) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal, and the summary, also of what an error ended."""
+    """Show a progress bar on a terminal, and print the summary, also after an error."""
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""``cassieq put``, ``get``, ``ack`` and ``peek``."""
+"""``cassieq put``, ``get``, ``ack`` and ``peek`` handle messages from a terminal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle.ack_group import Verdict
 
 LOOK_S = 1.0
-"""One get of a long wait: so soon Ctrl-C is noticed, and never between a claim and its receipts."""
+"""How long one get of a long wait lasts before Ctrl-C is noticed, never between a claim and its
+receipts.
+"""
 
 Max = Annotated[int, typer.Option("--max", metavar="N", help="At most so many messages.")]
 
@@ -176,9 +178,9 @@ def ack(
 
 
 def get_unless(interrupt: Interrupt, clock: Clock, wait_s: float, look: Any) -> list[Message]:
-    """What ``look`` (a get that waits so many seconds) brings first, for as long as may be waited.
+    """Return what ``look`` (a get that waits so many seconds) brings first, within the wait.
 
-    Not one long get: a signal would have to wait for its end, or tear it apart.
+    It is not one long get: a signal would have to wait for its end, or interrupt it.
     """
     deadline_s = clock.monotonic() + wait_s
     while True:
@@ -196,7 +198,7 @@ def give_back(queue: Queue, messages: Sequence[Message | str]) -> None:
 
 
 def as_object(message: Message) -> dict[str, Any]:
-    """As JSON has it; a body that is no UTF-8 is base64, and says so."""
+    """The message as a JSON object; a body that is not UTF-8 is base64, and marked so."""
     try:
         body = {"body": message.body.decode("utf-8")}
     except UnicodeDecodeError:
@@ -222,12 +224,12 @@ def _print_messages(messages: Sequence[Message], *, as_json: bool) -> None:
 
 
 def _line(message: Message) -> str:
-    """Receipt, or where there is none the message id, and the body."""
+    """The receipt, or without one the message id, and the body."""
     return f"{message.receipt or message.message_id}\t{show_body(message)}"
 
 
 def show_body(message: Message) -> str:
-    """On one line; what is no UTF-8 is base64, and says so."""
+    """The body on one line; a body that is not UTF-8 is base64, and marked so."""
     shown = as_object(message)
     return f"base64:{shown['body']}" if "encoding" in shown else show_text(shown["body"])
 
@@ -248,7 +250,7 @@ def _bodies(bodies: list[str], file: Path | None) -> Iterator[list[bytes]]:
         return lines.batches()
     if lines.STDIN in bodies:
         raise UsageError("'-' is standard input, and stands alone; other bodies go in another put")
-    # The bytes that were typed, also those that are no text in this locale.
+    # The bytes that were typed, even if they are not text in this locale.
     return iter([[os.fsencode(body) for body in bodies]])
 
 
@@ -268,7 +270,7 @@ def _receipts(given: list[str]) -> Iterator[list[str]]:
 
 
 def _receipt(line: bytes) -> str:
-    """Of a line with a receipt only, or one that `get` has printed, as text or as JSON."""
+    """The receipt of a line: a receipt only, or a line that `get` printed, as text or as JSON."""
     text = line.decode("utf-8", errors="replace").rstrip("\r")
     if not text.startswith("{"):
         return text.partition("\t")[0]

@@ -1,4 +1,4 @@
-"""What commands print: results on standard output, all else on standard error."""
+"""Print what commands say: results on standard output, all else on standard error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, an object a line
 
 
 def print_result(result: Mapping[str, Any], *, as_json: bool) -> None:
-    """One result: a line of JSON, or names and values without the empty ones."""
+    """Print one result: a line of JSON, or names and values without the empty ones."""
     if as_json:
         print_json(result)
         return
@@ -29,12 +29,12 @@ def print_result(result: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def print_json(*results: Mapping[str, Any]) -> None:
-    """JSON lines, written at once: whoever reads the other end of a pipe need not wait."""
+    """Print JSON lines and write them at once, so that the reader of a pipe need not wait."""
     say(*map(json.dumps, results))
 
 
 def print_rows(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns; never cut to a terminal's width, so that ``awk`` and ``cut`` find all of them."""
+    """Print columns, not cut to a terminal's width, so that ``awk`` and ``cut`` find all."""
     lines = [list(titles), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(titles))]
     say(
@@ -46,12 +46,12 @@ def print_rows(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def print_error(error: BaseException) -> None:
-    """The error's own words, plain: they name paths and hold log lines."""
+    """Print the error's own words, plain: they name paths and hold log lines."""
     print_note(str(error))
 
 
 def print_note(text: str) -> None:
-    """A word to the person who waits; where it cannot be said, the work goes on."""
+    """Print a note to a waiting person; if it cannot be printed, the work goes on."""
     try:
         typer.echo(text, err=True)
     except OSError:
@@ -61,8 +61,8 @@ def print_note(text: str) -> None:
 def say(*lines: str) -> None:
     """Print lines on standard output: when this returns, all of them are written.
 
-    By bytes: where Python's stream is not buffered (``PYTHONUNBUFFERED``), its ``write`` forgets
-    what a short write has left out, and `get --ack` would ack what nobody has read.
+    It writes bytes: if Python's stream is not buffered (``PYTHONUNBUFFERED``), its ``write``
+    forgets what a short write has left out, and `get --ack` would ack what nobody has read.
 
     Raises:
         BrokenPipeError: Nobody reads it any more.
@@ -91,7 +91,7 @@ def say(*lines: str) -> None:
 
 
 def cannot_write(what: str, error: OSError) -> OutputFailed:
-    """The error about an output that did not take what was to be written."""
+    """The error for an output that could not be written."""
     return OutputFailed(
         f"{what} cannot be written ({error.strerror or error}). What was done before stays done. "
         "Free space, or write elsewhere"
@@ -99,9 +99,9 @@ def cannot_write(what: str, error: OSError) -> OutputFailed:
 
 
 def silence(stream: TextIO | None) -> None:
-    """Let what a stream's buffer still holds go nowhere.
+    """Discard what a stream's buffer still holds.
 
-    As Python's documentation has it (signal, "Note on SIGPIPE"): when the interpreter ends, it
+    Python's documentation explains it (signal, "Note on SIGPIPE"): when the interpreter ends, it
     writes the rest once more, fails again, says so, and changes the exit code.
     """
     with suppress(OSError):  # a stream that is no file has none
@@ -119,7 +119,7 @@ def _write(stream: Any, data: bytes) -> None:
 
 
 def show_time(moment: datetime | None) -> str | None:
-    """ISO 8601, UTC."""
+    """The time as ISO 8601, UTC."""
     return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 
@@ -132,7 +132,7 @@ def show_text(text: str) -> str:
 
 
 def _flat(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Names of nested values with dots."""
+    """Nested values under names with dots."""
     found: dict[str, Any] = {}
     for name, value in result.items():
         if isinstance(value, Mapping):

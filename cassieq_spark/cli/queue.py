@@ -1,4 +1,4 @@
-"""``cassieq queue``: create, list, show, alter, purge, delete; and ``bootstrap``."""
+"""``cassieq queue`` creates, lists, shows, alters, purges and deletes; also ``bootstrap``."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def delete(
 
 
 def stats_of(stats: QueueStats) -> dict[str, Any]:
-    """For people and programs."""
+    """The statistics as a flat result, for people and programs."""
     found = asdict(stats)
     found["oldest_age_s"] = found.pop("oldest_age")
     return found
@@ -173,7 +173,7 @@ def _info(info: QueueInfo) -> dict[str, Any]:
 
 
 def _setting(given: str) -> str:
-    """By its name or its flag's: ``max_deliveries``, ``max-deliveries``."""
+    """Find a setting by its name or its flag's: ``max_deliveries``, ``max-deliveries``."""
     known = {option.name: option for option in options_of("queue") if option.name not in FIXED}
     name = given.removeprefix("--").replace("-", "_")
     if name not in known:
@@ -208,7 +208,7 @@ def make_sure(question: str, *, yes: bool) -> None:
     """Ask on the terminal.
 
     Raises:
-        UsageError: There is none, and nobody has said yes.
+        UsageError: There is no terminal, and the flag ``--yes`` is missing.
     """
     if yes:
         return

@@ -1,4 +1,4 @@
-"""``cassieq repair``, and what it and `jobs/repair.py` show of a pass."""
+"""``cassieq repair`` runs a pass; this module also shows the passes of `jobs/repair.py`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def repair(
 
 
 def show(found: RepairReport | VerifyReport, *, as_json: bool) -> bool:
-    """Print a report, and on standard error what needs a person; whether anything does."""
+    """Print a report, and problems on standard error; return whether a person must look."""
     report = found.to_dict()
     if "findings" in report:
         problems = [
@@ -82,7 +82,7 @@ def show(found: RepairReport | VerifyReport, *, as_json: bool) -> bool:
 
 
 def _where(finding: dict[str, Any]) -> list[str]:
-    """Of which queue, and in which bucket, as far as that is known."""
+    """The queue and bucket of a finding, as far as they are known."""
     places = [f"queue {finding['queue']!r}"] if finding["queue"] else []
     if finding["bucket"] is not None:
         places.append(f"bucket {finding['bucket']}")
@@ -90,12 +90,12 @@ def _where(finding: dict[str, Any]) -> list[str]:
 
 
 def is_for_a_program() -> bool:
-    """Whether nobody looks at standard output."""
+    """Whether standard output is not a terminal."""
     return not sys.stdout.isatty()
 
 
 def _show_queues(report: dict[str, Any]) -> None:
-    """A row each: for a person what was done, for a program every column, also of zeros."""
+    """Print a row per queue: for a person what was done, for a program every column, zeros too."""
     found = report["queues"]
     titles = [name for name in found[0] if name != "problems"] if found else ["queue"]
     if is_for_a_program():

@@ -1,4 +1,4 @@
-"""``--report FILE`` of the jobs: looked at before the work begins, written after it."""
+"""Check ``--report FILE`` of the jobs before the work begins, and write it afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_report_file(path: str | None) -> None:
     """Refuse a file that cannot be written, before a pass has spent its time.
 
     Raises:
-        OptionInvalid: There is no such folder, or this user may not write there.
+        OptionInvalid: The folder does not exist, or this user may not write there.
     """
     if path is None:
         return
@@ -32,7 +32,7 @@ def check_report_file(path: str | None) -> None:
 
 
 def write_report(path: str | None, report: Mapping[str, Any]) -> None:
-    """Write it as JSON, where a file is given.
+    """Write the report as JSON, if a file is given.
 
     Raises:
         OutputFailed: The disk is full, for example. The work is done.

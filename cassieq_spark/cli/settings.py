@@ -1,7 +1,7 @@
-"""Options of a command: its flags, then ``CASSIEQ_*`` variables, then a TOML file, then defaults.
+"""Read a command's options: flags, then ``CASSIEQ_*`` variables, then a TOML file, then defaults.
 
-tomllib and the options table, not pydantic-settings: that one wants each option declared again, as
-the field of a model, and the table is the one place that has names, ranges and defaults.
+It uses tomllib and the options table, not pydantic-settings: that needs each option declared again,
+as the field of a model, and the table is the one place that has names, ranges and defaults.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ SECTIONS: Final[dict[str, frozenset[Scope]]] = {
     "sink": frozenset({Scope.SINK}),
     "queue": frozenset({Scope.QUEUE}),
 }
-"""Of the file."""
+"""The sections of the file."""
 
 _ANY_TIME: Final = values.seconds(0, 36_500 * 86_400.0)
-"""How a time is written; its range is the option's own affair."""
+"""The form of a time; its range depends on the option."""
 
 
 def options_of(section: str) -> list[Option]:
-    """What a section of the file may set; what all have in common is in ``connection`` only."""
+    """The options that a section of the file may set; common ones are in ``connection`` only."""
     return [
         option
         for option in OPTIONS
@@ -54,10 +54,10 @@ def options_of(section: str) -> list[Option]:
 
 
 def seconds(name: str, given: str | None) -> float | None:
-    """A time as a flag has it, ``30``, ``500ms``, ``5m``.
+    """Parse the time of a flag: ``30``, ``500ms``, ``5m``.
 
     Raises:
-        OptionInvalid: It is none; names the flag.
+        OptionInvalid: It is not a time; the error names the flag.
     """
     try:
         return None if given is None else _ANY_TIME.parse(given)
@@ -69,7 +69,7 @@ def seconds(name: str, given: str | None) -> float | None:
 
 
 def queue_setting(option: Option, given: Any, name: str) -> Any:
-    """As `Client.create_queue` takes it: times are numbers there, and text in a terminal."""
+    """The value for `Client.create_queue`: times are numbers there, and text in a terminal."""
     return seconds(name, given) if option.unit == "seconds" and isinstance(given, str) else given
 
 
@@ -83,7 +83,7 @@ class Setting:
 
     @property
     def shown(self) -> str | None:
-        """For people and logs."""
+        """The value for people and logs."""
         if self.value is None:
             return None
         return HIDDEN if self.option.is_secret else str(self.value)
@@ -102,13 +102,13 @@ class File:
 
 
 def find_file(given: Path | None) -> File:
-    """Read the file that was named, else ``./cassieq.toml``, else that of the user's directory.
+    """Read the file that was named, else ``./cassieq.toml``, else the one in the user's directory.
 
-    The first that is there, alone: what is in force can then be read in one place.
+    Only the first that exists is read: so all values in force are in one place.
 
     Raises:
-        OptionInvalid: It cannot be read, is no TOML, or has a value that cannot be.
-        OptionUnknown: It has a section or an option that there is none of.
+        OptionInvalid: It cannot be read, is not TOML, or has a value that is not allowed.
+        OptionUnknown: It has an unknown section or option.
     """
     if given is not None:
         return _read_file(given)
@@ -119,13 +119,13 @@ def find_file(given: Path | None) -> File:
 
 
 class Connection:
-    """How a command reaches Cassandra; connects when it is told to."""
+    """How a command reaches Cassandra; it connects when `open` is called."""
 
     def __init__(self, flags: Mapping[str, Any], file: File) -> None:
-        """Look, but do not connect.
+        """Read the options, but do not connect.
 
         Args:
-            flags: By the options' names; None where one was not given.
+            flags: By the options' names; None for each that was not given.
         """
         self._flags = flags
         self.file = file
@@ -135,14 +135,14 @@ class Connection:
         return [self._setting(option) for option in options_of("connection")]
 
     def value(self, name: str) -> Any:
-        """Of one option, as it was given."""
+        """The value of one option, as it was given."""
         return next(one.value for one in self.settings() if one.option.name == name)
 
     def open(self) -> Client:
         """Connect.
 
         Raises:
-            OptionInvalid: There are no contact points, or a value cannot be.
+            OptionInvalid: There are no contact points, or a value is not allowed.
             StoreError: As `cassieq_spark.connect`.
         """
         # A variable is left to the parser: its error then names the variable.

@@ -1,4 +1,4 @@
-"""``cassieq watch``: what is in queues, again and again."""
+"""``cassieq watch`` shows what is in queues, again and again."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def watch(
             looks += 1
             if looks == count:
                 break
-            # From the end of a look: one that takes longer than the interval is no busy loop.
+            # Count from the end of a look: one that takes longer than the interval is no busy loop.
             interrupt.pause_until(clock, clock.monotonic() + interval_s)
         interrupt.end(is_done=count is None or looks == count)
 
@@ -78,7 +78,7 @@ class _Looker:
         self._opened: dict[str, Queue] = {}
 
     def look(self) -> dict[str, QueueStats]:
-        """What is in each now; of all queues, one that is being deleted is left out."""
+        """Return the statistics of each queue; of all queues, those being deleted are left out."""
         found = {}
         for name in self._names or [one.name for one in self._client.queues()]:
             try:
@@ -97,7 +97,7 @@ def _table(is_wanted: bool) -> Iterator[Live | None]:
     if not is_wanted:
         yield None
         return
-    # Nothing is drawn between looks: no thread that would draw what is a look old.
+    # Nothing is drawn between looks: no thread draws an old look again.
     with Live(console=Console(), auto_refresh=False) as live:
         yield live
 

@@ -1,4 +1,4 @@
-"""A real Cassandra without Docker: fetched once, started in processes that cannot outlive you."""
+"""Run a real Cassandra without Docker: fetched once, in processes that cannot outlive you."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Cassandra for tests and demos: one node, or a ring on 127.0.0.1, 127.0.0.2, ..."""
+"""Run a real Cassandra for tests and demos: one node, or a ring on 127.0.0.1, 127.0.0.2, ..."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ class EmbeddedCassandra:
 
     Args:
         nodes: 1 to 9; on macOS the further loopback addresses must be set up by hand.
-        heap: Each JVM's, as in ``-Xmx``. Default: ``1g`` for one node, ``768m`` in a ring.
+        heap: The heap of each JVM, as in ``-Xmx``. Default: ``1g`` for one node, ``768m`` in a
+            ring.
         data_dir: Kept, with its ports, for the next cluster on it. Default: a temporary directory,
             removed by ``stop()`` or when this process dies.
-        port: The native protocol's. Default: a free one.
+        port: The port of the native protocol. Default: a free one.
         datacenters: Names; the nodes are in them by turns. Default: one, ``datacenter1``.
         settings: Entries of cassandra.yaml that win over the generated ones, e.g. short timeouts.
         environment: Variables of single nodes' JVMs, by the number of the node, beside those of
             this process: ``{3: {"LD_PRELOAD": ...}}`` gives the third one another clock.
-        start_timeout_s: Most time for a node's boot, and then for the ring to see it.
+        start_timeout_s: The longest time for a node's boot, and then for the ring to see it.
 
     Raises:
-        OptionInvalid: ``nodes`` is out of range, or they are too few for the data centres; or
+        OptionInvalid: ``nodes`` is out of range or too few for the data centres; or
             ``environment`` names another node.
     """
 
@@ -115,7 +116,7 @@ class EmbeddedCassandra:
 
     @property
     def data_dir(self) -> Path | None:
-        """Where the nodes keep everything; None before the first ``start()``."""
+        """The directory where the nodes keep everything; None before the first ``start()``."""
         return self._data_dir
 
     def __enter__(self) -> Self:
@@ -134,7 +135,7 @@ class EmbeddedCassandra:
         """Start every node that is down; all are up, and seen up by all, when this returns.
 
         Raises:
-            JavaNotFound: There is no Java 17.
+            JavaNotFound: No Java 17 was found.
             EmbeddedFailed: The jars could not be fetched, or a node did not start; with the end
                 of its log. No process that this call started is left behind.
         """

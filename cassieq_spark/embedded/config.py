@@ -1,4 +1,4 @@
-"""The files and flags a node starts with; each value that is not Cassandra's default says why."""
+"""Write the files and flags a node starts with; each says why it differs from the default."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLUSTER_NAME = "cassieq-embedded"
 #: What SimpleSnitch calls the only data centre it knows.
 DATACENTER = "datacenter1"
 
-#: Of Murmur3Partitioner: -2^63 .. 2^63 - 1.
+#: The range of Murmur3Partitioner: -2^63 .. 2^63 - 1.
 _TOKENS = 2**64
 _FIRST_TOKEN = -(2**63)
 
@@ -101,7 +101,7 @@ class NodeConfig:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether ``self.settings`` make it refuse clients without TLS."""
+        """Whether ``self.settings`` make the node refuse clients without TLS."""
         options = self.settings.get("client_encryption_options")
         return isinstance(options, dict) and bool(
             options.get("enabled") and not options.get("optional")
@@ -124,7 +124,7 @@ class NodeConfig:
 
     @property
     def rack_file(self) -> Path:
-        """Where a node that is in a data centre of its own name reads that name."""
+        """The file from which a node in a data centre of its own name reads that name."""
         return self.directory / "conf" / "cassandra-rackdc.properties"
 
     def write(self) -> None:
@@ -139,7 +139,8 @@ class NodeConfig:
 
     def cassandra_yaml(self) -> dict[str, object]:
         """The node's settings; ``self.settings`` win."""
-        # Evenly spread by hand: nothing is left to chance, and a fresh ring needs no streaming.
+        # Tokens are evenly spread by hand: nothing is left to chance, and a fresh ring needs no
+        # streaming.
         token = _FIRST_TOKEN + self.index * (_TOKENS // len(self.addresses))
         return {
             "cluster_name": CLUSTER_NAME,
@@ -207,7 +208,7 @@ class NodeConfig:
             "cassandra.ring_delay_ms": 5_000 if self.in_ring else 0,
             # By default the first role, cassandra, comes 10 s after CQL, for a ring to settle.
             "cassandra.superuser_setup_delay_ms": 0,
-            # Stop faster: 2 s by default to let peers hear of it.
+            # Stop faster: by default it waits 2 s, to let peers hear of it.
             "cassandra.shutdown_announce_in_ms": 500 if self.in_ring else 0,
         }
         return [
@@ -246,13 +247,13 @@ _SEMANTICS: dict[str, object] = {
 }
 
 _SIZES: dict[str, object] = {
-    # A quarter of the heap each by default; Cassandra takes the buffers of big cells off the heap.
+    # By default each has a quarter of the heap; Cassandra takes big cells' buffers off the heap.
     "memtable_allocation_type": "offheap_objects",
     "memtable_heap_space": "128MiB",
     "memtable_offheap_space": "256MiB",
     "memtable_flush_writers": 1,
     "commitlog_total_space": "512MiB",
-    # Two cores are shared with Spark: 32 each by default.
+    # By default 32 each; two cores are shared with Spark.
     "concurrent_reads": 16,
     "concurrent_counter_writes": 4,
     "concurrent_compactors": 1,

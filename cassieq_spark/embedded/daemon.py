@@ -1,4 +1,4 @@
-"""One node that outlives its starter, for ``cassieq cassandra start | stop | status``."""
+"""Run one node that outlives its starter, for ``cassieq cassandra start | stop | status``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ADDRESS = "127.0.0.1"
 
 
 class DaemonState(StrEnum):
-    """What a look from outside can tell."""
+    """The state of the node as a look from outside shows it."""
 
     UP = "up"
     NOT_ANSWERING = "not answering"
@@ -49,7 +49,7 @@ class DaemonStatus:
 
 
 def default_data_dir() -> Path:
-    """In the user's data directory: what is put there is meant to stay."""
+    """A place in the user's data directory, where files are meant to stay."""
     return platformdirs.user_data_path("cassieq") / "cassandra"
 
 
@@ -71,7 +71,7 @@ def start(data_dir: Path, *, port: int, heap: str, start_timeout_s: float = 180.
     """Start the node, or find it running; it answers CQL when this returns.
 
     Raises:
-        JavaNotFound: There is no Java 17.
+        JavaNotFound: No Java 17 was found.
         EmbeddedFailed: It did not start, with the end of its log, or it runs on another port.
     """
     java = find_java()
@@ -143,7 +143,7 @@ def _launch(config: NodeConfig, command: list[str], lock: int) -> subprocess.Pop
 
 
 def _join_running(data_dir: Path, port: int, limit_s: float) -> DaemonStatus:
-    """The running node; it may be booting just now, for another call."""
+    """Wait for the running node; it may be booting just now, for another call."""
     becomes_true(lambda: status(data_dir).state is not DaemonState.NOT_ANSWERING, limit_s=limit_s)
     found = status(data_dir)
     if found.state is DaemonState.DOWN:

@@ -46,14 +46,14 @@ def cassandra_jars(
     *,
     on_fetch: Callable[[str], None] = _logger.info,
 ) -> Path:
-    """The directory with Cassandra and all it needs (101 jars, 62 MB), fetched if it is not there.
+    """The directory with Cassandra and all it needs (101 jars, 62 MB), fetched if it is missing.
 
     Blocks while another process fetches the same jars; the directory appears whole or not at all.
 
     Args:
         java: Runs Ivy.
         cache_dir: Default: the user's cache directory.
-        on_fetch: Told once when they must be fetched, which takes a minute or two.
+        on_fetch: Called once when they must be fetched, which takes a minute or two.
 
     Raises:
         EmbeddedFailed: Ivy could not fetch them; the message ends with Ivy's own last lines.
@@ -136,7 +136,7 @@ def _ivy_jar() -> Path:
 
 
 def _is_complete(target: Path) -> bool:
-    """Whether every jar is there with its size: cleaners of cache directories delete by age."""
+    """Whether every jar exists with its size: cleaners of cache directories delete by age."""
     try:
         sizes = json.loads((target / _MANIFEST).read_text(encoding="utf-8"))
         return all((target / name).stat().st_size == size for name, size in sizes.items())

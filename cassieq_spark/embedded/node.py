@@ -1,4 +1,4 @@
-"""One node of an embedded cluster, and what a fault test may do to it."""
+"""Start, stop, kill and pause one node of an embedded cluster, as a fault test needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _GOSSIP_POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """What every node of a cluster is started with."""
+    """The software that every node of a cluster is started with."""
 
     java: Java
     jars: Path
@@ -101,8 +101,8 @@ class Node:
         """Boot (5 to 12 s), until CQL answers and every other running node sees it up.
 
         Raises:
-            EmbeddedFailed: It did not, with the end of its log, or it is running already. No
-                process is left behind.
+            EmbeddedFailed: It failed, with the end of its log; or it is running already. No process
+                is left behind.
         """
         boot([self])
 
@@ -139,7 +139,7 @@ class Node:
             self.is_paused = False
 
     def launch(self) -> Mapping[Node, int]:
-        """First third of ``start``: the JVM is started.
+        """Do the first third of ``start``: start the JVM.
 
         Returns:
             The nodes that must come to see it up, each with its log's present end.
@@ -167,13 +167,13 @@ class Node:
         return witnesses
 
     def await_cql(self) -> None:
-        """Second third of ``start``: return when CQL answers."""
+        """Do the second third of ``start``: return when CQL answers."""
         if self._process is not None:
             limit_s = self._installation.start_timeout_s
             await_cql(self._config, self._log, self._process, limit_s)
 
     def await_witnesses(self, witnesses: Mapping[Node, int]) -> None:
-        """Last third of ``start``: each witness sees this node up, and this one each of them."""
+        """Do the last third of ``start``: this node and each witness see each other up."""
         process = self._process
         deadline = time.monotonic() + self._installation.start_timeout_s
         while process is not None:
@@ -193,13 +193,13 @@ class Node:
                 )
 
     def request_stop(self) -> None:
-        """First half of ``stop``."""
+        """Do the first half of ``stop``."""
         if self._process is not None:
             self.resume()
             self._process.signal(signal.SIGTERM)
 
     def await_stop(self) -> str | None:
-        """Second half of ``stop``: what went wrong, if anything did; the JVM is gone anyway."""
+        """Do the second half of ``stop``; return what went wrong, if anything. The JVM is gone."""
         if self._process is None:
             return None
         try:
@@ -219,7 +219,7 @@ def boot(nodes: Iterable[Node]) -> None:
     """Boot nodes side by side, until all answer CQL and all running nodes see each other up.
 
     Raises:
-        EmbeddedFailed: One did not; then all of ``nodes`` are killed.
+        EmbeddedFailed: One failed; then all of ``nodes`` are killed.
     """
     launched: dict[Node, Mapping[Node, int]] = {}
     try:

@@ -37,7 +37,7 @@ class NodeLog:
         return {match["address"]: match["state"] == "UP" for match in _PEER_STATE.finditer(text)}
 
     def tail(self) -> str:
-        """What explains an end best: the JVM's own words, the last warnings, the last lines."""
+        """The best explanation of an end: the JVM's words, the last warnings, the last lines."""
         console = ""
         if self._console.is_file():
             console = self._console.read_text(encoding="utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""Ports for a cluster: free ones, the ones it had before, and a clear word when one is taken."""
+"""Choose ports for a cluster, free ones or those it had before, and explain when one is taken."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Ports:
 def choose_ports(
     addresses: Sequence[str], *, native: int | None = None, kept_in: Path | None = None
 ) -> Ports:
-    """Ports that are free on all addresses, or those that ``kept_in`` had in its former life.
+    """Choose ports that are free on all addresses, or those that ``kept_in`` had before.
 
     A ring that changes its storage port would wait for its former self: peers are kept by address
     and port.
@@ -76,10 +76,10 @@ def choose_ports(
 
 
 def check_ports(address: str, ports: Sequence[int]) -> None:
-    """Fail early, and say what to do, where the JVM's own error is a page of stack trace.
+    """Fail early with what to do, since the JVM's own error is a page of stack trace.
 
     Raises:
-        EmbeddedFailed: The address or a port is not to be had.
+        EmbeddedFailed: The address or a port cannot be used.
     """
     for port in ports:
         problem = _bind_problem(address, port)
@@ -119,7 +119,7 @@ def _reserve(port: int) -> bool:
 
 def _bind_problem(address: str, port: int) -> int | None:
     with socket.socket() as probe:
-        # As the JVM does; without it a port in TIME_WAIT looks taken.
+        # The JVM does this too; without it a port in TIME_WAIT looks taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))

@@ -15,12 +15,12 @@ _SUPPORTED = 0x06
 
 
 def answers_tls(host: str, port: int, *, timeout_s: float = 1.0) -> bool:
-    """Whether a node that takes encrypted connections only takes part in a handshake.
+    """Whether a node that takes only encrypted connections answers a TLS handshake.
 
-    As far as this can go: the node may demand a certificate that only its clients have. The kernel
-    cannot answer in a stopped JVM's place, and a JVM that is booting has not bound the port.
+    This is as far as it can go: the node may demand a certificate that only its clients have. The
+    kernel cannot answer in a stopped JVM's place, and a JVM that is booting has not bound the port.
     """
-    # Nobody is believed and nothing is sent.
+    # It trusts nobody and sends nothing.
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname = False
     anybody.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""A node's JVM under a supervisor that ends it when this process ends."""
+"""Run a node's JVM under a supervisor that ends it when this process ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Waitable(Protocol):
     """A process that may end while it is waited for."""
 
     def wait(self, timeout: float) -> int:
-        """The exit code.
+        """Return the exit code.
 
         Raises:
             subprocess.TimeoutExpired: It still runs.

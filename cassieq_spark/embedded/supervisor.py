@@ -30,7 +30,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    """Run the command; its exit code, negative for a signal as in ``subprocess``."""
+    """Run the command; return its exit code, negative for a signal as in ``subprocess``."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--remove", type=Path)

@@ -1,1 +1,1 @@
-"""Pure rules: no I/O, no clock, no randomness; `now` and new ids are arguments."""
+"""Pure rules without I/O, clock or randomness: `now` and new ids are arguments."""

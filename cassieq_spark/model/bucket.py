@@ -1,10 +1,10 @@
-"""The life of one bucket (design 3): its statuses, what it holds, and the moves between them.
+"""Define the life of one bucket (design 3): its statuses, its content, and its moves.
 
     singles:  (no row) -> sealing -> sealed -> drained -> dropped
     bulk:     (no row) -> writing -> prepared -> sealed | void -> dropped
 
-No row = open; a dropped bucket has no row either: which of the two it is, only the repair pointer
-says (G5). All functions are pure; a move that the diagram does not have raises `IllegalMove`.
+No row = open; a dropped bucket has no row either: only the repair pointer says which of the two it
+is (G5). All functions are pure; a move that the diagram does not have raises `IllegalMove`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Status(StrEnum):
-    """What a bucket row says of itself."""
+    """The status in a bucket row."""
 
     SEALING = "sealing"
     SEALED = "sealed"
@@ -34,18 +34,18 @@ class Status(StrEnum):
     VOID = "void"
     DRAINED = "drained"
     CORRUPT = "corrupt"
-    """Of a row that cannot be read, as a look over many rows sees it; no row says so of itself. It
-    is neither open nor finished: nothing of it is delivered, and no pointer passes it [T21]."""
+    """The status of a row that cannot be read, in a look over many; no stored row has it. It is
+    neither open nor finished: nothing of it is delivered, and no pointer passes it [T21]."""
 
 
 MEANS_NOTHING_ALONE = frozenset({Status.SEALING, Status.WRITING})
-"""Like no row at all, these mean nothing until the repair pointer was read after them (G5) [P2]."""
+"""Statuses that, like no row, mean nothing until the repair pointer was read after (G5) [P2]."""
 
 OF_A_SINK = frozenset({Status.WRITING, Status.PREPARED})
-"""Written in a sink's transaction: what becomes of them, the sink's row decides (I7) [P1]."""
+"""Statuses in a sink's transaction: the sink's row decides what becomes of the bucket (I7) [P1]."""
 
 FINISHED = frozenset({Status.VOID, Status.DRAINED})
-"""Nothing of such a bucket is ever delivered again."""
+"""Statuses of a bucket from which nothing is ever delivered again."""
 
 
 class IllegalMove(ValueError):
@@ -54,11 +54,11 @@ class IllegalMove(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkRef:
-    """Which transaction a bulk bucket belongs to.
+    """The transaction that a bulk bucket belongs to.
 
     Attributes:
         epoch: The sink row's epoch as the writing task read it.
-        block_end: First bucket behind the reserved block: readers jump the whole block [P22].
+        block_end: First bucket after the reserved block: readers jump the whole block [P22].
     """
 
     sink_id: str
@@ -73,10 +73,10 @@ class Lease:
     Attributes:
         lease_id: Fresh for every delivery. Where a part of a delivery was extended, several entries
             carry it, each with its own end: id and offset together name one delivery.
-        owner: Who holds it, for people.
+        owner: The name of the holder, for people.
         run: The Spark run that holds it; None outside Spark [P25].
-        delivery_count: Of every message in it: 1 at the first delivery.
-        runs: What is not acked yet.
+        delivery_count: The count of every message in it: 1 at the first delivery.
+        runs: The messages that are not acked yet.
         until_us: Cluster time when it runs out.
     """
 
@@ -98,7 +98,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """One bucket row, without what the CAS machinery keeps beside it.
+    """One bucket row, without the columns that the CAS machinery keeps beside it.
 
     Every unacked message is in exactly one of fresh, returned, delayed, leases, dead; what the
     manifest names and none of them holds is acked (I4).
@@ -107,12 +107,12 @@ class Bucket:
         status: See the module's diagram.
         changed_us: Cluster time of the CAS that wrote this row.
         manifest: The offsets that exist, for ever (I5).
-        size_bytes: Stored bytes of the messages, 0 where nobody counted.
+        size_bytes: Stored bytes of the messages, 0 if nobody counted.
         sink: Set on bulk buckets only.
         fresh: Never delivered.
         revisions: (offset, revision) of each message that has an updated body, ascending. Here and
             not in a lease: a reclaim would forget it [P26].
-        purged: What a purge has dropped unacked: a batch that named it is not as it was.
+        purged: Messages that a purge has dropped unacked: a batch that named them has changed.
     """
 
     status: Status
@@ -135,7 +135,7 @@ class Bucket:
 
     @property
     def is_behind_reader(self) -> bool:
-        """Whether the reader pointer may pass: nothing here is left that only a look-ahead finds.
+        """Whether the reader pointer may pass: nothing is left here that only a look-ahead finds.
 
         What is leased, returned or delayed has an expiry hint instead (design 6).
         """
@@ -154,7 +154,7 @@ class Bucket:
 
     @property
     def unacked(self) -> Runs:
-        """All that is still to be delivered, waited for or moved; the rest of it is acked (I4)."""
+        """All messages still to be delivered, waited for or moved; the rest is acked (I4)."""
         return union(
             [
                 self.fresh,
@@ -166,11 +166,11 @@ class Bucket:
         )
 
     def revisions_of(self, runs: Runs) -> tuple[tuple[int, int], ...]:
-        """Those of these messages."""
+        """The revisions of these messages."""
         return tuple(entry for entry in self.revisions if entry[0] in runs)
 
     def earliest_return_us(self) -> int | None:
-        """When the next message comes back by time; 0 if one is there now; None if none ever."""
+        """When the next message comes back by time; 0 if one is back now; None if none will."""
         if self.returned:
             return 0
         times = [lease.until_us for lease in self.leases] + [group.due_us for group in self.delayed]
@@ -213,7 +213,7 @@ def writing(sink: SinkRef, *, now_us: int) -> Bucket:
 def prepared(
     row: Bucket, *, manifest: Runs, due_us: Mapping[int, int], size_bytes: int, now_us: int
 ) -> Bucket:
-    """What the bulk writer wrote, all of it stored; invisible until its sink row lists it (I7)."""
+    """The row after the bulk writer stored all; invisible until its sink row lists it (I7)."""
     _require(row, Status.WRITING)
     groups = group_delays(due_us, now_us=now_us)
     return replace(
@@ -230,8 +230,8 @@ def prepared(
 def published(row: Bucket, *, now_us: int) -> Bucket:
     """Roll a listed bucket forward: its messages become visible.
 
-    What fell due since it was prepared is fresh: the time pointer may be past its minute, and only
-    a look-ahead finds it then (I1) [T4].
+    What fell due since it was prepared is fresh: the time pointer may be past its minute, and then
+    only a look-ahead finds it (I1) [T4].
     """
     _require(row, Status.PREPARED)
     due = union(group.runs for group in row.delayed if group.due_us <= now_us)
@@ -275,7 +275,7 @@ def purged(row: Bucket, *, now_us: int) -> Bucket:
 
 
 def with_closed_sets(row: Bucket, *, now_us: int) -> Bucket:
-    """What has died until now can be moved, and takes nothing in any more [R14]."""
+    """Close the open dead set: it can be moved then, and takes nothing in any more [R14]."""
     _require(row, Status.SEALED)
     return replace(row, changed_us=now_us, dead=dead_sets.closed(row.dead))
 
@@ -295,19 +295,19 @@ def without_dead(row: Bucket, set_id: UUID, *, now_us: int) -> Bucket:
 
 
 def drained_if_empty(row: Bucket) -> Bucket:
-    """The CAS that leaves nothing is the one that drains (design 3). The manifest stays (I5)."""
+    """Make it drained if nothing is left, in the same CAS (design 3). The manifest stays (I5)."""
     return replace(row, status=Status.DRAINED) if row.is_empty else row
 
 
 def without_revisions(
     revisions: tuple[tuple[int, int], ...], ended: Runs
 ) -> tuple[tuple[int, int], ...]:
-    """What is left when these messages are over: a row does not grow with its past (I9)."""
+    """Drop the revisions of ended messages: a row does not grow with its past (I9)."""
     return tuple(entry for entry in revisions if entry[0] not in ended)
 
 
 def merge_returned(parts: Iterable[Returned]) -> tuple[Returned, ...]:
-    """One entry per delivery count, fewest deliveries first [R6]."""
+    """Merge to one entry per delivery count, fewest deliveries first [R6]."""
     by_count: dict[int, list[Runs]] = {}
     for part in parts:
         if part.runs:
@@ -320,7 +320,7 @@ def merge_returned(parts: Iterable[Returned]) -> tuple[Returned, ...]:
 
 
 def name_of_holder(row: Bucket, owner: str) -> str:
-    """The name of who claims, if the row has it already or has a place for it [T2]."""
+    """The claimer's name, if the row has it already or has room for it [T2]."""
     if len(row.leases) < PREFERRED_LEASES:
         return owner
     known = {lease.owner for lease in row.leases}

@@ -1,4 +1,4 @@
-"""Which chunks of a packed batch go into which bucket, at which offset. Pure."""
+"""Assign the chunks of a packed batch to buckets and offsets. Pure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class PackedChunk:
     """One packed chunk as a driver knows it: all but its payload.
 
     Attributes:
-        partition: Of the packed batch.
+        partition: The partition of the packed batch.
         number: Its place in that partition, from 0.
         count: Messages in it, 1 or more.
-        size_bytes: Of its payload, all parts together.
-        due: As `encode_due` makes it; None where no message has a delay.
+        size_bytes: The size of its payload, all parts together.
+        due: As `encode_due` makes it; None if no message has a delay.
     """
 
     partition: int
@@ -37,14 +37,14 @@ class PackedChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketPlan:
-    """What one bucket is to hold: offsets 0 to ``count - 1`` without holes."""
+    """The planned content of one bucket: offsets 0 to ``count - 1`` without holes."""
 
     chunks: tuple[PackedChunk, ...]
     count: int
     size_bytes: int
 
     def placed(self) -> Iterator[tuple[PackedChunk, int]]:
-        """Each chunk with the offset of its first message."""
+        """Yield each chunk with the offset of its first message."""
         first = 0
         for chunk in self.chunks:
             yield chunk, first
@@ -65,10 +65,10 @@ def assign(
 ) -> list[BucketPlan]:
     """Fill buckets with the chunks in their order, each to its ids or to its bytes [R15].
 
-    A chunk is never cut. One that is larger than ``bucket_bytes`` has a bucket of its own.
+    A chunk is never cut. A chunk larger than ``bucket_bytes`` gets a bucket of its own.
 
     Raises:
-        ValueError: A chunk holds more messages than a bucket: whoever packed it did not ask.
+        ValueError: A chunk holds more messages than a bucket: the packer did not ask.
     """
     plans: list[BucketPlan] = []
     taken: list[PackedChunk] = []
@@ -89,9 +89,9 @@ def assign(
 
 
 def encode_due(due_us: Sequence[int] | NDArray[np.int64]) -> bytes:
-    """Due times of a chunk's messages, 0 for none: 12 bytes for each run of equal ones.
+    """Encode due times of a chunk's messages, 0 for none: 12 bytes for each run of equal ones.
 
-    All of a chunk with one delay are 12 bytes; each with another, 12 bytes a message.
+    A chunk with one delay takes 12 bytes; with a different delay each, 12 bytes a message.
     """
     due = np.asarray(due_us, dtype=np.int64)
     starts = np.flatnonzero(np.diff(due, prepend=-1))
@@ -99,7 +99,7 @@ def encode_due(due_us: Sequence[int] | NDArray[np.int64]) -> bytes:
 
 
 def decode_due(encoded: bytes, count: int) -> Iterator[tuple[int, int]]:
-    """(place in the chunk, due time in cluster µs) of each message that has one."""
+    """Yield (place in the chunk, due time in cluster µs) of each message that has one."""
     runs = len(encoded) // (_START.itemsize + _DUE.itemsize)
     starts = np.frombuffer(encoded, _START, runs).tolist()
     times = np.frombuffer(encoded, _DUE, runs, runs * _START.itemsize).tolist()

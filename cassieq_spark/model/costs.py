@@ -1,4 +1,4 @@
-"""What a transaction has cost, for its log line."""
+"""Add up the costs of a transaction, for its log line."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Of one task, or of all of a batch.
+    """The costs of one task, or of all tasks of a batch.
 
     Attributes:
-        size_bytes: Of chunks as they are stored.
+        size_bytes: Bytes of chunks as stored.
         lwts: Conditional writes that were answered, or sent in vain.
         retries: Statements that were sent again because they were not answered.
     """
@@ -21,7 +21,7 @@ class Costs:
     retries: int = 0
 
     def __add__(self, other: Costs) -> Costs:
-        """Both together."""
+        """Add the costs of both."""
         return Costs(
             chunks=self.chunks + other.chunks,
             size_bytes=self.size_bytes + other.size_bytes,

@@ -1,8 +1,8 @@
-"""Dead sets: messages of a bucket that are to be moved to another queue (design 3, ADR 19). Pure.
+"""Keep dead sets: messages of a bucket to be moved to another queue (design 3, ADR 19). Pure.
 
-What dies is put into the *open* set of its bucket, which nobody moves. Repair closes that set by a
-CAS before it moves it; a *closed* one is never extended or merged, for a mover may have it [R14].
-So a row has few sets, and a pass few moves, however many CASes messages died by [T2].
+A message that dies goes into the *open* set of its bucket, which nobody moves. Repair closes that
+set by a CAS before it moves it; a *closed* set is never extended or merged, for a mover may have it
+[R14]. So a row has few sets, and a pass few moves, however many CASes messages died by [T2].
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import QueueName
 
 OUT_OF_DELIVERIES: Final = "max_deliveries"
-"""Why a message died that nobody has said anything about."""
+"""Why a message died that nobody has rejected."""
 
 REDRIVE: Final = "redrive"
-"""Why a message is in a dead set that did not die: it was sent on to another queue (ADR 16)."""
+"""Why a message is in a dead set without having died: it was sent on to another queue (ADR 16)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadSet:
     """Messages of a dead set that died for one reason after as many deliveries.
 
-    All entries of one id are one set: it is moved by one transaction, which has its id.
+    All entries of one id are one set: one transaction, which has its id, moves it.
 
     Attributes:
-        deliveries: Of each message in it.
+        deliveries: The count of each message in it.
         died_us: Cluster time of the CAS by which they died, the last if by several.
-        reason: In the words of who judged them dead; or they were out of deliveries.
+        reason: The words of whoever rejected them, or that they were out of deliveries.
         target: The queue that a redrive sends them to; None: the queue's dead-letter queue.
         is_open: Whether more may be put into the set: no mover has it, nor may take it.
     """
@@ -65,7 +65,7 @@ def add_dead(
     reason: str,
     now_us: int,
 ) -> Dead:
-    """The dead of a row with some more: in its open set, which is a fresh one if there is none.
+    """Add dead messages to the open set, which is a fresh one if there is none.
 
     Args:
         died: (deliveries, messages).
@@ -94,7 +94,7 @@ def may_close(dead: Dead) -> bool:
 
 
 def closed(dead: Dead) -> Dead:
-    """With no set open: each may be moved, and nothing is put into it any more [R14]."""
+    """Close the open set: each set may be moved, and nothing is put into it any more [R14]."""
     return tuple(replace(part, is_open=False) if part.is_open else part for part in dead)
 
 
@@ -108,7 +108,7 @@ def movable(dead: Dead) -> list[Dead]:
 
 
 def may_redrive(dead: Dead, more: int) -> bool:
-    """Whether so many more sets with a target of their own have their place in the row."""
+    """Whether the row has room for ``more`` sets with a target of their own."""
     return len({part.set_id for part in dead if part.target is not None}) + more <= REDRIVEN_SETS
 
 
@@ -118,7 +118,7 @@ def runs_of(dead: Iterable[DeadSet], set_id: UUID) -> Runs:
 
 
 def _fitting(dead: Dead, reason: str) -> str:
-    """The reason, if the row has it already or has a place for it [T2]."""
+    """The reason, if the row has it already or has room for it [T2]."""
     known = {part.reason for part in dead}
     if reason in known or _bytes_of({*known, reason}) <= REASONS_BYTES:
         return reason

@@ -1,4 +1,4 @@
-"""What the headers of a dead letter say: where it comes from, and why. Repair writes them."""
+"""Define the headers of a dead letter: where it comes from, and why. Repair writes them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ REASON: Final = "reason"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterHeaders:
-    """The last move of a message; all None where repair has never moved it.
+    """The last move of a message; all None if repair has never moved it.
 
     Producers may write these headers, too: what cannot be read is None.
 
     Attributes:
-        source_queue: Where it was before.
-        reason: ``max_deliveries``, ``redrive``, or the words of who rejected it.
-        deliveries: Which it had there.
+        source_queue: The queue it was in before.
+        reason: ``max_deliveries``, ``redrive``, or the words of whoever rejected it.
+        deliveries: How many it had there.
         first_time, last_time: When it was put there, and when it died; UTC.
     """
 
@@ -43,7 +43,7 @@ class DeadLetterHeaders:
 
 
 def headers_of(headers: Mapping[str, str]) -> DeadLetterHeaders:
-    """Of a message's headers."""
+    """Read them from a message's headers."""
 
     def of(name: str) -> str | None:
         return headers.get(PREFIX + name)

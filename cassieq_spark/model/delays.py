@@ -1,4 +1,4 @@
-"""Messages of a bucket that nobody gets before a time, in groups: pure."""
+"""Group the messages of a bucket that nobody gets before a time. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ DELAY_STEP_US: Final = 1_000_000
 """Due times are rounded up to this step, so that groups stay few [R7]."""
 
 DELAYED_GROUPS_LIMIT: Final = 4_096
-"""Above this many due-time groups the step is doubled until they fit: a seal is never refused
-for its size [R7]."""
+"""Above this many due-time groups the step is doubled until they fit: no seal is refused for its
+size [R7]."""
 
 GROUPS_PER_COUNT: Final = 256
-"""So many groups each delivery count may have, or rows with many counts would be late by years: a
-wider step makes due times fewer, never counts [T2]."""
+"""The most groups of each delivery count, or rows with many counts would be late by years: a wider
+step reduces the number of due times, never of counts [T2]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Delayed:
 
 
 def group_delays(due_us: Mapping[int, int], *, now_us: int) -> tuple[Delayed, ...]:
-    """Group offsets by due time; what is due already is in no group."""
+    """Group offsets by due time; messages that are due already are in no group."""
     by_time: dict[int, list[int]] = {}
     for offset, due in due_us.items():
         if due > now_us:
@@ -43,7 +43,7 @@ def group_delays(due_us: Mapping[int, int], *, now_us: int) -> tuple[Delayed, ..
 
 
 def merge_delayed(parts: Iterable[Delayed]) -> tuple[Delayed, ...]:
-    """One group per due time, rounded up to a step, and delivery count; soonest first.
+    """Merge to one group per delivery count and due time, rounded up to a step; soonest first.
 
     The step is widened until the groups fit a row, so no number of distinct delays can stop a
     seal [R7].

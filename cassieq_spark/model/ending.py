@@ -1,10 +1,10 @@
-"""The end of a lane (design 9): what comes next, by what was read of it. Pure; holds I1, I9.
+"""Find the next step of a lane's end (design 9), by what was read of it. Pure; holds I1, I9.
 
     L = 2^62  ->  no monoton row  ->  no data
 
 Each step first notes in a pointer of its own what the next one can find nowhere else: how far the
 data was dropped when L went up, and how far it goes when the monoton row goes. So a deletion that
-was cut off, or has another beside it, begins again where it was, and leaves nothing [T15].
+was cut off, or has another beside it, continues where it was, and leaves nothing [T15].
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Raise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Close:
-    """Note where the ids end, then remove the monoton row as read: none is handed out any more."""
+    """Note where the ids end, then remove the monoton row as read: no id is handed out any more."""
 
     end: BucketNo
 
@@ -49,12 +49,12 @@ Step = Raise | Close | Drop | Over
 
 
 def next_step(end: BucketNo | None, pointers: Pointers, *, at_most: int) -> Step:
-    """What a deleter does next, whoever has done what before.
+    """The next step of a deleter, whoever has done what before.
 
     Args:
         end: The bucket where the ids end, by the monoton row; None: there is no row.
-        pointers: Read *after* that row, or one that is gone would have left its end unseen.
-        at_most: So many buckets are dropped before that is noted.
+        pointers: Read *after* that row: a row that went in between would leave its end unseen.
+        at_most: How many buckets are dropped before that is noted.
     """
     if not pointers.is_deleted:
         return Raise(dropped=pointers.repair)

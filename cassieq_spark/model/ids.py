@@ -1,4 +1,4 @@
-"""Ids, bucket arithmetic, and id runs as a set algebra."""
+"""Compute ids, buckets, and id runs as a set algebra."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ OFFSET_LIMIT: Final = 1 << 31
 """Offsets inside a bucket are below this."""
 
 _FEW: Final = 8
-"""Runs that are looked through faster one by one."""
+"""Up to this many runs, a linear search is faster."""
 
 _ONE_BYTE: Final = 0x80
-"""Seven bits a byte: numbers below are one."""
+"""Varints have seven bits a byte: numbers below this take one byte."""
 
 _VARINTS: Final = 0
 _BITMAP: Final = 1
@@ -50,14 +50,14 @@ class Runs:
 
     Attributes:
         pairs: (first, last), both included; sorted, disjoint, never adjacent: equal sets are
-            equal values. Build with `of`, `span` or `from_offsets`, which see to that.
+            equal values. Build with `of`, `span` or `from_offsets`, which ensure that.
     """
 
     pairs: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, *pairs: tuple[int, int]) -> Self:
-        """From runs in any order; they may overlap."""
+        """Build from runs in any order; they may overlap."""
         merged: list[tuple[int, int]] = []
         for first, last in sorted(pairs):
             if not 0 <= first <= last < OFFSET_LIMIT:
@@ -70,17 +70,17 @@ class Runs:
 
     @classmethod
     def span(cls, first: int, last: int) -> Self:
-        """One run, both ends included."""
+        """Build one run, both ends included."""
         return cls.of((first, last))
 
     @classmethod
     def from_offsets(cls, offsets: Iterable[int]) -> Self:
-        """From single offsets in any order."""
+        """Build from single offsets in any order."""
         return cls.of(*((offset, offset) for offset in offsets))
 
     @property
     def count(self) -> int:
-        """How many offsets."""
+        """The number of offsets."""
         return sum(last - first + 1 for first, last in self.pairs)
 
     @property
@@ -102,11 +102,11 @@ class Runs:
         return self.pairs[-1][1]
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Whether there is any offset."""
         return bool(self.pairs)
 
     def __contains__(self, offset: object) -> bool:
-        """Whether this offset is one of them."""
+        """Whether this offset is in the set."""
         return isinstance(offset, int) and bool(
             (at := bisect_right(self.pairs, (offset, OFFSET_LIMIT)))
             and offset <= self.pairs[at - 1][1]
@@ -163,11 +163,11 @@ class Runs:
         return Runs(tuple(rest))
 
     def issubset(self, other: Runs) -> bool:
-        """Whether each of them is in ``other``."""
+        """Whether all offsets are in ``other``."""
         return not self - other
 
     def below(self, limit: int) -> Runs:
-        """Those lower than ``limit``."""
+        """The offsets lower than ``limit``."""
         return Runs(
             tuple((first, min(last, limit - 1)) for first, last in self.pairs if first < limit)
         )
@@ -188,10 +188,10 @@ class Runs:
         return Runs(tuple(taken)), EMPTY
 
     def encode(self) -> bytes:
-        """As rows hold it: differences as varints, or a bitmap where that is smaller."""
+        """Encode as stored in rows: differences as varints, or a bitmap if that is smaller."""
         if len(self.pairs) == 1:
             first, last = self.pairs[0]
-            if last < _ONE_BYTE:  # most leases of single messages: their speed is a row's
+            if last < _ONE_BYTE:  # most leases have one message: their speed is the row's
                 return bytes((_VARINTS, first, last - first))
         varints = bytearray((_VARINTS,))
         before = 0
@@ -228,7 +228,7 @@ EMPTY: Final = Runs()
 
 
 def union(parts: Iterable[Runs]) -> Runs:
-    """All of them together."""
+    """The union of all parts."""
     return Runs.of(*(pair for part in parts for pair in part.pairs))
 
 
@@ -245,12 +245,12 @@ def derived_message_id(lane: LaneId, message_id: int) -> UUID:
 
 
 def message_id_of(lane: LaneId, number: int, chosen: bytes | None) -> str:
-    """As users see it: what its writer chose, 16 bytes, else what is made of lane and id."""
+    """The message id that users see: what its writer chose, 16 bytes, or one of lane and id."""
     return str(derived_message_id(lane, number) if chosen is None else UUID(bytes=chosen))
 
 
 def _at(pairs: tuple[tuple[int, int], ...], offset: int) -> int:
-    """Where the run is that holds this offset, or could: what is before it ends below.
+    """The index of the run that holds this offset, or could: all runs before it end below.
 
     A row may have as many runs as messages, and is asked for one of them at a time [T2].
     """

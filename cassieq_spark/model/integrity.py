@@ -1,4 +1,4 @@
-"""What may never be true of one bucket row, whoever wrote it last: pure (design 10)."""
+"""Check the rules that no bucket row may ever break, whoever wrote it last. Pure (design 10)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BEYOND_BUCKET = "manifest_beyond_bucket"
 
 MEETING_NAMED = 64
-"""So many places that share messages are compared with each other and named."""
+"""How many places that share messages are compared with each other and named."""
 
 TWO_STATES = "message_in_two_states"
 NO_MANIFEST = "message_in_no_manifest"
@@ -25,7 +25,7 @@ FINISHED_WITH_MESSAGES = "finished_with_messages"
 
 
 def broken(row: Bucket) -> Iterator[tuple[str, str]]:
-    """(kind, what) of every rule that this row breaks by itself."""
+    """Yield (kind, what) of every rule that this row breaks by itself."""
     places = list(_places(row))
     for (one, its), (other, theirs) in combinations(_meeting(places), 2):
         if both := its & theirs:
@@ -45,7 +45,7 @@ def broken(row: Bucket) -> Iterator[tuple[str, str]]:
 
 
 def beyond(row: Bucket, *, bucket_size: int) -> str | None:
-    """What a manifest names beyond the ids of its bucket: those are the next bucket's (I6) [T1]."""
+    """The offsets that a manifest names beyond its bucket: they are the next one's (I6) [T1]."""
     outside = row.manifest - row.manifest.below(bucket_size)
     if not outside:
         return None
@@ -66,7 +66,7 @@ def stored_twice(spans: Iterable[Runs]) -> Runs:
 
 
 def _meeting(places: list[tuple[str, Runs]]) -> list[tuple[str, Runs]]:
-    """Those that share messages with another, the first few: a row may have 100,000 places [T2]."""
+    """The first few places that share messages with another: a row may have 100,000 places [T2]."""
     runs = sorted(
         (first, last, number)
         for number, (_, of_place) in enumerate(places)
@@ -83,7 +83,7 @@ def _meeting(places: list[tuple[str, Runs]]) -> list[tuple[str, Runs]]:
 
 
 def _places(row: Bucket) -> Iterator[tuple[str, Runs]]:
-    """Every place a message may be in, and which are; they must not meet (I2, I4)."""
+    """Yield each place a message may be in, with its messages; they must not meet (I2, I4)."""
     yield "free", row.fresh
     for returned in row.returned:
         yield f"free after {returned.deliveries} deliveries", returned.runs

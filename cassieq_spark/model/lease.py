@@ -40,13 +40,13 @@ EXPIRY_MARGIN_US = 250_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a claimer asks for.
+    """The terms of a claim.
 
     Attributes:
         at_most: Messages, 1 or more.
         below: Only offsets below this one (a trigger's target), None for all.
         until_us: When the leases run out.
-        max_deliveries: Deliveries after which a message dies; None where nothing dies, as in a
+        max_deliveries: Deliveries after which a message dies; None if messages never die, as in a
             queue without a dead-letter queue [R22].
     """
 
@@ -60,14 +60,14 @@ class Terms:
 
 
 def is_expired(lease: Lease, now_us: int) -> bool:
-    """Whether anybody may take these messages over."""
+    """Whether anybody may claim these messages again."""
     return now_us > lease.until_us + EXPIRY_MARGIN_US
 
 
 def claimable(
     row: Bucket, *, now_us: int, below: int | None = None, max_deliveries: int | None = None
 ) -> int:
-    """How many messages a claim could take now; those that it would find dead do not count."""
+    """How many messages a claim could take now, without those that it would find dead."""
     if row.status is not Status.SEALED:
         return 0
     return _below(row.fresh, below).count + sum(
@@ -78,7 +78,7 @@ def claimable(
 
 
 def is_crowded(row: Bucket, *, now_us: int) -> bool:
-    """Whether a look for messages goes on behind this bucket, though it may be claimed from [R6].
+    """Whether a look for messages goes on after this bucket, though it may be claimed from [R6].
 
     Expired leases do not count: the claim that takes from them merges them first.
     """
@@ -89,7 +89,7 @@ def is_crowded(row: Bucket, *, now_us: int) -> bool:
 
 
 def is_dying(row: Bucket, *, now_us: int, max_deliveries: int | None) -> bool:
-    """Whether a claim would find messages that are out of deliveries, and so must be made."""
+    """Whether a claim would find messages out of deliveries, so that it must be made."""
     return (
         max_deliveries is not None
         and row.status is Status.SEALED
@@ -98,12 +98,12 @@ def is_dying(row: Bucket, *, now_us: int, max_deliveries: int | None) -> bool:
 
 
 def visible(row: Bucket, now_us: int) -> list[Returned]:
-    """What a claim could take of a sealed row, those that are out of deliveries too."""
+    """The messages a claim could take of a sealed row, with those that are out of deliveries."""
     return [Returned(deliveries=0, runs=row.fresh), *held_by_nobody(row, now_us)]
 
 
 def held_by_nobody(row: Bucket, now_us: int) -> list[Returned]:
-    """What came back, in the order in which a claim takes it: by the time at which it did."""
+    """The messages that came back, in the order in which a claim takes them: by time."""
     back = [
         (group.due_us, Returned(deliveries=group.deliveries, runs=group.runs))
         for group in row.delayed
@@ -118,7 +118,7 @@ def held_by_nobody(row: Bucket, now_us: int) -> list[Returned]:
 
 
 def taken_out(row: Bucket, gone: Runs, *, now_us: int) -> Bucket:
-    """The row without these messages where they were visible or leased; the caller puts them."""
+    """The row without these messages, visible or leased; the caller puts them elsewhere."""
     return replace(
         row,
         changed_us=now_us,
@@ -134,11 +134,11 @@ def claim(
 ) -> tuple[Bucket, tuple[Lease, ...]]:
     """Lease up to ``terms.at_most`` messages; the row as it was, and no lease, if there are none.
 
-    What came back goes out before what is fresh, and in the order in which it did. A lease holds
-    messages of one delivery count only. What is out of deliveries goes into the open dead set
-    [R14]. Expired leases that are not taken stay, so that their holders may still ack [R20], unless
-    the row has so many leases that they are merged, into one set per delivery count [R6]. No claim
-    is refused for the size of a row: what is visible can be had, whoever holds the rest [T2] [T11].
+    What came back goes out before what is fresh, in the order in which it came back. A lease holds
+    messages of one delivery count only. Messages out of deliveries go into the open dead set [R14].
+    Expired leases that are not taken stay, so that their holders may still ack [R20], unless the
+    row has so many leases that they are merged, into one set per delivery count [R6]. No claim is
+    refused for the size of a row: what is visible can be had, whoever holds the rest [T2] [T11].
     """
     if row.status is not Status.SEALED:
         return row, ()
@@ -169,8 +169,8 @@ def claim(
 def ack(row: Bucket, acked: Mapping[UUID, Runs | None], *, now_us: int) -> Bucket:
     """Take messages out of their leases for good; None = all that the lease still holds.
 
-    A lease that is not there is passed over: its messages were acked, or belong to somebody's later
-    delivery and are not touched (I3). A lease that ran out but was not re-claimed still acks [R20].
+    A missing lease is skipped: its messages were acked, or belong to somebody's later delivery and
+    are not touched (I3). A lease that ran out but was not re-claimed still acks [R20].
     """
     leases = []
     done = []
@@ -203,8 +203,8 @@ def extend(
 ) -> Bucket:
     """Let messages of these leases come back at ``until_us`` instead; None = all of the lease.
 
-    With ``never_sooner`` what runs out later than that already stays as it is. What is not extended
-    of a lease keeps its end, in an entry of its own.
+    With ``never_sooner``, what runs out later than that already stays as it is. The part of a lease
+    that is not extended keeps its end, in an entry of its own.
     """
     leases: list[Lease] = []
     for lease in row.leases:
@@ -246,8 +246,8 @@ def release(
 
     Args:
         due_us: Not before this time; None: at once.
-        is_counted: False for a claim that was answered after its own end, or that nobody was handed
-            a message of: it uses up no delivery [P18].
+        is_counted: False if the claim was answered after its own end, or nobody was handed one of
+            its messages: it uses up no delivery [P18].
     """
     uncounted = 0 if is_counted else 1
     leases: list[Lease] = []
@@ -291,7 +291,7 @@ def revise(
     The same delivery goes on: its count stays.
 
     Args:
-        revision: Of its overlay; None: the body stays.
+        revision: The revision of its overlay; None: the body stays.
         until_us: None: the end stays.
     """
     leases: list[Lease] = []
@@ -317,7 +317,7 @@ def revise(
 
 
 class _Taken:
-    """What one claim takes, by the deliveries it had: one lease each."""
+    """The messages one claim takes, by delivery count so far: one lease each."""
 
     def __init__(self, terms: Terms) -> None:
         self._below = terms.below
@@ -325,7 +325,7 @@ class _Taken:
         self.by_deliveries: dict[int, Runs] = {}
 
     def take(self, runs: Runs, deliveries: int) -> None:
-        """Lowest first, as many as are still wanted, and as many runs as a lease may have."""
+        """Take the lowest first: as many as still wanted, and as many runs as a lease may have."""
         if self._left <= 0:
             return
         so_far = self.by_deliveries.get(deliveries, EMPTY)
@@ -339,7 +339,7 @@ class _Taken:
 
 
 def _without_exhausted(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) -> Bucket:
-    """What is out of deliveries goes into the open dead set; without a limit nothing [R22]."""
+    """Put messages out of deliveries into the open dead set; without a limit nothing dies [R22]."""
     limit = terms.max_deliveries
     if limit is None:
         return row
@@ -353,7 +353,7 @@ def _without_exhausted(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) ->
 
 
 def _merged(row: Bucket, now_us: int) -> Bucket:
-    """Expired leases and due groups as returned messages: one entry per delivery count [R6]."""
+    """Turn expired leases and due groups into returned messages, one entry per count [R6]."""
     return replace(
         row,
         returned=merge_returned(held_by_nobody(row, now_us)),
@@ -363,7 +363,7 @@ def _merged(row: Bucket, now_us: int) -> Bucket:
 
 
 def _joined(leases: Iterable[Lease]) -> tuple[Lease, ...]:
-    """Entries of one lease that end together, as one."""
+    """Merge entries of one lease that end together."""
     joined: dict[tuple[UUID, int], Lease] = {}
     for lease in leases:
         key = (lease.lease_id, lease.until_us)
@@ -373,7 +373,7 @@ def _joined(leases: Iterable[Lease]) -> tuple[Lease, ...]:
 
 
 def _without(parts: tuple[P, ...], gone: Runs) -> tuple[P, ...]:
-    """Parts without these messages; what is left empty goes."""
+    """The parts without these messages; empty parts are removed."""
     if not gone:
         return parts
     first, last = gone.first, gone.last

@@ -1,4 +1,4 @@
-"""The source's offset: names exactly what its micro-batch holds (design 7), as versioned JSON."""
+"""Encode the source's offset: it names exactly what its micro-batch holds (design 7), as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OFFSET_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeasedRuns:
-    """What one lease contributes to a micro-batch."""
+    """The part of a micro-batch that one lease contributes."""
 
     bucket: BucketNo
     lease_id: UUID
@@ -30,7 +30,7 @@ class SourceOffset:
 
     Attributes:
         stream: Minted with the first batch; None before it.
-        lane: Whose messages: another lane in the same queue name means the queue was re-created.
+        lane: The lane of the messages: another lane under the queue's name means it was re-created.
         seq: 0 before the first batch, then one more with each.
     """
 
@@ -40,14 +40,14 @@ class SourceOffset:
     leases: tuple[LeasedRuns, ...] = ()
 
     def by_bucket(self) -> dict[BucketNo, dict[UUID, Runs | None]]:
-        """What is to be acked when its batch is done."""
+        """The messages to ack when the offset's batch is done."""
         found: dict[BucketNo, dict[UUID, Runs | None]] = {}
         for leased in self.leases:
             found.setdefault(leased.bucket, {})[leased.lease_id] = leased.runs
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark logs it: one entry ``[bucket, lease, first, last]`` per run of offsets."""
+        """The JSON that Spark logs: an entry ``[bucket, lease, first, last]`` per run of ids."""
         return {
             "v": OFFSET_VERSION,
             "stream": None if self.stream is None else str(self.stream),

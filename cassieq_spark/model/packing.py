@@ -1,4 +1,4 @@
-"""How many messages go into one chunk, and how a payload is cut into parts. Pure."""
+"""Decide how many messages go into one chunk, and cut a payload into parts. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def chunk_end(sizes: NDArray[np.int64], start: int, *, at_most: int, limit_bytes
     Args:
         sizes: Bytes of each message, int64.
         at_most: Messages in a chunk, 1 or more.
-        limit_bytes: Bytes in a chunk; a message that is larger is alone in its chunk.
+        limit_bytes: Bytes in a chunk; a larger message is alone in its chunk.
     """
     window = sizes[start : start + at_most]
     fitting = int(np.searchsorted(np.cumsum(window), limit_bytes, side="right"))
@@ -26,7 +26,7 @@ def chunk_end(sizes: NDArray[np.int64], start: int, *, at_most: int, limit_bytes
 
 
 def split_parts(length: int) -> list[tuple[int, int]]:
-    """(start, end) of each part of a payload of so many bytes; one part at least."""
+    """(start, end) of each part of a payload of ``length`` bytes; at least one part."""
     return [
         (start, min(start + PART_BYTES, length)) for start in range(0, max(length, 1), PART_BYTES)
     ]

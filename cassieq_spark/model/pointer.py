@@ -1,4 +1,4 @@
-"""Monotone pointers and the time grid of the expiry hints (design 2, 6)."""
+"""Define the monotone pointers and the time grid of the expiry hints (design 2, 6)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ MINUTE_US = 60_000_000
 HOUR_MINUTES = 60
 
 PASS_AFTER_US = 30_000_000
-"""So far the time pointer stays behind a minute's end: a claimer may write its hint late [P17]."""
+"""How far the time pointer stays behind a minute's end: a claimer may write its hint late [P17]."""
 
 LATE_AFTER_US = PASS_AFTER_US // 2
-"""Who took longer over a hint writes it again [T7]; and a hint whose minute may have been passed so
-long ago by another's clock is written again after its CAS [T4]."""
+"""A client that took longer over a hint writes it again [T7]. A hint whose minute another's clock
+may have passed this long ago is written again after its CAS [T4]."""
 
 REACH_MINUTES = 4 * HOUR_MINUTES
-"""A reader that sees the time pointer ahead of now looks so far back for hints, and so far on."""
+"""If the time pointer is ahead of now, a reader looks this far back and ahead for hints."""
 
 HINT_SPARE_S = 2 * 86_400
 """A hint outlives the moment it points at by this long, then its TTL removes it [R13]."""
@@ -45,8 +45,8 @@ class Pointers:
         reader: No bucket below it holds anything that only a look-ahead would find.
         repair: The low-water mark L: every bucket below is dropped; L <= reader (G5).
         time: No minute below it has a hint that still matters.
-        dropped: Of a deleted lane: nothing is left of the buckets below it [T15].
-        end: Of a deleted lane: the first bucket of which nobody was given an id [T15].
+        dropped: For a deleted lane: nothing is left of the buckets below it [T15].
+        end: For a deleted lane: the first bucket of which no id was handed out [T15].
     """
 
     reader: BucketNo = FIRST_BUCKET
@@ -99,7 +99,7 @@ def is_passable(minute: int, *, now_us: int) -> bool:
 
 
 def first_minute(passed: int, *, created: int, now: int) -> int:
-    """The first minute to look for hints in: where the time pointer is, or where the queue began.
+    """The first minute to look for hints in: at the time pointer, or where the queue began.
 
     A pointer that is ahead of now was moved by a client whose clock was ahead. It never goes back
     (I6), and what came back meanwhile is hinted below it [T7].
@@ -108,10 +108,10 @@ def first_minute(passed: int, *, created: int, now: int) -> int:
 
 
 def hint_minutes(minute: int, *, now: int, passed: int) -> tuple[int, ...]:
-    """Where a hint for this minute is written, so that it is found.
+    """The minutes under which a hint for this minute is written, so that it is found.
 
-    Never before now: the time pointer may have passed what is over. And below a pointer that is
-    ahead of now it is found while that is so, and behind the pointer when now has reached it [T7].
+    Never before now: the time pointer may have passed what is over. If the pointer is ahead of now,
+    one is below it, found while that is so, and one after it, for when now has reached it [T7].
     """
     at = max(minute, now)
     return (at,) if at >= passed else (at, passed + 1)

@@ -1,8 +1,8 @@
-"""Receipts: opaque proof of one delivery, as text.
+"""Encode receipts: opaque proof of one delivery, as text.
 
 base64url without padding, in its one canonical form, over: version u8, lane 16 B, bucket u64,
-lease 16 B, first u32, last u32, crc32 u32 of all before; big-endian. What varies between the
-messages of one delivery comes last, so that many can be built at once from one prefix.
+lease 16 B, first u32, last u32, crc32 u32 of all before; big-endian. The fields that vary between
+the messages of one delivery come last, so that many can be built at once from one prefix.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TEXT_LENGTH: Final = -(-RAW_BYTES * 4 // 3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What a receipt says: messages ``first`` to ``last`` of a bucket, under one lease."""
+    """The content of a receipt: messages ``first`` to ``last`` of a bucket, under one lease."""
 
     lane: LaneId
     bucket: BucketNo
@@ -39,17 +39,17 @@ class Receipt:
     last: int
 
     def encode(self) -> str:
-        """As users see it."""
+        """The text that users see."""
         raw = prefix(self.lane, self.bucket, self.lease_id) + _RANGE.pack(self.first, self.last)
         raw += _CRC.pack(zlib.crc32(raw))
         return _text(raw)
 
     @classmethod
     def decode(cls, text: object) -> Self:
-        """Read one.
+        """Read a receipt.
 
         Raises:
-            ReceiptInvalid: It is no receipt; says why. Never anything else.
+            ReceiptInvalid: It is not a receipt; the error says why. Nothing else is ever raised.
         """
         if not isinstance(text, str):
             raise ReceiptInvalid(f"a receipt is text, not {type(text).__name__}")
@@ -63,8 +63,8 @@ class Receipt:
             )
         except (binascii.Error, UnicodeEncodeError, ValueError) as error:
             raise ReceiptInvalid("a receipt has only letters, digits, '-' and '_'") from error
-        # What no encoder writes is no receipt: the last character has bits that stand for nothing,
-        # and b64decode takes "+" and "/" for "-" and "_".
+        # What no encoder writes is no receipt: the last character has bits without a meaning, and
+        # b64decode takes "+" and "/" for "-" and "_".
         if _text(raw) != text:
             raise ReceiptInvalid("a receipt that is not as it was written. Was it altered?")
         if raw[0] != RECEIPT_VERSION:
@@ -90,5 +90,5 @@ def _text(raw: bytes) -> str:
 
 
 def prefix(lane: LaneId, bucket: BucketNo, lease_id: UUID) -> bytes:
-    """What all receipts of one delivery begin with."""
+    """The common beginning of all receipts of one delivery."""
     return _PREFIX.pack(RECEIPT_VERSION, lane.bytes, bucket, lease_id.bytes)

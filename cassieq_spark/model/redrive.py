@@ -1,6 +1,6 @@
-"""What a redrive makes of a bucket row: visible messages become dead sets with a target (ADR 16).
+"""Turn visible messages of a bucket row into dead sets with a target, for a redrive (ADR 16).
 
-Pure. Holds I2, I4: what is leased, delayed, dead or acked by now is passed over.
+Pure. Holds I2, I4: messages that are leased, delayed, dead or acked by now are skipped.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import QueueName, Runs
 
 SETS_TOGETHER: Final = 16
-"""So many dead sets are made by one CAS: a row does not grow with the number of targets [R6]."""
+"""The most dead sets that one CAS makes: a row does not grow with the number of targets [R6]."""
 
 
 def visible(row: Bucket, now_us: int) -> tuple[Returned, ...]:
-    """What a claim could take now, those that are out of deliveries too."""
+    """The messages that a claim could take now, with those that are out of deliveries."""
     if row.status is not Status.SEALED:
         return ()
     return merge_returned(lease_rules.visible(row, now_us))
 
 
 def leased(row: Bucket, now_us: int) -> tuple[Returned, ...]:
-    """What somebody holds."""
+    """The messages that somebody holds."""
     return merge_returned(
         Returned(deliveries=lease.delivery_count, runs=lease.runs)
         for lease in row.leases
@@ -41,7 +41,7 @@ def leased(row: Bucket, now_us: int) -> tuple[Returned, ...]:
 
 
 def delayed(row: Bucket, now_us: int) -> tuple[Returned, ...]:
-    """What is not due yet."""
+    """The messages that are not due yet."""
     return merge_returned(
         Returned(deliveries=group.deliveries, runs=group.runs)
         for group in row.delayed
@@ -62,8 +62,8 @@ def send_on(
         chosen: By target; no message has two.
 
     Returns:
-        The row after it, and what was taken: `SETS_TOGETHER` sets at most; fewer: there is no
-        more of it.
+        The row after it, and what was taken: at most `SETS_TOGETHER` sets; fewer mean that nothing
+        more is left.
     """
     sets: list[DeadSet] = []
     for target, wanted in sorted(chosen.items()):

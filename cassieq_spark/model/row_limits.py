@@ -1,4 +1,4 @@
-"""What bounds a bucket row: every part of it, and so the whole (ADR 19) [T2].
+"""Limit every part of a bucket row, and so the whole row (ADR 19) [T2].
 
 A row is written whole by every CAS, so its size must have a bound that no use of the API passes,
 and no move may be refused for it: then nothing can stop a queue. There are two kinds of parts.
@@ -15,7 +15,7 @@ and no move may be refused for it: then nothing can stop a queue. There are two 
 | revisions | 9 | beside its place: offsets as a set, 8 bytes for each number |
 
 *What does not.* These have limits of their own, below: words that programs choose, closed dead
-sets, tags of clients. Above a limit words are joined to one, and sets wait.
+sets, tags of clients. Above a limit, words are replaced by one, and sets wait.
 
 So a row has at most `limit_of` bytes: 9 MB with the largest buckets, when each message has been
 claimed and updated by itself, by a Spark run of its own. Cassandra takes mutations up to 16 MiB.
@@ -29,29 +29,28 @@ from typing import Final
 
 PREFERRED_BYTES: Final = 8 * 1024
 PREFERRED_LEASES: Final = 64
-"""Above these a claimer prefers another bucket that it has seen; above the second, leases that ran
-out are merged by a claim [R6]."""
+"""Above either limit a claimer prefers another bucket that it has seen; above this one, a claim
+merges leases that ran out [R6]."""
 
 CROWDED_LEASES: Final = 2_048
-"""A look for messages goes on behind a bucket with so many live leases, though it may be claimed
+"""A look for messages goes on after a bucket with this many live leases, though it may be claimed
 from: each of its CASes costs as much as all of them [R6] [T11]."""
 
 LEASES_PER_CLAIM: Final = 64
-"""One claim makes so many leases at most, one for each delivery count: what names them stays
-small."""
+"""The most leases that one claim makes, one per delivery count, so that an offset stays small."""
 
 RUNS_PER_LEASE: Final = 64
 """A claim takes at most this many separate runs into one lease, so that an offset naming them
 stays small."""
 
 OWNERS_BYTES: Final = 64 * 1024
-"""Names of all who hold leases of one bucket. Further ones are called `FURTHER_OWNERS`: names are
-for people, and a lease has an id."""
+"""The names of all holders of leases of one bucket. Further ones are called `FURTHER_OWNERS`: names
+are for people, and a lease has an id."""
 
 FURTHER_OWNERS: Final = "(others)"
 
 REASONS_BYTES: Final = 256 * 1024
-"""Reasons of all that is dead in one bucket, until repair has moved it. Further ones are
+"""The reasons of all dead messages of one bucket, until repair has moved them. Further ones are
 `FURTHER_REASONS`."""
 
 FURTHER_REASONS: Final = (
@@ -59,19 +58,19 @@ FURTHER_REASONS: Final = (
 )
 
 CLOSED_SETS: Final = 16
-"""Dead sets for the dead-letter queue that movers may have. The next is closed when one is gone,
-and meanwhile takes in what dies [R14] [T2]."""
+"""The most closed dead sets for the dead-letter queue, which movers may have. The next is closed
+when one is gone, and takes in what dies meanwhile [R14] [T2]."""
 
 REDRIVEN_SETS: Final = 64
-"""Dead sets with a target of their own. A redrive waits while there are so many [R6]."""
+"""The most dead sets with a target of their own. A redrive waits while there are so many [R6]."""
 
 BYTES_PER_MESSAGE: Final = 84
-"""Of its place, and its revision; the sum above, rounded up."""
+"""The bytes of a message's place and its revision: the sum above, rounded up."""
 
 BYTES_BESIDE: Final = OWNERS_BYTES + REASONS_BYTES + 128 * 1024
-"""What does not grow with messages: words, the heads of sets, the status columns."""
+"""The bytes that do not grow with messages: words, the heads of sets, the status columns."""
 
 
 def limit_of(bucket_size: int) -> int:
-    """How many bytes a row of a bucket of so many ids has at most."""
+    """The most bytes of a row of a bucket with this many ids."""
     return BYTES_BESIDE + bucket_size * BYTES_PER_MESSAGE

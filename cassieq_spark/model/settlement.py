@@ -1,4 +1,4 @@
-"""Settle deliveries: what an ack, a release, an extension and the like make of a bucket's row.
+"""Settle deliveries: compute what an ack, a release, an extension and so on do to a row.
 
 All that is asked of a bucket is one CAS, whoever asks: a program by receipts, a streaming query by
 leases (design 5). Holds I2, I3, I4: an action takes effect on its own delivery, or on nothing.
@@ -31,7 +31,7 @@ class Release:
 
     Attributes:
         due_us: Nobody gets it before this time; None: at once.
-        is_counted: False for what nobody was handed: it uses up no delivery [P18].
+        is_counted: False if nobody was handed the message: it uses up no delivery [P18].
     """
 
     due_us: int | None = None
@@ -54,10 +54,10 @@ class Extend:
     """The lease runs out at another time.
 
     Attributes:
-        visibility_us: So long after the CAS is sent, and not after it was asked for: its row may
-            have waited for an outage (I2) [T5].
-        never_sooner: What runs out later than that already stays as it is.
-        of_run: Only if the lease is still this run's [R17]; None: whoever's.
+        visibility_us: The time from when the CAS is sent, not from when it was asked for: its row
+            may have waited for an outage (I2) [T5].
+        never_sooner: Whether what runs out later than that already stays as it is.
+        of_run: Only if the lease is still this run's [R17]; None: whatever its run.
     """
 
     visibility_us: int
@@ -67,7 +67,7 @@ class Extend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeOver:
-    """The lease is this run's now, whoever's it was [P25] [R17]; its end is as of `Extend`."""
+    """The lease is this run's now, whoever's it was [P25] [R17]; its end is as in `Extend`."""
 
     run: UUID
     visibility_us: int
@@ -81,10 +81,10 @@ class Update:
     batch reads must stay the same (I8).
 
     Attributes:
-        new_lease_id: Of its lease from now on.
-        revision: Of its stored body; None: the body stays.
-        visibility_us: As of `Extend`; None: the end stays.
-        gives_back: It is visible again, to anybody, at once.
+        new_lease_id: The id of its lease from now on.
+        revision: The revision of its stored body; None: the body stays.
+        visibility_us: As in `Extend`; None: the end stays.
+        gives_back: Whether it becomes visible again, to anybody, at once.
     """
 
     new_lease_id: UUID
@@ -102,14 +102,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What a row says to what is asked.
+    """The state of what was asked, by the row.
 
     Attributes:
-        held: What it takes effect on, by action and lease.
-        repeated: What it has taken effect on before, by action: a task may run twice.
-        acked: Over already, in whatever way; whatever is asked.
-        stale: Of deliveries that ended, by lease: the messages came back, or are somebody else's.
-        unknown: Never in this bucket, by lease.
+        held: Messages that an action takes effect on, by action and lease.
+        repeated: Messages that it has taken effect on before, by action: a task may run twice.
+        acked: Messages that are over already, in whatever way; whatever is asked.
+        stale: By lease, messages whose delivery ended: they came back, or are somebody else's.
+        unknown: By lease, messages that were never in this bucket.
     """
 
     held: Mapping[Action, Mapping[UUID, Runs]] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class Judged:
 
     @property
     def timed(self) -> Runs:
-        """Messages that come back by time, now or later, when this is carried out."""
+        """The messages that come back by time, now or later, when this is carried out."""
         return union(
             runs
             for action, leases in self.held.items()
@@ -134,7 +134,7 @@ class Judged:
 
 
 def held_runs(row: Bucket) -> dict[UUID, Runs]:
-    """What each delivery holds still; a part that was extended is an entry of its own."""
+    """The messages each delivery still holds; a part that was extended is an entry of its own."""
     held: dict[UUID, Runs] = {}
     for lease in row.leases:
         held[lease.lease_id] = held.get(lease.lease_id, EMPTY) | lease.runs
@@ -142,11 +142,11 @@ def held_runs(row: Bucket) -> dict[UUID, Runs]:
 
 
 def judge(row: Bucket, asked: Asked) -> Judged:
-    """What a row says to what is asked of its deliveries.
+    """Judge what is asked of a row's deliveries.
 
-    A lease that ran out and was not claimed again is still its holder's [R20]. What is back in the
-    queue counts as released, and what is in a dead set as rejected. What a redrive has taken since
-    is neither.
+    A lease that ran out and was not claimed again is still its holder's [R20]. A message that is
+    back in the queue counts as released, and one in a dead set as rejected. A message that a
+    redrive has taken since is neither.
     """
     under = held_runs(row)
     held: dict[Action, dict[UUID, Runs]] = {}
@@ -165,7 +165,7 @@ def judge(row: Bucket, asked: Asked) -> Judged:
 
 
 def _is_for(row: Bucket, lease_id: UUID, action: Action) -> bool:
-    """Whether the lease is of the run that the action is for."""
+    """Whether the lease belongs to the run that the action is for."""
     match action:
         case Extend(of_run=run) if run is not None:
             pass
@@ -181,7 +181,7 @@ def _judge_rest(
     held: Mapping[Action, Mapping[UUID, Runs]],
     rest: Iterable[tuple[UUID, Action, Runs]],
 ) -> Judged:
-    """What became of messages that are not held by the leases that were named."""
+    """Judge messages that the leases that were named do not hold."""
     unacked = row.unacked
     repeated: dict[Action, Runs] = {}
     acked = EMPTY
@@ -225,8 +225,8 @@ def carry_out(
     *,
     now_us: int,
 ) -> Bucket:
-    """The row after the actions on what is held, as `judge` found it."""
-    # An ack may leave the row drained: it comes last.
+    """Carry out the actions on what is held, as `judge` found it; return the row."""
+    # An ack comes last, since it may leave the row drained.
     for action in sorted(held, key=lambda action: isinstance(action, Ack)):
         leases = held[action]
         match action:
@@ -263,8 +263,7 @@ def reject(
 ) -> Bucket:
     """Take messages out of their leases into the open dead set [R14].
 
-    Their updated bodies stay theirs: those move with them [P26]. A lease that is not there is
-    passed over (I3).
+    They keep their updated bodies, which move with them [P26]. A missing lease is skipped (I3).
     """
     leases = []
     ended = []

@@ -1,4 +1,4 @@
-"""The sink's transaction (design 8): who may write, what a commit does, what became of a bucket.
+"""Decide a sink's transaction (design 8): who may write, what a commit does, a bucket's fate.
 
 One row per sink id decides everything; these are its rules, pure. The epoch is the transaction: a
 bucket is tagged with the epoch it was written under, and only a CAS on the sink row ends an epoch,
@@ -26,10 +26,10 @@ ONLY_BATCH = 0
 """The batch id of a transaction that has one batch."""
 
 PAST_RUNS = 64
-"""So many superseded runs are remembered, and refused, per sink."""
+"""How many superseded runs are remembered, and refused, per sink."""
 
 MOVE_PREFIX: Final = "dead:"
-"""Of the sink id of a move; the rest is the dead set's id."""
+"""The beginning of a move's sink id; the rest is the dead set's id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class BucketList:
 
     @classmethod
     def of(cls, buckets: Iterable[tuple[BucketNo, int]]) -> BucketList:
-        """From (bucket, messages in it) in any order."""
+        """Build from (bucket, messages in it) in any order."""
         runs: list[Listed] = []
         for bucket, count in sorted(set(buckets)):
             if runs and runs[-1].last + 1 == bucket and runs[-1].count == count:
@@ -76,11 +76,11 @@ class BucketList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who writes: as a task sees it, or as its message told the committer.
+    """The identity of a writer, as a task sees it, or as its message reports it to the committer.
 
     Attributes:
         query_id: Spark's id of the streaming query, new with every checkpoint; None outside one.
-        checkpoint: Its checkpoint location; None where Spark does not tell.
+        checkpoint: Its checkpoint location; None if Spark does not tell.
         run: Spark's id of this start of the query; None outside one.
     """
 
@@ -93,7 +93,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkRow:
-    """The sink's row, without what the CAS machinery keeps beside it.
+    """The sink's row, without the columns that the CAS machinery keeps beside it.
 
     Attributes:
         epoch: The transaction that may be written now.
@@ -119,12 +119,12 @@ class SinkRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """A transaction whose row is for it alone, as whoever began it wrote the row.
+    """A transaction that has a row of its own, with the row's version when it was begun.
 
     Attributes:
-        writer: Of the version of the row that the commit is conditional on, and on no other. The
-            CAS that wrote it was answered at its first sending, so no copy of it is on its way: a
-            row that was removed and is born again is never this version [T3].
+        writer: The version of the row that the commit is conditional on, and on no other. The CAS
+            that wrote it was answered at its first sending, so no copy of it is on its way: a row
+            that was removed and is born again never has this version [T3].
     """
 
     who: Identity
@@ -149,10 +149,10 @@ Admission = WriteUnder | AlreadyCommitted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What one winning task attempt tells the committer.
+    """The report of one winning task attempt to the committer.
 
     Attributes:
-        epoch: What it wrote under; None if it found the batch committed.
+        epoch: The epoch it wrote under; None if it found the batch committed.
         buckets: (bucket, messages in it).
         costs: For the log.
     """
@@ -170,7 +170,7 @@ class NothingToDo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Register:
-    """The batch is committed by an earlier run; this CAS makes the present run the row's owner."""
+    """An earlier run committed the batch; this CAS makes the present run the row's owner."""
 
     row: SinkRow
 
@@ -187,7 +187,7 @@ Decision = NothingToDo | Register | Commit
 
 
 class Fate(Enum):
-    """What a sink row says about one of its buckets."""
+    """The decision of a sink row about one of its buckets."""
 
     UNDECIDED = "undecided"
     SEAL = "seal"
@@ -200,12 +200,12 @@ def move_id(set_id: UUID) -> str:
 
 
 def set_of(sink_id: str) -> UUID | None:
-    """The dead set that a sink moves; None: it moves none."""
+    """The dead set that a sink moves; None if the sink is no move."""
     return UUID(sink_id.removeprefix(MOVE_PREFIX)) if sink_id.startswith(MOVE_PREFIX) else None
 
 
 def new_row(who: Identity, *, now_us: int, is_once: bool = False) -> SinkRow:
-    """The row as the first task of a sink inserts it, if it is not there."""
+    """The row that the first task of a sink inserts, if it does not exist."""
     return SinkRow(
         lane=who.lane,
         changed_us=now_us,
@@ -218,7 +218,7 @@ def new_row(who: Identity, *, now_us: int, is_once: bool = False) -> SinkRow:
 def admit(
     row: SinkRow, who: Identity, batch_id: int, *, refuse_second_write: bool = False
 ) -> Admission:
-    """What a task does at its start, before it pulls a row; it never changes a row that is there.
+    """Decide what a task does before it pulls a row. It never changes an existing row.
 
     Args:
         refuse_second_write: True outside ``writeStream``: a write of a batch that this very run has
@@ -255,7 +255,7 @@ def decide(
     now_us: int,
     refuse_second_write: bool = False,
 ) -> Decision:
-    """What the committer does, given the row as it reads it now.
+    """Decide what the committer does, given the row as it reads it now.
 
     The row must *show* the epoch the tasks wrote under: a CAS on its fresh ``writer`` alone would
     commit an epoch that repair has aborted meanwhile [R1].
@@ -313,7 +313,7 @@ def abort(row: SinkRow, *, now_us: int) -> SinkRow:
 
 
 def forget(row: SinkRow, *, lane: LaneId, now_us: int) -> SinkRow:
-    """Let the sink id be used by a new checkpoint. Its list must have been rolled forward before.
+    """Let a new checkpoint use the sink id. The row's list must have been rolled forward before.
 
     The row stays and the epoch goes on: an epoch that began again could take an old orphan for
     undecided (I6, I7).
@@ -331,7 +331,7 @@ def forget(row: SinkRow, *, lane: LaneId, now_us: int) -> SinkRow:
 
 
 def fate(row: SinkRow | None, *, bucket: BucketNo, epoch: int) -> Fate:
-    """What is decided about a ``writing`` or ``prepared`` bucket.
+    """The decision about a ``writing`` or ``prepared`` bucket.
 
     Args:
         row: Read *after* the bucket's row, or it means nothing. None: a row that was removed after

@@ -1,4 +1,4 @@
-"""How large chunks, parts and bodies may be. Imports nothing: options are parsed first."""
+"""Define the sizes of chunks, parts and bodies. It imports nothing: options are parsed first."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Final
 
 CHUNK_MESSAGES: Final = 2_500
 CHUNK_BYTES: Final = 256 * 1024
-"""A chunk holds about so much, whichever comes first: measured best for writes and reads. A smaller
-count would only make chunks of small messages smaller than all others: 1,000 of 96 bytes a chunk
-are written at 0.84 of this speed."""
+"""A chunk holds about this much, whichever comes first: measured best for writes and reads. A
+smaller count would only make chunks of small messages smaller than all others: 1,000 of 96 bytes a
+chunk are written at 0.84 of this speed."""
 
 MAX_CHUNK_MESSAGES: Final = 4_096
-"""No chunk holds more: a reader looks so far back for the chunk that holds an offset."""
+"""The most messages of a chunk: a reader looks this far back for the chunk that holds an offset."""
 
 PART_BYTES: Final = 1024 * 1024
 """A longer payload is stored in several parts: Cassandra refuses a mutation above half a commit-log
@@ -21,10 +21,10 @@ MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 """The largest message body."""
 
 MAX_EXTRA_BYTES: Final = 1024 * 1024
-"""Of a message's tag and headers together, in UTF-8."""
+"""The most bytes of a message's tag and headers together, in UTF-8."""
 
 BUCKET_BYTES: Final = 32 * 1024**2
 """A bucket, which is one Cassandra partition, is closed early at this size [R15]."""
 
 BYTES_IN_FLIGHT: Final = 8 * 1024**2
-"""Of one writer: more unanswered bytes make a node refuse connections as overloaded."""
+"""The limit of one writer: with more unanswered bytes a node refuses connections as overloaded."""

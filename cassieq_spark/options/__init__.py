@@ -1,6 +1,6 @@
-"""Options: one table of all of them, and what they are parsed into (conventions 4).
+"""Define all options in one table, and the values they are parsed into (conventions 4).
 
-From `OPTIONS` come the parsers, ``docs/reference/options.md``, ``conf/cassieq.toml`` and the table
+`OPTIONS` generates the parsers, ``docs/reference/options.md``, ``conf/cassieq.toml`` and the table
 in the README. To add an option, add its row to its group and its field in `parsed`.
 """
 

@@ -1,4 +1,4 @@
-"""The arguments of a queue's methods: checked before anything is read or written."""
+"""Check the arguments of a queue's methods before anything is read or written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_MESSAGES = 1_000_000
-"""Of one call."""
+"""The most messages that one call may ask for."""
 
 _VISIBILITY = values.seconds(0.1, THIRTY_DAYS_S, from_text=False)
 _EXTENSION = values.seconds(0, THIRTY_DAYS_S, from_text=False)
@@ -33,34 +33,34 @@ _ON_STALE = values.one_of("count", "fail")
 
 
 def visibility_us(value: object) -> int:
-    """Of ``get(visibility_timeout=)``: µs."""
+    """Check ``get(visibility_timeout=)``; return µs."""
     return _microseconds("visibility_timeout", value, _VISIBILITY)
 
 
 def extension_us(value: object) -> int:
-    """Of ``extend`` and ``update``, where 0 gives the message back: µs."""
+    """Check the timeout of ``extend`` and ``update``, where 0 gives the message back; return µs."""
     return _microseconds("visibility_timeout", value, _EXTENSION)
 
 
 def delay_us(value: object) -> int:
-    """Of ``put`` and ``release``: µs."""
+    """Check the delay of ``put`` and ``release``; return µs."""
     return _microseconds("delay", value, _EXTENSION)
 
 
 def wait_s(value: object, name: str = "wait") -> float:
-    """Of ``get(wait=)``: seconds."""
+    """Check ``get(wait=)``; return seconds."""
     return _checked(name, value, _WAIT)
 
 
 def count(name: str, value: object) -> int:
-    """Of messages."""
+    """Check a number of messages."""
     return _checked(name, value, _COUNT)
 
 
 def listed(value: object) -> list[Any] | None:
-    """What is in a list, a tuple, a generator or the like; None: it is none of these.
+    """Return the items of a list, a tuple, a generator or the like; None if it is none of these.
 
-    A dict would pass for its keys, and an empty one or empty bytes for an empty list: the caller
+    A dict would pass as its keys, and an empty dict or empty bytes as an empty list: the caller
     would think that its messages are done. A set has no order to answer in.
     """
     if isinstance(value, str | bytes | bytearray | memoryview | Mapping | set | frozenset):
@@ -73,35 +73,35 @@ def listed(value: object) -> list[Any] | None:
 
 
 def id_of(value: object) -> int:
-    """Of a message in its queue: ``Message.id``, which is not its message id."""
+    """Check the id of a message in its queue: ``Message.id``, which is not its message id."""
     return _checked("a message's id", value, _ID)
 
 
 def reason(value: object) -> str:
-    """Why messages are dead: it is stored in their bucket's row, so a few words."""
+    """Check why messages are dead: a few words, since their bucket's row stores them."""
     return _checked("reason", value, _NAME)
 
 
 def sink_id(value: object) -> str:
-    """Of ``forget_sink``: as option ``sinkId`` has it."""
+    """Check the sink id of ``forget_sink``, by the rules of option ``sinkId``."""
     return _checked("sink_id", value, _SINK_ID)
 
 
 def on_stale(value: object) -> str:
-    """Of ``settle(on_stale=)``."""
+    """Check ``settle(on_stale=)``."""
     return _checked("on_stale", value, _ON_STALE)
 
 
 def consumer(value: object) -> str:
-    """Of ``get(consumer=)``."""
+    """Check ``get(consumer=)``."""
     return _checked("consumer", value, _NAME)
 
 
 def body(value: object) -> bytes:
-    """What a message holds.
+    """Check the content of a message.
 
     Raises:
-        BodyInvalid: It is no bytes, or too many.
+        BodyInvalid: It is not bytes, or too long.
     """
     if isinstance(value, str):
         raise BodyInvalid("a body is bytes, this one is text: encode it, e.g. body.encode('utf-8')")
@@ -123,12 +123,12 @@ def body(value: object) -> bytes:
 
 
 def tag(value: object) -> str | None:
-    """One word about a message."""
+    """Check a tag, the text to route a message by."""
     return None if value is None else _text("tag", value)
 
 
 def headers(value: object) -> dict[str, str]:
-    """Text by text."""
+    """Check headers: a mapping of text to text."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -137,7 +137,7 @@ def headers(value: object) -> dict[str, str]:
 
 
 def message_id(value: object) -> UUID | None:
-    """A UUID or its text."""
+    """Check a message id: a UUID or its text."""
     if value is None or isinstance(value, UUID):
         return value
     if isinstance(value, str):
@@ -146,7 +146,8 @@ def message_id(value: object) -> UUID | None:
         except ValueError:
             pass
         else:
-            # UUID() takes braces, urn: and any dashes; what is stored must be found as given.
+            # UUID() takes braces, urn: and any dashes, but a stored id must be found as it was
+            # given.
             if str(found) == value.lower():
                 return found
     raise OptionInvalid(
@@ -155,7 +156,7 @@ def message_id(value: object) -> UUID | None:
 
 
 def check_extras(tag_: str | None, headers_: dict[str, str]) -> None:
-    """Refuse tag and headers that are a body in disguise."""
+    """Refuse a tag or headers so large that they are a body in disguise."""
     size = len((tag_ or "").encode()) + sum(
         len(key.encode()) + len(value.encode()) for key, value in headers_.items()
     )

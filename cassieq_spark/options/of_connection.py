@@ -1,4 +1,4 @@
-"""Options of every connection: how to reach Cassandra, and as whom."""
+"""Define the options of every connection: how to reach Cassandra, and how to log in."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ CONNECTION: Final[tuple[Option, ...]] = (
         example="billing",
         doc="The role to log in as; needs `password`. Unset: no login.",
     ),
-    # Spark blanks an option whose name has "password" in it (spark.redaction.regex) where it
-    # prints plans; so the names of secrets must have it.
+    # Spark hides an option whose name contains "password" (spark.redaction.regex) where it
+    # prints plans; so the names of secrets must contain it.
     Option(
         name="password",
         scopes=EVERYWHERE,

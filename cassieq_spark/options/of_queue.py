@@ -1,4 +1,4 @@
-"""Settings of a queue: stored with it."""
+"""Define the settings of a queue, which are stored with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of `format("cassieq")`: source, reader and sink; and those that Spark adds."""
+"""Define the options of `format("cassieq")` for source, reader and sink, and those of Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cassieq_spark.options.option import (
 VIEWS: Final = ("messages", "buckets", "leases", "dead", "queues", "stats")
 
 VIEWS_OF_MANY: Final = frozenset({"queues", "stats"})
-"""These need no queue: without one they show all."""
+"""Views that need no queue: without one they show all queues."""
 
 FORMATS: Final[tuple[Option, ...]] = (
     Option(
@@ -208,7 +208,7 @@ FORMATS: Final[tuple[Option, ...]] = (
 )
 
 SPARKS_OWN: Final[tuple[Option, ...]] = (
-    # Spark hands these to a source and a sink with ours: seen in 4.2.1 and 4.3.0, no others.
+    # Spark passes these to a source and a sink with ours: seen in 4.2.1 and 4.3.0, no others.
     Option(
         name="path",
         scopes=SPARK,

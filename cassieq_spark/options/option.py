@@ -1,4 +1,4 @@
-"""What an option is: its name, who takes it, what it may be."""
+"""Define `Option`: its name, the APIs that take it, and its allowed values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THIRTY_DAYS_S: Final = 30 * 86_400.0
 
 
 class Scope(Enum):
-    """Who takes an option; the value is how errors call it."""
+    """The API that takes an option; errors call it by the value."""
 
     CONNECTION = "connect()"
     SOURCE = "the cassieq source"
@@ -31,12 +31,12 @@ class Option:
     """One option.
 
     Attributes:
-        default: Parsed; None: unset.
-        unit: Of a number, for the reference.
-        example: As a user writes it; where there is a default that is one.
-        has_variable: Whether an environment variable may set it. Not what names one writer's
-            transaction: two writers of one environment would share it.
-        is_secret: Whether no error may show its value.
+        default: The parsed default; None: unset.
+        unit: The unit of a number, for the reference.
+        example: An example as a user writes it; an option with a default needs none.
+        has_variable: Whether an environment variable may set it. Options that name one writer's
+            transaction have none: two writers of one environment would share it.
+        is_secret: Whether its value must not appear in errors.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Option:
 
     @property
     def variable(self) -> str:
-        """The environment variable: ``contactPoints`` is ``CASSIEQ_CONTACT_POINTS``."""
+        """The environment variable's name: ``contactPoints`` is ``CASSIEQ_CONTACT_POINTS``."""
         return ENV_PREFIX + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.name).upper()
 
 

@@ -1,4 +1,4 @@
-"""From options as given to frozen values: argument, then ``CASSIEQ_*`` variable, then default."""
+"""Parse options into frozen values: argument, then ``CASSIEQ_*`` variable, then default."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FORMAT_SCOPES: Final = (Scope.SOURCE, Scope.READ, Scope.SINK)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """Of ``client.create_queue``; stored with the queue."""
+    """Settings of ``client.create_queue``; they are stored with the queue."""
 
     bucket_size: int
     visibility_timeout_s: float
@@ -43,7 +43,7 @@ class QueueSettings:
 
     @classmethod
     def parse(cls, **settings: Any) -> Self:
-        """From what a user gives; times are seconds or timedelta, None is the default.
+        """Parse what a user gives; times are seconds or timedelta, None means the default.
 
         Raises:
             OptionUnknown, OptionInvalid: Names the setting, its value, and what is allowed.
@@ -52,7 +52,7 @@ class QueueSettings:
         return cls(**{_field(option): found[option.name] for option in _of(Scope.QUEUE)})
 
     def altered(self, changes: Mapping[str, Any]) -> Self:
-        """With some settings changed; None puts one back to its default.
+        """Return a copy with some settings changed; None resets one to its default.
 
         Raises:
             OptionUnknown, OptionInvalid: See `parse`.
@@ -62,12 +62,12 @@ class QueueSettings:
         return replace(self, **changed)
 
     def to_json(self) -> str:
-        """As the queue row holds it."""
+        """The JSON text that the queue row holds."""
         return json.dumps({one.name: getattr(self, one.name) for one in fields(self)})
 
     @classmethod
     def from_json(cls, stored: str) -> Self:
-        """Read what `to_json` wrote; a setting that is newer than the row has its default.
+        """Read what `to_json` wrote; a setting that is newer than the row gets its default.
 
         Raises:
             RowCorrupt: It holds something else.
@@ -92,7 +92,7 @@ class QueueSettings:
         return cls(**found)
 
     def differences(self, other: QueueSettings) -> list[tuple[str, Any, Any]]:
-        """(setting, here, there) for each that is not the same."""
+        """List (setting, here, there) for each setting that differs."""
         return [
             (option.name, here, there)
             for option in _of(Scope.QUEUE)
@@ -101,10 +101,10 @@ class QueueSettings:
 
 
 def queue_name(value: object) -> QueueName:
-    """A checked queue name.
+    """Check a queue name.
 
     Raises:
-        OptionInvalid: It is not one.
+        OptionInvalid: It is not a queue name.
     """
     kind = values.queue_name()
     try:
@@ -114,7 +114,7 @@ def queue_name(value: object) -> QueueName:
 
 
 def parse_connection(given: Mapping[str, Any]) -> ConnectionOptions:
-    """Options of a plain client.
+    """Parse the options of a plain client.
 
     Raises:
         OptionUnknown, OptionInvalid: Names the option, its value, and what is allowed.
@@ -123,7 +123,7 @@ def parse_connection(given: Mapping[str, Any]) -> ConnectionOptions:
 
 
 def parse_source(given: Mapping[str, Any]) -> SourceOptions:
-    """Options of ``readStream``; raises as `parse_connection`."""
+    """Parse the options of ``readStream``; raises as `parse_connection`."""
     found = _read(given, Scope.SOURCE)
     return SourceOptions(
         connection=_connection(found),
@@ -144,7 +144,7 @@ def parse_source(given: Mapping[str, Any]) -> SourceOptions:
 
 
 def parse_read(given: Mapping[str, Any]) -> ReadOptions:
-    """Options of ``read``; raises as `parse_connection`."""
+    """Parse the options of ``read``; raises as `parse_connection`."""
     is_of_many = parse_view(given) in VIEWS_OF_MANY
     found = _read(given, Scope.READ, unless={"queue"} if is_of_many else frozenset())
     return ReadOptions(
@@ -157,10 +157,10 @@ def parse_read(given: Mapping[str, Any]) -> ReadOptions:
 
 
 def parse_view(given: Mapping[str, Any]) -> str:
-    """Which view a read is of, whatever the other options are: its columns are asked for first.
+    """Find which view a read asks for, before other options: Spark asks for its columns first.
 
     Raises:
-        OptionInvalid: There is no such view.
+        OptionInvalid: No view has that name.
     """
     [option] = [option for option in _of(Scope.READ) if option.name == "view"]
     for name, value in given.items():
@@ -170,9 +170,9 @@ def parse_view(given: Mapping[str, Any]) -> str:
 
 
 def parse_sink(given: Mapping[str, Any]) -> SinkOptions:
-    """Options of ``writeStream`` and ``write``; raises as `parse_connection`.
+    """Parse the options of ``writeStream`` and ``write``; raises as `parse_connection`.
 
-    Whether a sink id needs a batch id depends on which of the two it is: the writers check that.
+    Only one of the two needs a batch id with a sink id, so the writers check that.
     """
     found = _read(given, Scope.SINK)
     if found["batchId"] is not None and found["sinkId"] is None:
@@ -253,22 +253,22 @@ def _of(scope: Scope) -> list[Option]:
 
 
 def _field(option: Option) -> str:
-    """Of a queue setting, in `QueueSettings`: its unit is in the name (conventions 2)."""
+    """The field of `QueueSettings` for a setting: its name ends in the unit (conventions 2)."""
     return f"{option.name}_s" if option.unit == "seconds" else option.name
 
 
 def _read(
     given: Mapping[str, Any], scope: Scope, *, unless: Set[str] = frozenset()
 ) -> dict[str, Any]:
-    """Every option of a scope, by name; None where it is unset and has no default.
+    """Read every option of a scope, by name; None if it is unset and has no default.
 
     Args:
-        unless: Required ones that may be unset this time.
+        unless: Required options that may be unset this time.
     """
     arguments = _by_option(given, scope)
     found: dict[str, Any] = {}
     for option in _of(scope):
-        # A queue's settings are stored: what they are must not depend on who opens it from where.
+        # A queue's settings are stored: they must not depend on who opens it from where.
         has_variable = option.has_variable and scope is not Scope.QUEUE
         if option.name in arguments:
             where = f"option {option.name!r} of {scope.value}"
@@ -287,9 +287,9 @@ def _read(
 
 
 def _by_option(given: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
-    """What was given and is not None, by the option's own name.
+    """Collect what was given and is not None, by the option's own name.
 
-    Spark lower-cases names, so no case counts; Python's keyword arguments are taken as they are.
+    Spark lower-cases names, so case does not count; Python's keyword arguments are taken as is.
     """
     known = {_key(option.name, scope): option for option in _of(scope)}
     ignored = _of(Scope.SPARK) if scope in _FORMAT_SCOPES else []
@@ -342,7 +342,7 @@ def _unknown(name: str, scope: Scope, known: Mapping[str, Option]) -> OptionUnkn
 
 
 def _shown(value: object) -> str:
-    """Not more of it than fits into a line; Python refuses to print an integer of 5,000 digits."""
+    """Shorten a value to one line. Python refuses to print an integer of 5,000 digits."""
     try:
         return reprlib.repr(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What options are parsed into, a class for each use: frozen, and safe to pickle into tasks."""
+"""Define the frozen values that options are parsed into; they pickle safely into tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """Whom to log in as."""
+    """The role to log in as, with its password."""
 
     username: str
     password: Secret
@@ -20,7 +20,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """How to know a node, and how to be known. Paths only: tasks read the files where they run."""
+    """The files to verify nodes by, and this client's certificate. Paths only: tasks read them."""
 
     ca_file: str
     cert_file: str | None = None
@@ -31,11 +31,11 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """How to reach Cassandra. Hashable: a process keeps one session for each.
+    """How to reach Cassandra. Hashable, since a process keeps one session for each.
 
     Attributes:
-        login: None: none.
-        tls: None: none.
+        login: None: no login.
+        tls: None: no TLS.
     """
 
     contact_points: tuple[tuple[str, int], ...]
@@ -48,10 +48,10 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Of ``spark.read``.
+    """Options of ``spark.read``.
 
     Attributes:
-        queue: None only for a view of many queues: all of them.
+        queue: None only for a view of many queues: then it shows all.
     """
 
     connection: ConnectionOptions
@@ -63,7 +63,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Of ``spark.readStream``."""
+    """Options of ``spark.readStream``."""
 
     connection: ConnectionOptions
     queue: QueueName
@@ -83,7 +83,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Of ``df.writeStream`` and ``df.write``."""
+    """Options of ``df.writeStream`` and ``df.write``."""
 
     connection: ConnectionOptions
     queue: QueueName

@@ -1,4 +1,4 @@
-"""`OPTIONS`: every option, one row each, and nowhere else (conventions 4)."""
+"""`OPTIONS` is the table of every option, one row each, and nowhere else (conventions 4)."""
 
 from __future__ import annotations
 

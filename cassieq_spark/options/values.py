@@ -1,4 +1,4 @@
-"""What the value of an option may be: one parser per kind, which knows its range in words."""
+"""Parse the values of options: one parser per kind, which describes its range in words."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ T = TypeVar("T")
 DEFAULT_PORT: Final = 9042
 
 HIDDEN: Final = "***"
-"""What is shown in place of a secret, everywhere."""
+"""The text that replaces a secret everywhere."""
 
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _UNITS_BYTES: Final = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
-# [0-9], not \d: that takes the digits of every script. Not more of them than a number can need.
+# [0-9], not \d, which takes the digits of every script; and no more than a number can need.
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _DURATION: Final = re.compile(r"(?P<number>[0-9]{1,12}(?:\.[0-9]{1,9})?) ?(?P<unit>ms|s|m|h|d)?")
 _SIZE: Final = re.compile(r"(?P<number>[0-9]{1,19}) ?(?P<unit>[bkmg])?")
@@ -35,15 +35,15 @@ _CONTACT_POINT: Final = re.compile(
 
 
 class NotAllowed(Exception):
-    """A value is not one of those allowed; who catches it names the option and the value."""
+    """A value is not allowed; the caller catches this and names the option and the value."""
 
 
 class Secret:
     """Text that prints as ``***`` wherever it is shown.
 
-    Equal by its text and hashable, since options are the key of a process's sessions. It pickles
-    with its text: Spark's tasks need it to connect. No dataclass: ``asdict`` would copy the text
-    into a plain dict that somebody then logs.
+    It compares by its text and is hashable, since options are the key of a process's sessions. It
+    pickles with its text: Spark's tasks need it to connect. It is not a dataclass: ``asdict`` would
+    copy the text into a plain dict that somebody then logs.
     """
 
     __slots__ = ("_text",)
@@ -52,7 +52,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text. Hand it to who needs it; keep it in no variable that outlives the call."""
+        """Return the text. Pass it on at once; keep it in no variable that outlives the call."""
         return self._text
 
     def __repr__(self) -> str:
@@ -73,8 +73,8 @@ class Values(Generic[T]):
     """The values an option may have.
 
     Attributes:
-        allowed: In words, for errors and the reference.
-        parse: From what a user gives to the value; raises `NotAllowed`.
+        allowed: The range in words, for errors and the reference.
+        parse: Turns what a user gives into the value; raises `NotAllowed`.
     """
 
     allowed: str
@@ -85,7 +85,7 @@ def whole(low: int, high: int, *, from_text: bool = True) -> Values[int]:
     """Whole numbers of a range.
 
     Args:
-        from_text: Whether digits as text will do, as Spark hands options on.
+        from_text: Whether digits as text are allowed, as Spark passes options on.
     """
 
     def parse(value: object) -> int:
@@ -116,7 +116,7 @@ def seconds(low: float, high: float, *, from_text: bool = True) -> Values[float]
     """Lengths of time, to the microsecond: ``30``, ``0.5``, a timedelta, ``"30s"``, ``"5m"``.
 
     Args:
-        from_text: Whether text will do, as Spark hands options on. The Python API refuses it.
+        from_text: Whether text is allowed, as Spark passes options on. The Python API refuses it.
     """
     kinds = "seconds, timedelta, or text such as '30s' or '5m'"
     if not from_text:
@@ -153,7 +153,7 @@ def flag() -> Values[bool]:
 
 
 def one_of(*words: str) -> Values[str]:
-    """One of a few lower-case words, however it is capitalised."""
+    """One of a few lower-case words, in any capitalisation."""
 
     def parse(value: object) -> str:
         if not isinstance(value, str) or value.strip().lower() not in words:
@@ -164,7 +164,7 @@ def one_of(*words: str) -> Values[str]:
 
 
 def text(longest: int) -> Values[str]:
-    """Printable text, with no blanks around it that nobody would see in a log."""
+    """Printable text without blanks around it, which nobody would see in a log."""
 
     def parse(value: object) -> str:
         if (
@@ -198,7 +198,7 @@ def secret(longest: int) -> Values[Secret]:
 
 
 def file_path() -> Values[str]:
-    """Paths of files. Whether one is there is asked where it is read: on each machine anew."""
+    """Paths of files. A path is checked where the file is read, which is on each machine."""
 
     def parse(value: object) -> str:
         if isinstance(value, os.PathLike):
@@ -211,7 +211,7 @@ def file_path() -> Values[str]:
 
 
 def queue_name() -> Values[QueueName]:
-    """Names of queues; what is allowed is safe in a file name, a URL path and a log line."""
+    """Names of queues: safe in a file name, a URL path and a log line."""
 
     def parse(value: object) -> QueueName:
         if not isinstance(value, str) or not _QUEUE_NAME.fullmatch(value):
@@ -222,7 +222,7 @@ def queue_name() -> Values[QueueName]:
 
 
 def keyspace() -> Values[str]:
-    """Names that CQL takes without quotes and keeps as they are."""
+    """Names that CQL takes without quotes and does not change."""
 
     def parse(value: object) -> str:
         if not isinstance(value, str) or not _KEYSPACE.fullmatch(value):
@@ -248,7 +248,7 @@ def contact_points() -> Values[tuple[tuple[str, int], ...]]:
 
 
 def anything() -> Values[object]:
-    """Whatever it is: the option is somebody else's."""
+    """Any value: the option belongs to Spark."""
     return Values("", lambda value: value)
 
 
@@ -261,7 +261,7 @@ def show_bytes(number: int) -> str:
 
 
 def show_seconds(number: float) -> str:
-    """In the largest unit that makes it whole: ``"30 d"``; else in seconds."""
+    """The time in the largest unit that makes it whole: ``"30 d"``; else in seconds."""
     for unit in ("d", "h", "m"):
         if number >= _UNITS_S[unit] and number % _UNITS_S[unit] == 0:
             return f"{number / _UNITS_S[unit]:.12g} {unit}"
@@ -284,7 +284,7 @@ def _contact_point(part: object) -> tuple[str, int]:
 
 
 def _host(name: str) -> str:
-    """A name that can be looked up: ``getaddrinfo`` fails in its own way on what cannot be."""
+    """Check that a name can be looked up: ``getaddrinfo`` raises its own errors on bad names."""
     try:
         name.encode("idna")
     except UnicodeError as error:  # a label that is empty, or has more than 63 characters

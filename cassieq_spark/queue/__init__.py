@@ -1,1 +1,1 @@
-"""What a client does with a queue, one file per verb; rules are in `model`, storage in `store`."""
+"""Do what a client does with a queue, a file per verb; rules are in `model`, tables in `store`."""

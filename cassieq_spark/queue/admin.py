@@ -1,9 +1,9 @@
-"""The life of a queue: create, alter, purge, delete; each survives a crash at any step (design 9).
+"""Create, alter, purge and delete queues; each survives a crash at any step (design 9).
 
     delete:  status = deleting  ->  L = 2^62  ->  no monoton row  ->  no data  ->  no queue row
 
-Who finds a queue half-way deleted carries on where the other has stopped: all steps are idempotent.
-A row that is active over a lane with L = 2^62 is half-way deleted, too [T14].
+Whoever finds a queue half-way deleted carries on where the other has stopped: all steps are
+idempotent. A row that is active over a lane with L = 2^62 is half-way deleted, too [T14].
 """
 
 from __future__ import annotations
@@ -49,20 +49,22 @@ if TYPE_CHECKING:
     from cassieq_spark.store.store import Store
 
 WINDOW: Final = 256
-"""So many buckets are read, closed or dropped together."""
+"""How many buckets are read, closed or dropped together."""
 
 FIXED: Final = ("bucket_size",)
-"""Ids are bucket number times size: what is stored would be looked for elsewhere."""
+"""Settings that cannot change. An id is bucket number times size plus offset: with another size,
+stored messages would be looked for elsewhere.
+"""
 
 _logger = get_logger("queue")
 
 
 def create(store: Store, name: QueueName, settings: QueueSettings) -> QueueRow:
-    """The queue of that name with these settings: a new one, or the one that is there.
+    """Return the queue of that name with these settings: a new one, or the existing one.
 
     Raises:
-        QueueExists: It is there with other settings; or its dead-letter queues form a cycle.
-        QueueNotFound: The dead-letter queue is not there.
+        QueueExists: It exists with other settings; or its dead-letter queues form a cycle.
+        QueueNotFound: The dead-letter queue does not exist.
         UsageError: It, or its dead-letter queue, lives in another data centre.
     """
     check_dead_letter_queue(store, name, settings)
@@ -85,9 +87,9 @@ def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
     """Change settings; every client that has the queue open sees them within seconds.
 
     Raises:
-        QueueNotFound: It is not there.
+        QueueNotFound: It does not exist.
         OptionUnknown, OptionInvalid: Names the setting.
-        QueueExists: A setting that cannot change, or a cycle of dead-letter queues.
+        QueueExists: A setting cannot change, or dead-letter queues would form a cycle.
         UsageError: It, or its dead-letter queue, lives in another data centre.
     """
     for _ in attempts(store.clock):
@@ -118,15 +120,15 @@ def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
 
 
 def delete(store: Store, name: QueueName, lane: LaneId | None = None) -> None:
-    """End a queue, with all it holds.
+    """Delete a queue with everything in it.
 
     Args:
-        lane: The queue that has this one; None: whichever has the name now. One that was created
-            under the name since is another queue, and stays.
+        lane: Delete only the queue that has this lane, and not one created since under its name;
+            None: delete the queue that has the name now.
 
     Raises:
-        QueueNotFound: It is not there.
-        UsageError: It lives in another data centre, and so does all that a deletion has to outrun.
+        QueueNotFound: It does not exist.
+        UsageError: It lives in another data centre, as do the writers that a deletion must stop.
     """
     is_ending = False
     for _ in attempts(store.clock):
@@ -148,8 +150,8 @@ def delete(store: Store, name: QueueName, lane: LaneId | None = None) -> None:
 def finish_deletion(store: Store, found: Stored[QueueRow]) -> None:
     """Carry a deletion to its end, from wherever it stopped.
 
-    The repair pointer first: from then on every put, get and commit fails its check against it, so
-    nothing is acknowledged that the drop below would take away [P13] [R25].
+    The repair pointer comes first: from then on every put, get and commit fails its check against
+    it, so nothing is acknowledged that the drop after it would take away [P13] [R25].
     """
     row = found.value
     check_home(store, row)
@@ -169,8 +171,8 @@ def purge(lane: Lane) -> int:
         How many messages were dropped.
 
     Raises:
-        RowCorrupt: Of a bucket that cannot be read; all others were purged.
-        StoreError: Of a bucket, or a sink, that does not answer; as well. Purge again for the rest.
+        RowCorrupt: A bucket cannot be read; all others were purged.
+        StoreError: A bucket or a sink does not answer; all others were purged. Purge again.
     """
     dropped = 0
     failed: dict[BucketNo, CassieqError] = {}
@@ -196,7 +198,7 @@ def purge(lane: Lane) -> int:
 
 
 def missing(store: Store, name: str) -> QueueNotFound:
-    """The error of a queue that is not there."""
+    """The error for a queue that does not exist."""
     return QueueNotFound(
         f"there is no queue {name!r} in keyspace {store.session.keyspace!r}. Create it with "
         f"client.create_queue({name!r})"
@@ -204,7 +206,7 @@ def missing(store: Store, name: str) -> QueueNotFound:
 
 
 def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettings) -> None:
-    """It must be there, in this data centre, and no chain of them may lead back here."""
+    """Check that it exists in this data centre, and that no chain of them leads back here."""
     seen = [name]
     target = settings.dead_letter_queue
     while target is not None:
@@ -231,7 +233,7 @@ def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettin
 
 
 def _undo_if_a_cycle(store: Store, altered: Stored[QueueRow], before: QueueSettings) -> None:
-    """Two may each close half of a cycle, and have seen none before: each looks again after."""
+    """Undo an alteration that closes a cycle: two alterations may each have closed half."""
     name, settings = QueueName(altered.value.name), altered.value.settings
     try:
         check_dead_letter_queue(store, name, settings)
@@ -241,12 +243,12 @@ def _undo_if_a_cycle(store: Store, altered: Stored[QueueRow], before: QueueSetti
 
 
 def _is_usable(store: Store, row: QueueRow) -> bool:
-    """Whether ids may come of its lane; a queue without a monoton row counts as deleted [P13]."""
+    """Whether its lane can hand out ids; a queue without a monoton row counts as deleted [P13]."""
     return row.status is QueueStatus.ACTIVE and store.lane(row.lanes[0]).monotons.read() is not None
 
 
 def _insert(store: Store, name: QueueName, settings: QueueSettings) -> Stored[QueueRow] | None:
-    """The lane's monoton row first: a queue without one counts as deleted [P13].
+    """Insert the monoton row, then the queue row: without the first it counts as deleted [P13].
 
     None: another queue had the name.
     """
@@ -276,9 +278,9 @@ def _insert(store: Store, name: QueueName, settings: QueueSettings) -> Stored[Qu
 def _give_up(store: Store, lane: LaneId, unused: Stored[Monoton]) -> None:
     """End a lane whose INSERT has lost the name to another queue's, and may land later [T14].
 
-    The monoton row decides whether it is ended: where the INSERT has landed meanwhile and others
-    have reserved ids, it is a queue in use, and stays one (I1). It is closed before L goes up, and
-    is there until then: a copy of its own INSERT must not open the lane again between the two.
+    The monoton row decides whether it is ended: if the INSERT has landed meanwhile and others have
+    reserved ids, the queue is in use and stays (I1). The monoton row is closed before L goes up,
+    and exists until then: a copy of its own INSERT must not open the lane again in between.
     """
     closed = store.lane(lane).monotons.update(unused, replace(unused.value, next_id=CLOSED))
     if isinstance(closed, Applied):
@@ -321,9 +323,9 @@ def _purge_bucket(lane: Lane, rows: dict[BucketNo, Stored[Bucket] | None], bucke
 
 
 def _end_lane(store: Store, lane: LaneId, bucket_size: int) -> None:
-    """All steps of `model.ending` that are left."""
+    """Take all steps of `model.ending` that are left."""
     while True:
-        # Before the pointers: where it is gone, they say how far the data goes.
+        # Before the pointers: if it is gone, they say how far the data goes.
         monoton = store.lane(lane).monotons.find()
         ids_end = None
         if monoton is not None:
@@ -346,7 +348,7 @@ def _end_lane(store: Store, lane: LaneId, bucket_size: int) -> None:
 
 
 def _note(store: Store, lane: LaneId, pointer: Pointer, value: int) -> None:
-    """Answered at quorum before what it tells of is destroyed (G4); absent is 0."""
+    """Write a pointer, answered at quorum before what it records is destroyed (G4); absent is 0."""
     if value:
         store.lane(lane).pointers.advance(pointer, value)
 

@@ -1,4 +1,4 @@
-"""Work for many buckets, where one that cannot be reached stops no other (ADR 21). Holds I10."""
+"""Work on many buckets, so that one without an answer stops no other (ADR 21). Holds I10."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ LATER_S: Final = 1.0
 def each_bucket(
     lane: Lane, work: Callable[[BucketNo], R], buckets: Iterable[BucketNo]
 ) -> dict[BucketNo, R]:
-    """``work`` for every bucket, side by side; an error is raised when all others are done [T5].
+    """Run ``work`` for every bucket, side by side; raise an error when all others are done [T5].
 
     Raises:
-        CassieqError: The first bucket's that failed, by name; one that is about the whole queue
-            comes first.
+        CassieqError: The error of the first bucket that failed, with its number; an error about
+            the whole queue comes first.
     """
     done, failed = apart(lane, work, buckets)
     if failed:
@@ -39,7 +39,7 @@ def each_bucket(
 def apart(
     lane: Lane, work: Callable[[BucketNo], R], buckets: Iterable[BucketNo]
 ) -> tuple[dict[BucketNo, R], dict[BucketNo, CassieqError]]:
-    """What ``work`` gave for each bucket, and the errors of those that failed, with their names."""
+    """Return what ``work`` gave for each bucket, and the errors of failed ones by number."""
     todo = list(buckets)
     done: dict[BucketNo, R] = {}
     failed: dict[BucketNo, CassieqError] = {}
@@ -65,7 +65,7 @@ def read_rows(
 
 
 def first_of(failed: Mapping[BucketNo, CassieqError]) -> CassieqError:
-    """The error to raise for all of them: a queue that is gone says more than a bucket away."""
+    """Choose the error to raise for all: a deleted queue says more than a missing answer."""
     errors = sorted(failed.values(), key=lambda error: isinstance(error, StoreError))
     if len(errors) > 1:
         others = f" ({len(errors) - 1} more buckets failed)"
@@ -75,7 +75,7 @@ def first_of(failed: Mapping[BucketNo, CassieqError]) -> CassieqError:
 
 
 def named(error: CassieqError, lane: Lane, bucket: BucketNo) -> CassieqError:
-    """The same error; its words say which bucket."""
+    """Add the bucket's number to the text of an error."""
     if isinstance(error, StoreError) and f"bucket {bucket} of " not in error.message:
         error.message = f"bucket {bucket} of queue {lane.queue!r}: {error.message}"
     return error

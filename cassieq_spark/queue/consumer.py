@@ -1,7 +1,7 @@
-"""`Consumer`: messages one at a time for the price of hundreds: prefetch, grouped acks (design 5).
+"""`Consumer` gives messages one by one at the price of hundreds: prefetch, grouped acks (design 5).
 
-Three threads beside the program: one claims ahead, one keeps leased what waits here, one acks what
-is done; the last two wait for no bucket.
+Three threads run beside the program: one claims ahead, one renews the leases of messages that wait
+here, one sends acks. The last two never wait for a slow bucket.
 Holds I2: it hands out nothing whose lease has run out. Holds I4: what is acked was handed out.
 """
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
 CLOSE_S: Final = 20.0
-"""`Consumer.close` returns within so long, and one request's time-out, whatever the store does."""
+"""`Consumer.close` returns within this time plus one request's timeout, whatever the store does."""
 
 ROUNDS_PER_TIMEOUT: Final = 4
-"""A renewal that is not answered after this part of a visibility timeout is given up, and begun
-anew: there is time for another one before the lease has run out."""
+"""A renewal that is not answered within this fraction of a visibility timeout is given up and begun
+again, so that there is time for another one before the lease runs out."""
 
 _logger = get_logger("queue")
 
 
 @dataclass(slots=True)
 class _Held:
-    """A message that waits to be handed out, and when its lease runs out."""
+    """A message that waits to be handed out, with the end of its lease."""
 
     message: Message
     receipt: Receipt
@@ -55,9 +55,9 @@ class Ways:
     """How a consumer reaches its queue.
 
     Attributes:
-        lane: With the settings of now.
-        receipts: Checked receipts of what a user passed.
-        wanted: What it asks for; ``at_most``: so many lie here at a time.
+        lane: Returns the lane with its current settings.
+        receipts: Checks what a user passed and returns its receipts.
+        wanted: What it asks for; ``at_most`` is how many messages may wait here.
     """
 
     lane: Callable[[], Lane]
@@ -68,30 +68,30 @@ class Ways:
 
 
 class Consumer:
-    """Messages of one queue, got ahead and acked behind. Threads may share it.
+    """Messages of one queue, got ahead and acked in groups. Threads may share it.
 
-    Use it in a ``with`` block: at its end acks are stored, and what was got and not handed out is
-    given back, uncounted.
+    Use it in a ``with`` block: at its end, acks are stored, and messages that were got and not
+    handed out are given back, uncounted.
     """
 
     def __init__(self, ways: Ways, *, idle_timeout_s: float | None) -> None:
         self._ways = ways
-        # What is held is settled in the lane it is of, whatever becomes of the queue's row: to look
-        # at that again is for those who want more.
+        # Messages are settled in the lane that delivered them, whatever becomes of the queue's row:
+        # that is read again only to get more.
         self._lane = lane = ways.lane()
         self._clock = lane.clock
         self._prefetch = ways.wanted.at_most
         self._visibility_us = ways.wanted.visibility_us
         self._idle_timeout_s = idle_timeout_s
         self._lock = threading.RLock()
-        # Conditions of one lock: no thread is woken by every message and every ack.
+        # Conditions of one lock, so that not every message and every ack wakes a thread.
         self._arrived = threading.Condition(self._lock)
         self._is_due = threading.Condition(self._lock)
         self._is_wanted = threading.Condition(self._lock)
         self._waiting: deque[_Held] = deque()
         self._looks_begun = self._looks_ended = self._empty_looks = 0
-        self._failure: Exception | None = None  # told once
-        self._end: Exception | None = None  # told to everybody: the thread is gone
+        self._failure: Exception | None = None  # raised once
+        self._end: Exception | None = None  # raised for every caller: the thread is gone
         self._is_closing = False
         self._acks = AckBuffer(
             lane,
@@ -100,12 +100,12 @@ class Consumer:
             within_s=ways.wanted.visibility_us / 4e6,
             on_failure=self._tell,
         )
-        # A get that is not answered must not hold up a renewal, nor an ack.
+        # A get without an answer must not hold up a renewal or an ack.
         self._threads = [
             threading.Thread(target=self._run, args=(work,), name="cassieq-consumer", daemon=True)
             for work in (self._get_ahead, self._keep_leased, self._acks.run)
         ]
-        # When the threads are to do what, by the monotonic clock.
+        # When each thread has work to do, by the monotonic clock.
         self._renew_at = inf
         self._renewing: set[BucketNo] = set()
         self._renew_again_at: dict[BucketNo, float] = {}
@@ -114,37 +114,37 @@ class Consumer:
 
     @property
     def stale(self) -> int:
-        """How many acks came too late: their receipts had expired, and changed nothing."""
+        """How many acks came too late: their receipts had expired, so they changed nothing."""
         return self._acks.stale
 
     def get(self, wait: float | timedelta | None = None) -> Message | None:
-        """The next message.
+        """Return the next message.
 
         Args:
             wait: Seconds to wait for one; None: as long as it takes.
 
         Returns:
-            None if none came, or the consumer was closed.
+            None if no message came, or the consumer was closed.
 
         Raises:
             QueueDeleted: The queue is gone.
-            CassieqError: Nothing could be got, or acks could not be stored; it goes on by itself.
+            CassieqError: Nothing could be got, or acks could not be stored; it retries by itself.
             UsageError: The consumer is not in its ``with`` block.
         """
         return self._get(None if wait is None else arguments.wait_s(wait))
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages, until none came for ``idle_timeout``, or the consumer was closed."""
+        """Yield messages until none came for ``idle_timeout``, or the consumer was closed."""
         while (message := self._get(self._idle_timeout_s)) is not None:
             yield message
 
     def ack(self, messages: Message | str | Iterable[Message | str]) -> None:
-        """Say that messages are done. Returns at once; stored within a tenth of a second.
+        """Say that messages are done. Returns at once; they are stored within a tenth of a second.
 
-        If this process dies before that, they come again; so they do if their lease had ended.
+        They come again if this process dies before that, or if their lease had ended.
 
         Raises:
-            ReceiptInvalid: One is no receipt of this queue; nothing was acked.
+            ReceiptInvalid: One is not a receipt of this queue; nothing was acked.
             UsageError: The consumer is closed.
         """
         self._acks.add(self._ways.receipts(messages))
@@ -154,14 +154,14 @@ class Consumer:
 
         Raises:
             QueueDeleted: The queue is gone.
-            StoreError: It is unknown of some; they are tried again.
+            StoreError: For some it is unknown; they are tried again.
         """
         self._acks.flush()
 
     def close(self) -> None:
         """Store the acks, give back what was not handed out. Idempotent; takes `CLOSE_S` at most.
 
-        A get that is still under way then ends by itself, and gives back what it found.
+        A get that is still under way ends by itself, and gives back what it found.
 
         Raises:
             StoreError: That failed: the messages come back when their leases run out.
@@ -170,7 +170,7 @@ class Consumer:
             self._is_closing = True
             for condition in (self._arrived, self._is_due, self._is_wanted):
                 condition.notify_all()
-        # What was acked before this is stored by the flush, and nothing is taken after it [T16].
+        # The flush stores what was acked before this, and nothing is accepted after it [T16].
         self._acks.close()
         until = self._clock.monotonic() + CLOSE_S
         with self._lane.store.session.within(CLOSE_S):
@@ -183,7 +183,7 @@ class Consumer:
                 self._give_back()
 
     def __enter__(self) -> Self:
-        """Begin to get.
+        """Start to get messages.
 
         Raises:
             UsageError: It was entered before.
@@ -195,7 +195,7 @@ class Consumer:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """See `close`."""
+        """Close; see `close`."""
         self.close()
 
     def _get(self, wait_s: float | None) -> Message | None:
@@ -210,8 +210,8 @@ class Consumer:
                 self._raise_failure()
                 left_s = deadline - self._clock.monotonic()
                 if left_s <= 0:
-                    # None is the answer only of a look that was begun now: those before may have
-                    # been long ago, they become rare on a quiet queue.
+                    # Only a look that begins now may answer None: earlier ones may be long ago,
+                    # since looks become rare on a quiet queue.
                     if last_look is None:
                         last_look = self._look_wanted = self._looks_begun + 1
                         self._look_at = -inf
@@ -224,7 +224,7 @@ class Consumer:
             return message
 
     def _next(self) -> Message | None:
-        """Caller holds the lock. What ran out while it waited here is others' now."""
+        """Return the next message whose lease still runs. The caller holds the lock."""
         now_us = self._clock.now_us()
         while self._waiting:
             held = self._waiting.popleft()
@@ -240,11 +240,11 @@ class Consumer:
 
     @property
     def _has_room(self) -> bool:
-        """Half of what lies here at most: so a claim takes as much again, and not one by one."""
+        """Whether at most half of the prefetch waits here: then one claim takes many messages."""
         return len(self._waiting) <= self._prefetch // 2
 
     def _raise_failure(self) -> None:
-        """Caller holds the lock."""
+        """Raise what a thread has failed with. The caller holds the lock."""
         failure, self._failure = self._failure, self._end
         if failure is not None:
             raise failure
@@ -269,7 +269,7 @@ class Consumer:
                 self._arrived.notify_all()
 
     def _await(self, condition: threading.Condition, due: Callable[[], float]) -> bool:
-        """Until it is due; False: this is the end."""
+        """Wait until the time is due; False when the consumer closes."""
         with self._lock:
             while not self._is_closing:
                 left_s = due() - self._clock.monotonic()
@@ -279,7 +279,7 @@ class Consumer:
             return False
 
     def _attempt(self, step: Callable[[], None]) -> bool:
-        """Whether it succeeded; if not, the program is told, and it is to be tried again."""
+        """Try a step; return False if it failed, after the error was kept for the program."""
         try:
             step()
         except QueueDeleted:
@@ -290,7 +290,7 @@ class Consumer:
         return True
 
     def _tell(self, error: Exception) -> None:
-        """The program is told when it next waits; what ends all is told for ever."""
+        """Raise the error where the program next waits; a final error is raised every time."""
         event(_logger, "consumer_failed", queue=self._lane.queue, error=str(error))
         with self._lock:
             self._failure = error
@@ -299,9 +299,9 @@ class Consumer:
             self._arrived.notify_all()
 
     def _renew(self) -> None:
-        """Let nothing run out that waits here: the program may take long over what it has.
+        """Renew the leases of all that waits here: the program may take long over what it has.
 
-        Each bucket for itself: one that cannot be reached is not waited for (I10) [T5].
+        Each bucket is renewed on its own, so that none waits for one without an answer (I10) [T5].
         """
         now = self._clock.monotonic()
         with self._lock:
@@ -337,7 +337,7 @@ class Consumer:
 
     def _extend(self, held: dict[Receipt, _Held]) -> None:
         until_us = self._clock.now_us() + self._visibility_us  # or a moment later
-        # A program may have got one of them just now, and have extended it for longer.
+        # A program may have got one of these just now, and have extended it for longer.
         longer = Extend(visibility_us=self._visibility_us, never_sooner=True)
         refused = set(settle_receipts(self._lane, held, longer)[0])
         with self._lock:
@@ -347,7 +347,7 @@ class Consumer:
             self._waiting = deque(one for one in self._waiting if one.until_us)
 
     def _plan_renewal(self) -> None:
-        """Caller holds the lock. What is under way plans again when it ends."""
+        """Set when to renew next; a renewal under way plans itself. The caller holds the lock."""
         now, now_us = self._clock.monotonic(), self._clock.now_us()
         self._renew_at = inf
         for held in self._waiting:
@@ -374,7 +374,7 @@ class Consumer:
                 self._empty_looks += 1
                 if self._look_wanted <= self._looks_begun:
                     self._look_at = self._clock.monotonic() + pause_after(self._empty_looks)
-            self._failure = self._end  # what was wrong is over
+            self._failure = self._end  # the failure is over
             self._arrived.notify_all()
             is_late = self._is_closing
         if is_late:
@@ -382,7 +382,7 @@ class Consumer:
             self._give_back()
 
     def _give_back(self) -> None:
-        """What waits here: nobody has seen it, so its delivery does not count."""
+        """Give back what waits here. Nobody has seen it, so its delivery does not count."""
         with self._lock:
             left = [held.receipt for held in self._waiting]
             self._waiting.clear()

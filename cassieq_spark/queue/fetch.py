@@ -1,4 +1,4 @@
-"""Read the messages of known id runs, and nothing else (design 7): an executor's part. Holds I8."""
+"""Read exactly the messages of known id runs (design 7): an executor's part. Holds I8."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 OFFSETS_PER_READ: Final = 10_000
-"""One read asks for so many, so that the next are under way while these are worked on."""
+"""How many one read asks for, so that the next are under way while these are processed."""
 
 BODIES_AT_ONCE: Final = 16
-"""So many updated bodies are asked for side by side, and fewer where they are large."""
+"""The most updated bodies that are read side by side; large ones are fewer."""
 
 BODIES_BYTES: Final = 8 << 20
-"""About so many bytes of updated bodies are held before what they belong to goes out: each may have
+"""About how many bytes of updated bodies are held before their messages go out: each body may have
 16 MiB, and one read may name ten thousand."""
 
 
@@ -34,9 +34,9 @@ class Planned:
     """Messages of one bucket to read.
 
     Attributes:
-        lease_id: The delivery they belong to; None for a look without a lease.
-        revisions: (offset, revision) of those that have an updated body.
-        is_look: It passes over what is not there any more; else that is an error.
+        lease_id: The delivery they belong to; None for a read without a lease.
+        revisions: (offset, revision) of the messages that have an updated body.
+        is_look: Whether missing messages are skipped; otherwise they are an error.
     """
 
     bucket: BucketNo
@@ -49,10 +49,10 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One chunk that holds planned messages, or a part of it where updated bodies are many.
+    """One chunk that holds planned messages, or a part of it if updated bodies are many.
 
     Attributes:
-        keep: Which of its offsets are meant; None: all.
+        keep: Which of its offsets are planned; None: all.
         bodies: Updated bodies of these, by offset.
     """
 
@@ -63,7 +63,7 @@ class Found:
 
     @property
     def positions(self) -> list[int] | None:
-        """Of the planned messages in the chunk; None: all."""
+        """The positions of the planned messages in the chunk; None: all."""
         if self.keep is None:
             return None
         return [offset - self.chunk.first for offset in self.keep.offsets()]
@@ -72,11 +72,11 @@ class Found:
 def fetch(
     store: Store, lane_id: LaneId, queue: QueueName, plan: Sequence[Planned]
 ) -> Iterator[Found]:
-    """The chunks that hold the planned messages, in order; a few buckets are read ahead.
+    """Yield the chunks that hold the planned messages, in order; a few buckets are read ahead.
 
     Raises:
-        DataLoss: A planned message is not there: exactly the planned ids, or the task fails.
-        LeaseLost: One has got another body since: the lease ran out, and somebody else updated it.
+        DataLoss: A planned message does not exist: exactly the planned ids, or the task fails.
+        LeaseLost: A message got another body: its lease ran out, and somebody else updated it.
         RowCorrupt: An updated body is lost.
     """
     parts = [part for planned in plan for part in _parts(planned)]
@@ -108,7 +108,7 @@ def fetch(
 
 
 class _Bodies:
-    """The updated bodies of one read, asked for side by side and ahead of their chunks."""
+    """Reads the updated bodies of one read side by side, ahead of the chunks they belong to."""
 
     def __init__(self, store: Store, lane_id: LaneId, queue: QueueName, planned: Planned) -> None:
         self._tables = store.lane(lane_id)
@@ -119,7 +119,7 @@ class _Bodies:
         self._at_once = 4
 
     def pieces(self, wanted: Runs) -> Iterator[tuple[Runs, dict[int, bytes]]]:
-        """These messages of one chunk, ascending, in pieces whose bodies fit into memory."""
+        """Yield these messages of one chunk, ascending, in pieces whose bodies fit into memory."""
         left, bodies, size = wanted, dict[int, bytes](), 0
         first = bisect_left(self._offsets, wanted.first)
         end = bisect_right(self._offsets, wanted.last)
@@ -127,7 +127,7 @@ class _Bodies:
             offset = self._offsets[at]
             body = self._body(at)
             if body is None:
-                # Of a look: it was updated again, or acked and dropped.
+                # In a look: it was updated again, or its message was acked and dropped.
                 left -= Runs.span(offset, offset)
                 continue
             bodies[offset] = body
@@ -153,7 +153,7 @@ class _Bodies:
         return self._ahead.pop(offset)
 
     def _lost(self, gone: Sequence[tuple[int, int]]) -> LeaseLost | RowCorrupt:
-        """Why updated bodies of a lease are not there: who replaces one drops it."""
+        """The reason why updated bodies of a lease are missing: whoever replaces one drops it."""
         bucket = self._planned.bucket
         row = self._tables.buckets.read(bucket)
         now = {} if row is None else dict(row.value.revisions)
@@ -171,7 +171,7 @@ class _Bodies:
 
 
 def _parts(planned: Planned) -> Iterator[Planned]:
-    """By whole multiples of `OFFSETS_PER_READ`, so that no chunk of a bulk writer is cut in two."""
+    """Split by multiples of `OFFSETS_PER_READ`, so that no chunk of a bulk writer is cut in two."""
     if not planned.runs:
         return
     first = planned.runs.first // OFFSETS_PER_READ * OFFSETS_PER_READ

@@ -1,4 +1,4 @@
-"""`Queue`: what a user holds of one queue; checks arguments, delegates, holds no rules."""
+"""`Queue` is the public handle of a queue: it checks arguments and delegates; it has no rules."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     Held = Message | str
 
 LOOK_AGAIN_S: Final = 5.0
-"""So often a handle reads its queue's row: altered settings and a deletion are seen within 10 s."""
+"""How often a handle reads its queue's row, so that it sees changes and a deletion within 10 s."""
 
 
 @dataclass(slots=True)
 class Work:
-    """What one client keeps for one lane, whoever opens the queue in it, and from which thread."""
+    """The state that one client keeps for one lane, shared by all its handles and threads."""
 
     producer: Producer = field(default_factory=Producer)
     getter: Getter = field(default_factory=Getter)
@@ -49,7 +49,7 @@ class Work:
 
 
 class Queue:
-    """One queue. Threads may share it; not picklable."""
+    """One queue. Threads may share the handle; it does not pickle."""
 
     def __init__(self, lane: Lane, work: Work | None = None) -> None:
         self._known_lane = lane
@@ -59,12 +59,12 @@ class Queue:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The queue's name."""
         return self._known_lane.queue
 
     @property
     def settings(self) -> QueueSettings:
-        """As they were when last looked at, a few seconds ago at most while the queue is used."""
+        """The queue's settings, at most a few seconds old while the queue is used."""
         return self._known_lane.settings
 
     def put(
@@ -80,18 +80,18 @@ class Queue:
 
         Args:
             body: 0 B to 16 MiB.
-            delay: Seconds or timedelta, up to 30 days, before which nobody gets it.
-            tag: One word about it.
-            headers: More words: text by text, with the tag at most 1 MiB.
-            message_id: A UUID or its text, for your own bookkeeping; default: one that is made of
-                queue and id. Two messages may have the same: the queue does not compare them.
+            delay: Seconds or timedelta, up to 30 days, during which nobody gets it.
+            tag: A text to route the message by.
+            headers: Further texts by name; with the tag at most 1 MiB.
+            message_id: A UUID or its text, for your own bookkeeping; default: one made of queue and
+                id. Two messages may have the same: the queue does not compare them.
 
         Returns:
             The message id.
 
         Raises:
             BodyInvalid, OptionInvalid: An argument has a wrong form; nothing was written.
-            PutAmbiguous: Nobody knows whether it will be delivered; names the id.
+            PutAmbiguous: It is unknown whether it will be delivered; the error names the id.
             QueueDeleted: The queue is gone.
             StoreError: It was not stored.
         """
@@ -115,7 +115,7 @@ class Queue:
             Their message ids, in order.
 
         Raises:
-            PutAmbiguous: Also where a part is stored and the rest is not: ``stored`` names those.
+            PutAmbiguous: Also raised when only a part is stored: ``stored`` names that part.
             BodyInvalid, OptionInvalid, QueueDeleted, StoreError: As `put`; nothing was stored.
         """
         return self._put(bodies, delay, tag, headers, message_ids)
@@ -130,10 +130,10 @@ class Queue:
     ) -> list[Message]:
         """Lease messages: nobody else gets them before the visibility timeout is over.
 
-        One LWT per bucket, whatever the number: get and ack hundreds together where you can.
+        It costs one LWT per bucket, whatever the number: get and ack hundreds together if you can.
 
         Args:
-            max_messages: At most so many; fewer may come, but never none while one is visible.
+            max_messages: The limit. Fewer may come, but never none while one is visible.
             visibility_timeout: 0.1 s to 30 days; default: the queue's.
             wait: Seconds to wait for the first message.
             consumer: A name that ``stats`` shows; default: host and process.
@@ -141,7 +141,7 @@ class Queue:
         Raises:
             OptionInvalid: An argument has a wrong form.
             QueueDeleted: The queue is gone.
-            StoreError: What was claimed comes back after its timeout, if not before.
+            StoreError: What was claimed becomes visible again after its timeout, or earlier.
         """
         at_most = arguments.count("max_messages", max_messages)
         wanted = self._wanted(at_most, visibility_timeout, wait, consumer)
@@ -155,14 +155,14 @@ class Queue:
         idle_timeout: Seconds | None = None,
         consumer: str | None = None,
     ) -> Consumer:
-        """Messages one at a time for the price of many: got ahead, acked together, in a ``with``.
+        """Return a `Consumer`: messages one at a time for the price of many, in a ``with`` block.
 
         Args:
-            prefetch: At most so many lie ready here, where nobody else gets them.
-            visibility_timeout: As of `get`; at least half of it is left when a message is handed
+            prefetch: How many messages may wait here, leased, so that nobody else gets them.
+            visibility_timeout: As for `get`; at least half of it is left when a message is handed
                 out, unless the store is slow.
-            idle_timeout: Iteration ends when none came for so long; default: never.
-            consumer: As of `get`.
+            idle_timeout: Iteration ends when no message came for this long; default: never.
+            consumer: As for `get`.
 
         Raises:
             OptionInvalid: An argument has a wrong form.
@@ -183,15 +183,15 @@ class Queue:
     def ack(self, messages: Held | Iterable[Held]) -> None:
         """Say that messages are done: they are never delivered again (I4).
 
-        One LWT per bucket for all of a list. To ack the same again is harmless.
+        A list costs one LWT per bucket. It is harmless to ack the same message again.
 
         Args:
             messages: A `Message`, its receipt, or a list of either.
 
         Raises:
-            ReceiptInvalid: One is no receipt of this queue; nothing was acked.
-            ReceiptExpired: Names the receipts whose delivery had ended; the others are acked.
-            StoreError: It is unknown of some whether they are acked. Ack again.
+            ReceiptInvalid: One is not a receipt of this queue; nothing was acked.
+            ReceiptExpired: It names the receipts whose delivery had ended; the others are acked.
+            StoreError: For some it is unknown whether they are acked. Ack again.
         """
         given = self._receipts(messages)
         verdicts, failure = self._work.acks.ack(self._lane, given)
@@ -205,10 +205,10 @@ class Queue:
             raise settle.expired(self._lane, stale)
 
     def ack_each(self, messages: Iterable[Held]) -> list[Verdict]:
-        """As `ack`, with a verdict for each message instead of an error; in their order.
+        """Ack as `ack` does, and return a verdict for each, in their order, instead of an error.
 
         Raises:
-            ReceiptInvalid: One is no receipt of this queue; nothing was acked.
+            ReceiptInvalid: One is not a receipt of this queue; nothing was acked.
             QueueDeleted: The queue is gone.
         """
         given = self._receipts(messages)
@@ -216,17 +216,17 @@ class Queue:
         return verdicts
 
     def extend(self, messages: Held | Iterable[Held], visibility_timeout: Seconds) -> datetime:
-        """Let leases run out later, or sooner: so long from now. The receipts stay good.
+        """Make leases end later, or sooner, counted from now. The receipts stay valid.
 
         Args:
             visibility_timeout: 0 to 30 days; 0 gives the messages back.
 
         Returns:
-            When they run out, UTC; a moment later where the store took long.
+            When the leases end, UTC; they end a moment later if the store was slow.
 
         Raises:
-            ReceiptInvalid: One is no receipt of this queue; nothing was changed.
-            ReceiptExpired: Names those whose delivery had ended; the others are extended.
+            ReceiptInvalid: One is not a receipt of this queue; nothing was changed.
+            ReceiptExpired: It names those whose delivery had ended; the others are extended.
         """
         duration_us = arguments.extension_us(visibility_timeout)
         given = self._receipts(messages)
@@ -236,13 +236,13 @@ class Queue:
         return time_of(now_us + duration_us)
 
     def release(self, messages: Held | Iterable[Held], *, delay: Seconds = 0) -> None:
-        """Give messages back: somebody else may have them, at once or after a delay.
+        """Give messages back, so that somebody else may get them, at once or after a delay.
 
-        It uses up the delivery, and makes the receipts stale.
+        The delivery counts, and the receipts become stale.
 
         Raises:
-            ReceiptInvalid: One is no receipt of this queue; nothing was changed.
-            ReceiptExpired: Names those whose delivery had ended; the others are given back.
+            ReceiptInvalid: One is not a receipt of this queue; nothing was changed.
+            ReceiptExpired: It names those whose delivery had ended; the others are given back.
         """
         delay_us = arguments.delay_us(delay)
         given = self._receipts(messages)
@@ -251,12 +251,12 @@ class Queue:
         self._settle(lane, given, Release(due_us=due_us))
 
     def reject(self, messages: Held | Iterable[Held], *, reason: str = "rejected") -> None:
-        """Judge messages dead, whatever deliveries they had left; repair moves them, and says why.
+        """Declare messages dead, whatever deliveries are left; repair moves them with the reason.
 
         Raises:
             OptionInvalid, ReceiptInvalid: Nothing was changed.
-            UsageError: There is no dead-letter queue; nothing was changed.
-            ReceiptExpired: Names those whose delivery had ended; the others are dead.
+            UsageError: The queue has no dead-letter queue; nothing was changed.
+            ReceiptExpired: It names those whose delivery had ended; the others are dead.
         """
         why = arguments.reason(reason)
         given = self._receipts(messages)
@@ -269,15 +269,15 @@ class Queue:
         body: bytes | None = None,
         visibility_timeout: Seconds | None = None,
     ) -> Message:
-        """Give a message that is held another body, another timeout, or both.
+        """Give a leased message another body, another timeout, or both.
 
-        It is the same delivery: its count stays. The old receipt is stale, the returned message has
+        Delivery and count stay the same. The old receipt becomes stale; the returned message has
         the new one.
 
         Args:
-            body: Default: it stays.
-            visibility_timeout: From now; default: it stays; 0: the message is given back, and the
-                returned one has no receipt.
+            body: Default: unchanged.
+            visibility_timeout: Counted from now; default: unchanged. 0 gives the message back, and
+                the returned one has no receipt.
 
         Raises:
             BodyInvalid, OptionInvalid, ReceiptInvalid: Nothing was changed.
@@ -309,12 +309,12 @@ class Queue:
         )
 
     def peek(self, max_messages: int = 10) -> list[Message]:
-        """Look at visible messages; they stay visible, and have no receipt.
+        """Look at visible messages. They stay visible, and have no receipt.
 
         Raises:
             OptionInvalid: ``max_messages`` is out of range.
             QueueDeleted: The queue is gone.
-            StoreError: A part of the queue did not answer, and the rest has nothing to show.
+            StoreError: A part of the queue did not answer, and the rest has no visible message.
         """
         return peek(self._lane, arguments.count("max_messages", max_messages))
 
@@ -323,12 +323,12 @@ class Queue:
 
         Raises:
             QueueDeleted: The queue is gone.
-            StoreError: A part of it did not answer: a count without it would be wrong.
+            StoreError: A part of it did not answer: a count without that part would be wrong.
         """
         return stats(self._lane)
 
     def purge(self) -> int:
-        """Drop all messages: visible, leased, delayed and dead. Returns how many.
+        """Drop all messages: visible, leased, delayed and dead. Return how many.
 
         Raises:
             QueueDeleted: The queue is gone.
@@ -336,17 +336,17 @@ class Queue:
         return admin.purge(self._lane)
 
     def delete(self) -> None:
-        """End the queue with all it holds; whoever still has it open gets `QueueDeleted`.
+        """Delete the queue with everything in it. Others that have it open get `QueueDeleted`.
 
         Raises:
-            QueueNotFound: It is gone already. One that was created since stays.
+            QueueNotFound: It is gone already. A queue created since under its name stays.
         """
         lane = self._known_lane
         admin.delete(lane.store, lane.queue, lane.lane_id)
 
     @property
     def _lane(self) -> Lane:
-        """With its settings of a few seconds ago at most."""
+        """The lane, with settings that are at most a few seconds old."""
         now = self._known_lane.clock.monotonic()
         if now - self._looked_at > LOOK_AGAIN_S and self._looking.acquire(blocking=False):
             try:
@@ -392,7 +392,7 @@ class Queue:
         return receipts.checked(self._known_lane, messages)
 
     def __repr__(self) -> str:
-        """Name and lane."""
+        """Show the queue's name."""
         return f"Queue({self.name!r})"
 
 

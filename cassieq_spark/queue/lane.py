@@ -1,4 +1,4 @@
-"""`Lane`: where the verbs work: one lane of one queue, with the store it is in."""
+"""`Lane` is one lane of one queue, with the store it is in. Every verb works on a lane."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.queues import QueueRow
 
 MAX_LOST_RACES = 64
-"""So many times in a row a CAS may lose to others before its caller hears of it."""
+"""How many times in a row a CAS may lose to others before its caller gets an error."""
 
 RACE_PAUSE_S = 0.002
 RACE_DOUBLINGS = 5
-"""After a lost race: about the time of a CAS first, then doubled to 64 ms."""
+"""The pause after a lost race is about the time of a CAS, then doubles up to 64 ms."""
 
 
 LONGEST_REST_S = 10.0
-"""So long at most a finished bucket rests before it is dropped: producers that slept look [R2]."""
+"""The longest rest of a finished bucket before it is dropped, for producers that slept [R2]."""
 
 
 def attempts(clock: Clock) -> Iterator[None]:
-    """Go round a loop whose CAS others may win: `MAX_LOST_RACES` times, with pauses [P28]."""
+    """Loop over tries of a CAS that others may win: `MAX_LOST_RACES` times, with pauses [P28]."""
     for attempt in range(MAX_LOST_RACES):
         if attempt:
             stand_back(clock, attempt - 1)
@@ -55,7 +55,7 @@ def stand_back(clock: Clock, attempt: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One sequence of ids. Thread-safe as its store is."""
+    """One sequence of ids. As thread-safe as its store."""
 
     store: Store
     queue: QueueName
@@ -69,37 +69,37 @@ class Lane:
 
     @property
     def monotons(self) -> Monotons:
-        """Its monoton row."""
+        """The lane's monoton row."""
         return self._tables.monotons
 
     @property
     def buckets(self) -> Buckets:
-        """Its bucket rows."""
+        """The lane's bucket rows."""
         return self._tables.buckets
 
     @property
     def messages(self) -> Messages:
-        """Its stored messages."""
+        """The lane's stored messages."""
         return self._tables.messages
 
     @property
     def overlays(self) -> Overlays:
-        """Its updated bodies."""
+        """The lane's updated bodies."""
         return self._tables.overlays
 
     @property
     def pointers(self) -> PointerTable:
-        """Its pointers."""
+        """The lane's pointers."""
         return self._tables.pointers
 
     @property
     def hints(self) -> Hints:
-        """Its expiry hints."""
+        """The lane's expiry hints."""
         return self._tables.hints
 
     @property
     def clock(self) -> Clock:
-        """The cluster's time (G6)."""
+        """The clock of cluster time (G6)."""
         return self.store.clock
 
     @property
@@ -109,17 +109,17 @@ class Lane:
 
     @property
     def rest_s(self) -> float:
-        """So long repair leaves a finished bucket's row alone [R2]."""
+        """How long repair leaves a finished bucket's row alone [R2]."""
         return min(LONGEST_REST_S, self.settings.repair_timeout_s)
 
     @property
     def max_deliveries(self) -> int | None:
-        """Deliveries after which a message dies; None where nothing dies [R22]."""
+        """Deliveries after which a message dies; None if messages never die [R22]."""
         settings = self.settings
         return settings.max_deliveries if settings.dead_letter_queue is not None else None
 
     def read_pointers(self) -> Pointers:
-        """All pointers by one quorum read.
+        """Read all pointers by one quorum read.
 
         Raises:
             QueueDeleted: The repair pointer says so [R25].
@@ -130,7 +130,7 @@ class Lane:
         return pointers
 
     def is_dropped(self, bucket: BucketNo) -> bool:
-        """What an absent, ``sealing`` or ``writing`` row cannot say: L, read *after* it (G5)."""
+        """Whether L, read *after* a row, is above it: the row itself cannot say that (G5)."""
         return bucket < self.read_pointers().repair
 
     def change_bucket(
@@ -143,14 +143,14 @@ class Lane:
         """CAS a bucket row from what ``change`` is given to what it returns, until one is settled.
 
         Args:
-            change: Pure; may be called again with a newer row. None: leave it.
+            change: Pure; may be called again with a newer row. None: leave the row as it is.
             known: The row as last seen, to save a read: a stale one only loses its CAS.
 
         Returns:
             The row as it is then; None if there is none.
 
         Raises:
-            CasContention: Lost too many times in a row.
+            CasContention: It lost too many times in a row.
             CasAmbiguous: See `store.cas`.
         """
         row = known or self.buckets.read(bucket)
@@ -172,7 +172,7 @@ class Lane:
         return attempts(self.clock)
 
     def deleted(self) -> QueueDeleted:
-        """The error of a lane that was deleted under its user."""
+        """The error of a lane that was deleted while it was in use."""
         return QueueDeleted(
             f"queue {self.queue!r} was deleted (lane {self.lane_id}). If it was created again, "
             "open it again with client.queue(), or restart the query",
@@ -188,7 +188,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneSpec:
-    """A lane without its store, to be pickled into tasks: they ask the queue's row nothing."""
+    """A lane without its store, pickled into tasks, which then need not read the queue's row."""
 
     queue: QueueName
     lane_id: LaneId
@@ -198,7 +198,7 @@ class LaneSpec:
 
     @classmethod
     def of(cls, lane: Lane) -> LaneSpec:
-        """Of a lane as it is open here."""
+        """Describe a lane as it is open here."""
         return cls(
             queue=lane.queue,
             lane_id=lane.lane_id,
@@ -211,7 +211,7 @@ class LaneSpec:
         """The lane as it was where this was made.
 
         Raises:
-            UsageError: This process has come to nodes of another data centre [P21].
+            UsageError: This process has connected to nodes of another data centre [P21].
         """
         if self.datacenter != store.session.datacenter:
             raise _elsewhere(store, self.queue, self.datacenter)
@@ -228,7 +228,7 @@ def open_lane(store: Store, name: QueueName) -> Lane:
     """The lane of a queue that exists.
 
     Raises:
-        QueueNotFound: No queue of that name.
+        QueueNotFound: No queue has that name.
         UsageError: Its home is another data centre: LOCAL_ quorums there and here do not see each
             other [P21].
     """
@@ -244,8 +244,8 @@ def open_lane(store: Store, name: QueueName) -> Lane:
 def find_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
     """The row of a queue, without any other data centre if it lives in this one (ADR 17).
 
-    What this one's quorum has may be older than what all have decided: settings of before, or a
-    queue that was ended since, which its repair pointer says [R25].
+    This data centre's quorum may be behind what all have decided: it may have former settings, or
+    a queue that was deleted since, which its repair pointer shows [R25].
     """
     found = store.queues.find(name)
     if (
@@ -259,9 +259,9 @@ def find_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
 
 
 def read_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
-    """The row that all data centres have decided, as it is to be taken.
+    """The row that all data centres have decided, with the status that counts.
 
-    One that is active over a dead lane counts as deleting: a copy of its INSERT has landed after
+    A row that is active over a dead lane counts as deleting: a copy of its INSERT has landed after
     its queue was deleted [T14]. Whoever finishes its deletion removes it.
     """
     found = store.queues.read(name)
@@ -271,20 +271,20 @@ def read_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
 
 
 def _is_born_again(store: Store, row: QueueRow) -> bool:
-    """A deletion changes the status before it raises L: what is active over that is a ghost."""
+    """A deletion changes the status before it raises L: a row that is still active is a ghost."""
     return row.status is QueueStatus.ACTIVE and at_home(store, row) and _has_ended(store, row)
 
 
 def _has_ended(store: Store, row: QueueRow) -> bool:
-    """What its home shows as active may have ended there: its repair pointer says so [R25]."""
+    """Whether a queue that its home shows as active has ended: its repair pointer says so [R25]."""
     return store.lane(row.lanes[0]).pointers.read().is_deleted
 
 
 def look_again(lane: Lane) -> Lane:
-    """The lane with its queue's settings as they are now.
+    """The lane with its queue's present settings.
 
     Raises:
-        QueueDeleted: The queue is gone, or is another one of that name.
+        QueueDeleted: The queue is gone, or another one has its name.
     """
     found = find_row(lane.store, lane.queue)
     if (
@@ -297,10 +297,10 @@ def look_again(lane: Lane) -> Lane:
 
 
 def lanes_of(store: Store, names: list[QueueName] | None) -> list[Lane]:
-    """Of these queues; None: of all that live in this client's data centre.
+    """The lanes of these queues; None: of all that live in this client's data centre.
 
     Raises:
-        QueueNotFound: A named queue is not there.
+        QueueNotFound: A named queue does not exist.
     """
     if names is not None:
         return [open_lane(store, name) for name in names]
@@ -308,14 +308,14 @@ def lanes_of(store: Store, names: list[QueueName] | None) -> list[Lane]:
 
 
 def rows_at_home(store: Store, status: QueueStatus) -> list[QueueRow]:
-    """All of that status that live in this client's data centre, as its quorum knows them."""
+    """All queues of a status whose home is this client's data centre, as its quorum knows them."""
     return [row for row in every_row(store) if row.status is status and at_home(store, row)]
 
 
 def every_row(store: Store) -> list[QueueRow]:
-    """Every queue that a quorum of this data centre knows, by name, as it is to be taken.
+    """Every queue that a quorum of this data centre knows, by name, with the status that counts.
 
-    One pointer read for each that lives here: its row may be of before, or born again [T14].
+    One pointer read for each that lives here: its row may be outdated, or born again [T14].
     """
 
     def as_it_is(row: QueueRow) -> QueueRow | None:
@@ -333,7 +333,7 @@ def at_home(store: Store, row: QueueRow) -> bool:
 
 
 def check_home(store: Store, row: QueueRow) -> None:
-    """Who does anything to a queue's lane, its end included, is in its home [P21].
+    """Refuse any work on a queue's lane, also its deletion, outside its home [P21].
 
     Raises:
         UsageError: It lives in another data centre.
@@ -378,6 +378,6 @@ def live_buckets(lane: Lane) -> range:
 
 
 def windows(buckets: range, size: int) -> Iterator[list[BucketNo]]:
-    """So many at a time."""
+    """Split buckets into lists of at most ``size``."""
     for start in range(buckets.start, buckets.stop, size):
         yield [BucketNo(number) for number in range(start, min(start + size, buckets.stop))]

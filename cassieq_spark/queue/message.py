@@ -1,4 +1,4 @@
-"""`Message`: what a consumer is handed; from a lease and the chunks that hold it (design 11)."""
+"""`Message` is what a consumer gets, built from a lease and its chunks (design 11)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Message:
     """One delivery of one message.
 
     Attributes:
-        message_id: A UUID as text: the producer's, or one that is made of queue and id.
+        message_id: A UUID as text: the producer's, or one derived from queue and id.
         id: Its number in the queue. One producer's ids ascend.
-        tag, headers: As put; None and empty where there are none.
-        proof: What ``receipt`` says.
+        tag, headers: As they were put; None and empty if there are none.
+        proof: The content of ``receipt``.
         delivery_count: 1 at the first delivery.
         enqueued_at: UTC, by the cluster's clock.
-        visible_until: When the lease runs out, UTC; None for a look.
-        lane: The queue that it is in: a queue that has its name later is another one.
+        visible_until: When the lease ends, UTC; None for a peek.
+        lane: The queue it is in. A later queue of the same name has another lane.
     """
 
     message_id: str
@@ -50,17 +50,17 @@ class Message:
 
     @property
     def receipt(self) -> str | None:
-        """To ack, extend, release or update this delivery, also elsewhere; None: a look."""
+        """The text to ack, extend or release this delivery by, in any process; None for a peek."""
         return None if self.proof is None else self.proof.encode()
 
     @property
     def fence(self) -> int:
         """A number that grows with every delivery of this message: a fencing token.
 
-        Let your database refuse a write with a lower one than it has seen for this queue and
+        Let your database refuse a write with a lower number than it has seen for this queue and
         ``id``: then a consumer that slept through its lease changes nothing. It is the delivery
-        count: the CAS that grants a lease counts it, and a count that was taken back was handed to
-        nobody.
+        count, which the CAS that grants a lease increases. A count that was taken back was never
+        handed to anybody.
         """
         return self.delivery_count
 
@@ -70,7 +70,7 @@ class Message:
         return UUID(self.message_id)
 
     def __repr__(self) -> str:
-        """Without the whole of a large body."""
+        """Show the message with at most the first bytes of its body."""
         body = repr(self.body[:_SHOWN_BYTES])
         if len(self.body) > _SHOWN_BYTES:
             body += f"... ({len(self.body)} bytes)"
@@ -91,13 +91,13 @@ def us_of(time: datetime) -> int:
 
 
 def read_messages(lane: Lane, plan: Iterable[tuple[Planned, int | None]]) -> Iterator[Message]:
-    """The planned messages, in the order of the plan.
+    """Yield the planned messages, in the order of the plan.
 
     Args:
-        plan: With each entry the end of its lease, cluster µs; None for a look.
+        plan: Each entry with the end of its lease in cluster µs; None for a peek.
 
     Raises:
-        DataLoss: A planned message is not there; never for a look.
+        DataLoss: A planned message does not exist; never raised for a peek.
     """
     entries = list(plan)
     until_us = {(planned.bucket, planned.lease_id): until for planned, until in entries}

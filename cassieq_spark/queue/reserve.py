@@ -1,4 +1,4 @@
-"""Reserve whole buckets of a lane: the only way to get ids. Holds I6."""
+"""Reserve whole buckets of a lane, which is the only way to get ids. Holds I6."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Consecutive buckets that are one writer's own [P15]: ``first`` to before ``end``."""
+    """Consecutive buckets that are one writer's own [P15]: from ``first`` to before ``end``."""
 
     first: BucketNo
     end: BucketNo
@@ -24,16 +24,16 @@ class Block:
 def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Block:
     """Take the next whole buckets.
 
-    One quorum read and one LWT. A block whose reservation could not be settled is lost: a gap, that
-    readers close.
+    One quorum read and one LWT. A block whose reservation could not be settled is lost: it is a
+    gap, which readers close.
 
     Args:
         buckets: 1 or more.
-        above: A bucket known closed; the block begins behind it.
+        above: A bucket known to be closed; the block begins after it.
 
     Raises:
         QueueDeleted: The lane has no monoton row: never create it here [P13].
-        CasContention: Lost too many times in a row.
+        CasContention: It lost too many times in a row.
     """
     size = lane.bucket_size
     for _ in lane.attempts():

@@ -1,8 +1,8 @@
-"""Say when messages come back by time, so that a get finds them wherever the reader is (design 6).
+"""Hint when messages come back by time, so that a get finds them wherever the reader is (design 6).
 
     hint, at its time or now  ->  CAS  ->  if that came late: hint again, now
 
-Between a hint and its CAS any time may pass, and the time pointer may pass the hint's minute [T4].
+Any time may pass between a hint and its CAS, and the time pointer may pass the hint's minute [T4].
 A claim has the same rule of its own (`claim.confirm`) [P17].
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Returns:
-    """The hints of one bucket's CAS. `hint` before each try of it, `confirm` after the last one."""
+    """The hints of one bucket's CAS. Call `hint` before each try, `confirm` after the last."""
 
     def __init__(self, lane: Lane, bucket: BucketNo) -> None:
         self._lane = lane
@@ -35,10 +35,10 @@ class Returns:
         self._write(self._hinted_us, now_us)
 
     def confirm(self) -> None:
-        """Where a minute may have been passed before the CAS was answered, hint again, now.
+        """Hint again, now, where a minute may have been passed before the CAS was answered.
 
-        No read, and no write unless the CAS took half a minute or more. Who dies before this leaves
-        it to repair, as a claimer does [P17].
+        It reads nothing, and writes only if the CAS took half a minute or more. If a client dies
+        before this, repair does it, as for a claimer [P17].
         """
         now_us = self._lane.clock.now_us()
         if any(
@@ -55,7 +55,7 @@ class Returns:
 def moved_times_us(old: Bucket, new: Bucket, moved: Runs) -> list[int]:
     """When these messages come back, and any others whose time this change has moved.
 
-    Delays that no longer fit a row are merged into wider steps, all of the row's [R7].
+    If delays no longer fit a row, all delays of the row are merged into wider steps [R7].
     """
     known = {group.due_us for group in old.delayed}
     shifted = [group.due_us for group in new.delayed if group.due_us not in known]
@@ -66,7 +66,7 @@ def return_times_us(row: Bucket, moved: Runs | None = None) -> list[int]:
     """When messages of a row come back by time; 0 for those that are back.
 
     Args:
-        moved: Of these messages only; None: of all.
+        moved: Only these messages; None: all.
     """
     times = [lease.until_us for lease in row.leases if moved is None or lease.runs & moved]
     times += [group.due_us for group in row.delayed if moved is None or group.runs & moved]

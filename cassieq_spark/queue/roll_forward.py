@@ -35,7 +35,7 @@ _logger = get_logger("queue")
 def roll_forward(lane: Lane, sink_id: str, listed: BucketList) -> None:
     """Make every bucket of a committed batch visible. Idempotent; up to 16 at once.
 
-    One that fails stops no other.
+    A bucket that fails stops no other.
 
     Raises:
         StoreError: A bucket could not be reached; the others are visible [T5].
@@ -51,12 +51,12 @@ def roll_forward(lane: Lane, sink_id: str, listed: BucketList) -> None:
 def settle_decided(lane: Lane, rows: Rows, failed: dict[str, CassieqError] | None = None) -> Rows:
     """Act on those of these ``writing`` and ``prepared`` rows that their sinks have decided.
 
-    One quorum read per sink, after the rows were read (before, it would mean nothing). A sink or a
-    bucket that cannot be read or changed stops no other, and nobody waits for one after the other:
+    One quorum read per sink, after the rows were read (before, it would mean nothing). All sinks
+    and buckets are handled side by side, and one that cannot be read or changed stops no other:
     its buckets stay as undecided as they were [T21].
 
     Args:
-        failed: Takes the first failure of each sink; None: one of them is raised at the end.
+        failed: Receives the first failure of each sink; None: one of them is raised at the end.
 
     Returns:
         The rows that changed, as they are now.
@@ -74,7 +74,7 @@ def settle_decided(lane: Lane, rows: Rows, failed: dict[str, CassieqError] | Non
 
 
 class _Settling:
-    """One call of `settle_decided`: all reads of sinks, then all that is listed, then the void."""
+    """One call of `settle_decided`: read all sinks, publish what is listed, void the rest."""
 
     def __init__(self, lane: Lane, rows: Rows) -> None:
         self._lane = lane
@@ -89,7 +89,7 @@ class _Settling:
         self.failures: dict[str, CassieqError] = {}
 
     def run(self) -> None:
-        """Whatever fails of it, do the rest."""
+        """Do all steps; a failure stops only its own sink or bucket."""
         self.failures.update(_each(self._lane, self._read, self._by_sink))
         for sink_id, sink in self._sinks.items():
             for bucket in self._by_sink[sink_id]:
@@ -103,7 +103,7 @@ class _Settling:
                 self.failures.setdefault(sink_ref.sink_id, error)
 
     def _listed(self) -> list[tuple[str, BucketNo, int]]:
-        """All that is listed with one of ours: the next commit may be waiting for it."""
+        """All buckets listed with one of ours: the next commit may be waiting for them."""
         listed: list[tuple[str, BucketNo, int]] = []
         for sink_id, sink in self._sinks.items():
             fates = {self._fates[bucket] for bucket in self._by_sink[sink_id]}
@@ -129,8 +129,8 @@ class _Settling:
 
 def _publish(lane: Lane, sink_id: str, bucket: BucketNo, count: int) -> Stored[Bucket] | None:
     def change(row: Bucket) -> Bucket | None:
-        # A list is rolled again by the next commit, when its buckets may be dropped long since:
-        # what was sent twice may have landed after that, and made a ghost (G5).
+        # The next commit rolls a list again, when its buckets may have been dropped long since: a
+        # statement that was sent twice may have landed after that, and made a ghost (G5).
         if row.status in VISIBLE or lane.is_dropped(bucket):
             return None
         if row.status is not Status.PREPARED:
@@ -145,7 +145,7 @@ def _publish(lane: Lane, sink_id: str, bucket: BucketNo, count: int) -> Stored[B
                 "verify pass"
             )
         new = rules.published(row, now_us=lane.clock.now_us())
-        # The row as prepared has these times, too: from the hint on the time pointer stays at
+        # The row as prepared has these times, too: from the hint on, the time pointer stays at
         # them, so this CAS may come as late as it likes [R12].
         Returns(lane, bucket).hint(return_times_us(new))
         return new
@@ -156,7 +156,7 @@ def _publish(lane: Lane, sink_id: str, bucket: BucketNo, count: int) -> Stored[B
 def _each(
     lane: Lane, work: Callable[[T], object], items: Iterable[T]
 ) -> list[tuple[T, CassieqError]]:
-    """Do this for every item, side by side, whichever of them fails: those, and why [T5] [T21].
+    """Work on every item, side by side; return the items that failed, and why [T5] [T21].
 
     Raises:
         QueueDeleted: The lane is dead: nothing of it matters any more.

@@ -2,7 +2,8 @@
 
     insert `sealing`  ->  read L  ->  scan all columns  ->  CAS `sealed` (+ a first lease)
 
-Whoever comes by helps from "read L"; the first CAS wins and a loser takes the winner's manifest.
+Any client that finds a half-way seal helps from "read L"; the first CAS wins and a loser takes the
+winner's manifest.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """A bucket that is open no more.
+    """A bucket that is no longer open.
 
     Attributes:
-        row: As it is now.
+        row: The row as it is now.
         leases: What this sealer got by the same CAS [P16]; empty if another sealed it.
     """
 
@@ -46,7 +47,7 @@ def close(lane: Lane, bucket: BucketNo, terms: Terms | None = None) -> Closed | 
         terms: What the sealer itself wants to claim.
 
     Returns:
-        None if the bucket was dropped long ago: what is left there is repair's (G5) [P2].
+        None if the bucket was dropped long ago: repair removes what is left there (G5) [P2].
     """
     outcome = lane.buckets.insert(bucket, rules.sealing(now_us=lane.clock.now_us()))
     if outcome.now is None:
@@ -57,11 +58,11 @@ def close(lane: Lane, bucket: BucketNo, terms: Terms | None = None) -> Closed | 
 def finish(
     lane: Lane, bucket: BucketNo, row: Stored[Bucket], terms: Terms | None = None
 ) -> Closed | None:
-    """Carry a seal to its end from "read L"; any other row is returned as it is.
+    """Carry a seal to its end from "read L"; return any other row as it is.
 
-    What is returned means nothing alone, whatever its status: the bucket may have been sealed,
-    drained and dropped meanwhile, and a copy of its first insert may have landed again. Who acts on
-    it reads L after it (G5, ADR 11).
+    The result means nothing alone, whatever its status: the bucket may have been sealed, drained
+    and dropped meanwhile, and a copy of its first insert may have landed again. Read L after it
+    before you act on it (G5, ADR 11).
     """
     returns = Returns(lane, bucket)
     for _ in lane.attempts():
@@ -85,17 +86,17 @@ def finish(
         if outcome.now is None:
             return None
         if isinstance(outcome, Applied):
-            returns.confirm()  # of delays; the lease's claimer has its own look [P17] [T4]
+            returns.confirm()  # for delays; the lease's claimer checks its own hint [P17] [T4]
             return Closed(row=outcome.now, leases=leases)
         row = outcome.now
     raise lane.contended(f"bucket {bucket}")
 
 
 def _scan(lane: Lane, bucket: BucketNo) -> tuple[Runs, dict[int, int], int]:
-    """Manifest, due time per delayed offset, stored bytes.
+    """Scan the manifest, due time per delayed offset, and stored bytes.
 
-    What lies beyond the bucket's last id was acknowledged to nobody, and its id is the next
-    bucket's: it is left out (I6) [T1].
+    A row beyond the bucket's last id was acknowledged to nobody, and its id belongs to the next
+    bucket: it is left out (I6) [T1].
     """
     ids = Runs.span(0, lane.bucket_size - 1)
     manifest = EMPTY

@@ -5,9 +5,9 @@
 
 The set's id names the transaction, so whoever does it again finds it committed (I7). The sink row
 comes before the look at the bucket row: a mover that slept while another did all of it finds the
-set gone [P24], and one that slept behind that look finds that the row is not the one that it has
+set gone [P24], and a mover that slept after that look finds a sink row that is not the one it has
 written [R14]. The commit asks for that very version: whoever else has moved the set has changed or
-removed the row since, and one that is born again is another one [T3].
+removed the row since, and a row that is born again is another version [T3].
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """What became of a dead set.
+    """The outcome of moving a dead set.
 
     Attributes:
-        messages: So many this call made visible in the queue that they go to.
+        messages: How many messages this call made visible in the target.
         is_over: The set is gone from here, moved by this call or by another mover.
     """
 
@@ -92,7 +92,7 @@ def move(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead) -> Move:
     Raises:
         SinkFenced: The move was ended while this call copied; the set stays [T18].
         QueueDeleted: The target is gone; the set stays.
-        StoreError: Try again: what was done is found.
+        StoreError: Try again: a new call finds what was done.
     """
     set_id = dead[0].set_id
     sink_id = move_id(set_id)
@@ -103,7 +103,7 @@ def move(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead) -> Move:
     if _is_there(lane, bucket, set_id):
         if isinstance(begun, Begun):
             moved = _copy_once(lane, target, bucket, dead, begun)
-        # Deleted behind our back, the target may have taken the copy with it: the set stays.
+        # If the target was deleted meanwhile, the copy may have gone with it: the set stays.
         target.read_pointers()
         _take_out(lane, bucket, set_id)
         if dead[0].target is None:
@@ -117,9 +117,9 @@ def move(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead) -> Move:
 def _begin(target: Lane, sink_id: str) -> Begun | Standing:
     """Make the sink row this mover's own: a version that only this call has written [T3].
 
-    A row that is there is taken over when its mover is silent, by a CAS that ends its epoch: what
-    it copied is void. So is that of a queue that was deleted: nobody knows whether a commit to it
-    came before the deletion or after (I1).
+    An existing row is taken over when its mover is silent, by a CAS that ends its epoch: what it
+    copied is void. A row of a deleted queue is taken over, too: nobody knows whether a commit to
+    that queue came before the deletion or after (I1).
     """
     sinks, who = target.store.sinks, Identity(sink_id=sink_id, lane=target.lane_id)
     stored: Stored[SinkRow] | None = None
@@ -142,7 +142,7 @@ def _begin(target: Lane, sink_id: str) -> Begun | Standing:
 
 
 def _standing(target: Lane, sink_id: str, row: SinkRow) -> Standing | None:
-    """Whose the row of another mover is; None: nobody's."""
+    """Why another mover's row must not be taken over; None: it may be."""
     is_elsewhere = row.lane != target.lane_id
     if is_elsewhere and target.store.lane(row.lane).pointers.read().is_deleted:
         return None
@@ -200,13 +200,13 @@ def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) 
 
 
 def _dead_messages(lane: Lane, bucket: BucketNo, dead: Dead) -> Iterator[Message]:
-    """All of a set by one read, however many entries it has [T2]."""
+    """Read all messages of a set by one read, however many entries it has [T2]."""
     runs = union(part.runs for part in dead)
     row = lane.buckets.read(bucket)
     planned = Planned(
         bucket=bucket,
         runs=runs,
-        delivery_count=0,  # of each entry another: `_with_history` knows
+        delivery_count=0,  # it differs by entry: `_with_history` adds it
         lease_id=None,
         revisions=() if row is None else row.value.revisions_of(runs),
     )
@@ -214,7 +214,7 @@ def _dead_messages(lane: Lane, bucket: BucketNo, dead: Dead) -> Iterator[Message
 
 
 def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:
-    """Its own body, tag and headers; and where it comes from, and why."""
+    """The message's own body, tag and headers, with where it comes from, and why."""
     hop: dict[str, str] = {
         dead_letter.SOURCE_QUEUE: lane.queue,
         dead_letter.SOURCE_ID: str(message.id),
@@ -236,7 +236,7 @@ def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:
 
 
 def _earlier(message: Message) -> list[Any]:
-    """Moves before this one. A producer may use the header, too: then there is no history in it."""
+    """Moves before this one. A producer may use the header, too: then it holds no history."""
     try:
         found = json.loads(message.headers.get(HISTORY, "[]"))
     except ValueError:
@@ -272,7 +272,7 @@ def _end(target: Lane, sink_id: str) -> None:
 
 
 def _together(messages: Iterator[Message]) -> Iterator[list[Message]]:
-    """So many at a time that they fit in memory, whatever they weigh."""
+    """Split messages into lists that fit in memory, whatever their size."""
     some: list[Message] = []
     size_bytes = 0
     for message in messages:

@@ -23,18 +23,18 @@ _logger = get_logger("repair")
 
 
 def drop(lane: Lane) -> int:
-    """Drop the unbroken run of finished buckets above the repair pointer; how many.
+    """Drop the unbroken run of finished buckets above the repair pointer; return how many.
 
-    Only rows that have rested for a while: a put that is between its write and its look must find
-    what became of its bucket [R2]. The pointer is answered at quorum before a row goes: from then
-    on an absent row means "dropped" and not "open" (G4, G5).
+    Only rows that have rested for a while are dropped: a put between its write and its look must
+    find what became of its bucket [R2]. The pointer is answered at quorum before a row goes: from
+    then on an absent row means "dropped" and not "open" (G4, G5).
     """
     pointers = lane.read_pointers()
     before_us = lane.clock.now_us() - rest_us(lane)
     end: int = pointers.repair
     while end < pointers.reader:
         window = [BucketNo(at) for at in range(end, min(end + WINDOW, pointers.reader))]
-        # One that does not answer ends the run, and does not keep what lies below it [T5].
+        # A bucket that does not answer ends the run, and those below it can still be dropped [T5].
         rows, _ = lane.buckets.read_some(window)
         for bucket in window:
             row = rows.get(bucket)
@@ -48,7 +48,7 @@ def drop(lane: Lane) -> int:
     done = [BucketNo(at) for at in range(pointers.repair, end)]
     _, failed = apart(lane, lambda bucket: _drop_messages(lane, bucket), done)
     if failed:
-        # Only what is gone below the first of them: nobody looks below the pointer again.
+        # Only up to the first failure: nobody looks below the pointer again.
         end = min(failed)
         done = [bucket for bucket in done if bucket < end]
         event(_logger, "repair_failed", queue=lane.queue, error=str(first_of(failed)))
@@ -61,18 +61,18 @@ def drop(lane: Lane) -> int:
 
 
 def rest_us(lane: Lane) -> int:
-    """So long a finished row is left alone [R2]."""
+    """How long a finished row is left alone [R2]."""
     return int(lane.rest_s * 1e6)
 
 
 def free(lane: Lane, finished: Iterable[BucketNo]) -> tuple[int, list[CassieqError]]:
     """Drop the messages of finished buckets wherever they are; their rows stay (design 9) [P14].
 
-    What waits below them may pin the repair pointer for thirty days. Where nothing is left there is
-    nothing to write: each pass would leave another tombstone (I9).
+    A bucket below them may pin the repair pointer for thirty days. A bucket without messages is
+    left alone: otherwise each pass would write another tombstone (I9).
 
     Returns:
-        Of how many buckets, and the errors of those that did not answer.
+        How many buckets were freed, and the errors of those that did not answer.
     """
 
     def one(bucket: BucketNo) -> bool:
@@ -86,7 +86,7 @@ def free(lane: Lane, finished: Iterable[BucketNo]) -> tuple[int, list[CassieqErr
 
 
 def sweep(lane: Lane, rows: Iterable[BucketNo], messages: Iterable[BucketNo]) -> int:
-    """Remove what lies below the repair pointer: late writes and ghosts; how many buckets.
+    """Remove late writes and ghosts below the repair pointer; return how many buckets.
 
     Nobody reads there, so they cost space and nothing else (ADR 10, 11).
     """

@@ -1,4 +1,4 @@
-"""What a repair pass would do: reads only (design 9)."""
+"""Report what a repair pass would do, by reads only (design 9)."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ WINDOW: Final = 64
 
 
 def heal_dry_run(store: Store, lanes: list[Lane], *, finishes_deletions: bool) -> RepairReport:
-    """The report of a pass that would begin now, but for what each of its steps leads to.
+    """Report what a pass that begins now would do, without what each step leads to.
 
     Args:
-        finishes_deletions: Of all queues, as a pass over all does.
+        finishes_deletions: Whether to include interrupted deletions, as a pass over all queues
+            does.
     """
     deletions: list[QueueName] = []
     if finishes_deletions:
         deletions = [row.name for row in rows_at_home(store, QueueStatus.DELETING)]
     report = RepairReport(deletions_finished=[str(one) for one in deletions])
     for lane in lanes:
-        with suppress(QueueDeleted):  # meanwhile: nothing of it is left to heal
+        with suppress(QueueDeleted):  # deleted meanwhile: nothing is left to heal
             report.queues.append(_dry_run_lane(lane))
     return report
 
@@ -115,7 +116,7 @@ def _gaps(
     reserved_us: int,
     done: QueueRepair,
 ) -> int:
-    """Open, empty, and older than the gap timeout by what was reserved later [R11]."""
+    """Count buckets that are open, empty, and reserved longer ago than the gap timeout [R11]."""
     before_us = lane.clock.now_us() - int(lane.settings.gap_timeout_s * 1e6)
     oldest_us = reserved_us
     gaps = 0

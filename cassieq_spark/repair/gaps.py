@@ -1,7 +1,7 @@
-"""Reserved buckets that nobody writes: close them, and let the reader pointer pass (design 3, 9).
+"""Close reserved buckets that nobody writes, so that the reader pointer can pass (design 3, 9).
 
-Where a queue has a reader, that one does it; a queue that is only written to, or that is read no
-more, would never be dropped (I9).
+A queue's readers do the same. Without this, a queue that is only written to, or that nobody reads
+any more, would never be dropped (I9).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def close_gaps(lane: Lane) -> int:
-    """Close buckets that were reserved long ago and are still empty; how many.
+    """Close buckets that were reserved long ago and are still empty; return how many.
 
-    By the same proof of age as a reader's: the monoton row, or a later bucket's [R11]. One that
-    holds messages is open for its next get, or for its producer.
+    The proof of age is the same as a reader's: the monoton row, or a later bucket's [R11]. A bucket
+    with messages stays open for its next get, or for its producer.
     """
     scanner = Scanner(lane)
     scan = scanner.scan(ID_LIMIT)

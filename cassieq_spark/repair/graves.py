@@ -1,4 +1,4 @@
-"""What lands in lanes that are gone: rows of queues that were deleted, born again (design 9)."""
+"""Remove rows that were born again in lanes of deleted queues (design 9)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 def sweep_lanes(
     store: Store, rows: Mapping[LaneId, list[BucketNo]], messages: Mapping[LaneId, list[BucketNo]]
 ) -> int:
-    """Remove what a late statement has left in lanes whose L is 2^62; how many lanes.
+    """Remove what late statements have left in lanes whose L is 2^62; return how many lanes.
 
     It means nothing to anybody there (G5), takes space, and nobody would ever look for it [T15].
-    A lane that a queue row still names is its deletion's, which must know how far the data goes.
+    A lane that a queue row still names is left to its deletion, which must know how far the data
+    goes.
 
     Args:
         rows: Of all lanes, the buckets that have a row.
-        messages: Likewise, those in which messages are stored.
+        messages: Of all lanes, the buckets in which messages are stored.
     """
     monotons = set(store.everything.monotons())
     found = monotons | {lane for lane, some in [*rows.items(), *messages.items()] if some}
@@ -38,7 +39,7 @@ def sweep_lanes(
 def _sweep(store: Store, lane: LaneId, buckets: set[BucketNo]) -> bool:
     monoton = store.lane(lane).monotons.find()
     if monoton is not None and monoton.value.is_closed:
-        # Its creator died while it gave the lane up: before L goes up the lane is only closed.
+        # Its creator died while it gave the lane up: before L goes up, the lane is only closed.
         store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
     elif not store.lane(lane).pointers.read().is_deleted:
         return False  # a queue that is being created

@@ -1,4 +1,4 @@
-"""One repair pass: every step idempotent, a failure of one stops no other (design 9)."""
+"""Run one repair pass: every step is idempotent, and a failure of one stops no other (design 9)."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ if TYPE_CHECKING:
 WINDOW: Final = 64
 
 SINKS_TOGETHER: Final = 10_000
-"""So many sink rows a pass looks through, from anywhere on: a day's resting rows may be many more,
-and each pass would read them all (I9). A full pass does [T10]."""
+"""How many sink rows a pass looks through, from a random start: a day's resting rows may be many
+more, and each pass would read them all (I9). A full pass reads all [T10]."""
 
 
 DELETED_QUEUES: Final = "(deleted queues)"
 SINK_LISTS: Final = "(sink lists)"
-"""Whose problems are of no queue that is there."""
+"""The name for problems with lists that belong to no existing queue."""
 
 
 class Pass:
-    """One pass over some queues: `begin`, then for each queue `Pass.finish`, then `Pass.end`.
+    """One pass over some queues: for each queue `Pass.finish` after its buckets, then `Pass.end`.
 
-    What is done bucket by bucket may be done anywhere between, by `repair.steps.heal_buckets`.
+    `repair.steps.heal_buckets` may heal the buckets anywhere in between.
 
     Attributes:
-        lanes: Of the queues to heal.
-        report: Of what was done so far.
+        lanes: The lanes of the queues to heal.
+        report: What was done so far.
     """
 
     def __init__(self, store: Store, names: list[QueueName] | None, *, is_full: bool) -> None:
@@ -67,7 +67,7 @@ class Pass:
         self._is_full = is_full
         self._is_of_all = self._has_all = names is None
         self.report = RepairReport()
-        # Before any bucket is read: see `_end_moves`.
+        # Read before any bucket is: see `_end_moves`.
         self._once: dict[LaneId, list[str]] = defaultdict(list)
         now_us = store.clock.now_us()
         for seen in self._some_sinks():
@@ -78,17 +78,17 @@ class Pass:
         self.lanes = self._open(names)
 
     def windows(self, lane: Lane, healed: Healed, size: int = WINDOW) -> Iterator[list[BucketNo]]:
-        """The buckets of a queue, so many at a time."""
+        """Yield the buckets of a queue, ``size`` at a time."""
         try:
             yield from windows(live_buckets(lane), size)
         except QueueDeleted:
-            raise  # nothing of it is left
+            raise  # the queue is gone
         except CassieqError:
             healed.has_missed = True
             raise
 
     def finish(self, lane: Lane, healed: Healed) -> None:
-        """What is to be done for a queue when all its buckets were healed."""
+        """Do what a queue needs after all its buckets were healed."""
         done = healed.done
         for sink_id, undecided in healed.undecided.items():
             with noting(done):
@@ -112,7 +112,7 @@ class Pass:
         self.report.queues.append(done)
 
     def end(self) -> RepairReport:
-        """What is to be done when all queues were healed."""
+        """Do what is needed after all queues were healed."""
         if self._has_all:
             self._end_moves()
         if self._is_of_all:
@@ -147,10 +147,10 @@ class Pass:
     def _end_moves(self) -> None:
         """Remove the rows of moves whose mover died when all was done but this.
 
-        A set that was in no bucket row, read after its sink's row, is never moved again: who takes
-        it for there without looking finds its transaction gone [P24]. A queue that this data
-        centre's quorum does not know yet could hold it: where there is anything to remove, all
-        data centres are asked for queues.
+        A set that was in no bucket row, read after its sink's row, is never moved again: a mover
+        that still believes in it finds its transaction gone [P24]. A queue that this data centre's
+        quorum does not know yet could hold it: if there is anything to remove, all data centres are
+        asked for queues.
         """
         left = [
             (lane, sink_id, done)
@@ -179,7 +179,7 @@ class Pass:
     def _end_sinks_of_deleted(self) -> None:
         """Remove the rows of single transactions whose queue was deleted.
 
-        Where a queue lives in another data centre, a move may be its own: then it is left alone.
+        A move may belong to a queue that lives in another data centre: then it is left alone.
         """
         known = {lane.lane_id for lane in self.lanes}
         failed = QueueRepair(queue=DELETED_QUEUES)
@@ -209,9 +209,9 @@ class Pass:
         return self._store.sinks.once(start=anywhere, at_most=SINKS_TOGETHER)
 
     def _sweep_lists(self) -> None:
-        """Delete bucket lists that no sink row names: who has stored them died before its CAS.
+        """Delete bucket lists that no sink row names: their writer died before its CAS.
 
-        Those without a row are a removed row's, where no queue of another data centre has it.
+        A list without a row belongs to a removed row, unless a queue of another data centre has it.
         """
         lanes = {lane.lane_id for lane in self.lanes}
         failed = QueueRepair(queue=SINK_LISTS)
@@ -248,14 +248,14 @@ class Pass:
 
 
 def heal(store: Store, names: list[QueueName] | None, *, is_full: bool = False) -> RepairReport:
-    """One pass in this process.
+    """Run one pass in this process.
 
     Args:
         names: None: every queue whose home is this client's data centre.
         is_full: Also look through all partition keys for what landed below the repair pointers.
 
     Raises:
-        QueueNotFound: A named queue is not there.
+        QueueNotFound: A named queue does not exist.
     """
     one = Pass(store, names, is_full=is_full)
     for lane in one.lanes:

@@ -1,4 +1,4 @@
-"""One repair at a time, where several are scheduled: it saves work, nothing depends on it [P29]."""
+"""Elect a leader: one repair at a time. It only saves work; nothing depends on it [P29]."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 REPAIR: Final = "repair"
 LEASE_S: Final = 30
-"""So long after the end of a leader that was killed the next one begins (design 2)."""
+"""How long after a leader was killed the next one begins (design 2)."""
 
 _logger = get_logger("repair")
 
 
 @contextmanager
 def leading(store: Store, name: str = REPAIR) -> Iterator[bool]:
-    """Lead while the block runs, if nobody else does; whether this one may."""
+    """Lead while the block runs, if nobody else does; yields whether this process may."""
     holder = new_uuid()
     if not store.leaders.lead(name, holder, ttl_s=LEASE_S):
         yield False

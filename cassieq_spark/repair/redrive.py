@@ -1,8 +1,8 @@
-"""Send messages on to the queue they came from, or to another, once, whatever dies (ADR 16).
+"""Send messages back to the queue they came from, or to another, once, whatever dies (ADR 16).
 
     choose  ->  one CAS a bucket: into dead sets that name their target  ->  `dead.move` each set
 
-From that CAS on nobody gets them here, and what is left to do is what repair does with the dead: it
+From that CAS on nobody gets them here. What is left is what repair does with dead messages: it
 carries on where this one dies. Holds I2, I4, I7.
 """
 
@@ -50,21 +50,21 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.messages import ChunkRow
 
 REASONS_TOLD: Final = 100
-"""So many reasons why messages stay are told apart: headers may hold any text."""
+"""How many reasons why messages stay are told apart: headers may hold any text."""
 
 IN_VAIN_AT_MOST: Final = 4
-"""After so many buckets in a row that could be read and not written the rest is left alone."""
+"""After this many buckets in a row that could be read and not written, the rest is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveRequest:
-    """Which messages, and where to.
+    """Which messages to redrive, and where to.
 
     Attributes:
         ids: Offsets by bucket; None: all.
-        where: Of these, those for which it is true.
-        to: None: each to the queue that its header ``cassieq-source-queue`` names.
-        at_most: Messages, the lowest ids first.
+        where: Redrive only messages for which this is true.
+        to: The target; None: the queue that each header ``cassieq-source-queue`` names.
+        at_most: The most messages; the lowest ids go first.
     """
 
     ids: Mapping[BucketNo, Runs] | None = None
@@ -79,12 +79,12 @@ def redrive(lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool = False) -> 
     Per bucket one CAS, and for each target and delivery count in it a transaction of about eight.
 
     Raises:
-        QueueNotFound, UsageError: The target is not there, in another data centre, or this queue;
-            nothing was changed.
+        QueueNotFound, UsageError: The target does not exist, is in another data centre, or is this
+            queue; nothing was changed.
         QueueDeleted: The queue is gone.
-        StoreError: Nothing was taken, or nobody knows (`CasAmbiguous`): what was, the next repair
-            carries over. Else it is among the problems: a bucket that does not answer keeps no
-            other.
+        StoreError: Nothing was taken; or it is unknown (`CasAmbiguous`) and the next repair carries
+            over what was. Later errors are among the problems: a bucket that does not answer stops
+            no other.
     """
     work = _Redrive(lane, wanted, is_dry_run=is_dry_run)
     try:
@@ -98,7 +98,7 @@ def redrive(lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool = False) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Places:
-    """Where the wanted messages of one bucket are."""
+    """The wanted messages of one bucket, by their state."""
 
     visible: Sequence[Returned]
     leased: Sequence[Returned]
@@ -107,7 +107,7 @@ class _Places:
 
 
 class _Redrive:
-    """One call."""
+    """One call of `redrive`."""
 
     def __init__(self, lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool) -> None:
         self._lane = lane
@@ -127,7 +127,7 @@ class _Redrive:
             self._targets[wanted.to] = target
 
     def run(self) -> None:
-        """Bucket by bucket, ascending; one that does not answer stops no other [T5].
+        """Work bucket by bucket, ascending; one that does not answer stops no other [T5].
 
         Raises:
             StoreError: Nothing was taken.
@@ -183,14 +183,14 @@ class _Redrive:
         return bool(chosen)
 
     def _pass_over(self, bucket: BucketNo) -> None:
-        """One that cannot be read: nobody knows what is in it [T21]."""
+        """Report a bucket that cannot be read: its content is unknown [T21]."""
         try:
             self._lane.buckets.read(bucket)
         except RowCorrupt as error:
             self.done.problems.append(str(error))
 
     def report(self) -> Redriven:
-        """What was done, with why the others stay."""
+        """Return what was done, and why the other messages stay."""
         self.done.homeless = self._stay.total()
         self.done.problems += [
             f"{count} messages stay in queue {self._lane.queue!r}: {why}"
@@ -199,7 +199,7 @@ class _Redrive:
         return self.done
 
     def _choose(self, bucket: BucketNo, places: _Places) -> dict[QueueName, Runs]:
-        """By target."""
+        """Choose the messages to send, by target."""
         wanted = self._wanted
         chosen: dict[QueueName, list[int]] = {}
         if wanted.to is not None and wanted.where is None:
@@ -226,7 +226,7 @@ class _Redrive:
     def _messages(
         self, bucket: BucketNo, places: _Places, parts: Sequence[Returned]
     ) -> Iterator[tuple[int, Message]]:
-        """Those that are wanted, with their offsets."""
+        """Yield the wanted messages with their offsets."""
         where = self._wanted.where
         base = bucket * self._lane.bucket_size
         plan = [
@@ -245,7 +245,7 @@ class _Redrive:
                 yield message.id - base, message
 
     def _source_of(self, message: Message) -> QueueName | None:
-        """Where a message came from, if it can go back there; else it is counted why not."""
+        """The queue a message came from; if it cannot go back there, the reason is counted."""
         name = headers_of(message.headers).source_queue
         if name is None:
             self._stay_for("they say no queue that they came from; name one with 'to'")
@@ -294,7 +294,7 @@ class _Redrive:
             self.done.by_target[target] = self.done.by_target.get(target, 0) + count
 
     def _take(self, bucket: BucketNo, chosen: Mapping[QueueName, Runs]) -> list[DeadSet]:
-        """One CAS; what it took. What somebody got, acked or took meanwhile is passed over."""
+        """Take messages by one CAS; skip those that were got, acked or taken meanwhile."""
         lane = self._lane
         tried: set[UUID] = set()
         is_full = False
@@ -322,7 +322,7 @@ class _Redrive:
         return [part for part in now.value.dead if part.set_id in tried]
 
     def _sealed(self, bucket: BucketNo) -> Stored[Bucket] | None:
-        """The row of a bucket, which is sealed if it was open: what it holds is known then."""
+        """The row of a bucket, sealed first if it was open: then its content is known."""
         lane = self._lane
         row = lane.buckets.read(bucket)
         if row is None or row.value.status is Status.SEALING:
@@ -356,7 +356,7 @@ class _Redrive:
 def _places(
     row: Bucket | None, waiting: Sequence[ChunkRow], *, now_us: int, asked: Runs | None
 ) -> _Places:
-    """Where the messages of one bucket are, those that were asked for."""
+    """Find the requested messages of one bucket, by their state."""
     if row is None or row.status is Status.SEALING:
         due = [chunk for chunk in waiting if (chunk.due_us or 0) <= now_us]
         later = [chunk for chunk in waiting if (chunk.due_us or 0) > now_us]

@@ -1,4 +1,4 @@
-"""What a repair pass or a redrive did: counts, for people, logs and programs."""
+"""Count what a repair pass or a redrive did, for people, logs and programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(slots=True, kw_only=True)
 class QueueRepair:
-    """What one pass did for one queue.
+    """The result of one pass for one queue.
 
     Attributes:
         seals_finished: Buckets whose seal somebody had left half-way.
@@ -16,9 +16,9 @@ class QueueRepair:
         aborted: Bulk buckets that became void with the transaction of a writer that fell silent.
         rolled_forward: Bulk buckets that were decided: made visible, or void.
         sinks_ended: Rows of transactions that are over.
-        marked_dead, moved_dead: Messages out of deliveries; those that are in their dead-letter
-            queue now.
-        redriven: Messages that somebody had begun to redrive, and that are in their target now.
+        marked_dead, moved_dead: Messages out of deliveries; messages moved to their dead-letter
+            queue.
+        redriven: Messages of an interrupted redrive that are in their target now.
         hints_written: Buckets with something that came back and may have no hint.
         freed: Buckets whose messages are gone while their rows wait for others below them.
         dropped: Buckets that are gone, with their messages.
@@ -42,7 +42,7 @@ class QueueRepair:
     problems: list[str] = field(default_factory=list)
 
     def add(self, other: QueueRepair) -> None:
-        """What another task did for the same queue."""
+        """Add what another task did for the same queue."""
         for one in fields(self):
             if one.name != "queue":
                 setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
@@ -50,7 +50,7 @@ class QueueRepair:
 
 @dataclass(slots=True, kw_only=True)
 class RepairReport:
-    """What one pass did.
+    """The result of one pass.
 
     Attributes:
         deletions_finished: Names of queues whose deletion somebody had left half-way.
@@ -65,25 +65,26 @@ class RepairReport:
 
     @property
     def problems(self) -> list[str]:
-        """Of all queues."""
+        """The problems of all queues."""
         return [f"{one.queue}: {problem}" for one in self.queues for problem in one.problems]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The report as a JSON object."""
         return asdict(self)
 
 
 @dataclass(slots=True, kw_only=True)
 class Redriven:
-    """What became of the messages that were to be redriven; of those, each is in one count.
+    """The outcome of a redrive. Each chosen message is in one count.
 
     Attributes:
         moved: In their target now.
         waiting: Taken, and nobody gets them here; the next repair carries them over.
-        leased, delayed: Held by somebody, or not due yet: they stay, as far as was looked.
+        leased, delayed: Held by somebody, or not due yet: they stay. Only buckets that were looked
+            at count.
         homeless: They stay, because there is no queue to send them to; ``problems`` says why.
-        gone: Of the ids that were named: acked, moved or taken by now.
-        by_target: Messages moved or waiting, by queue; of a dry run, those that would be.
+        gone: Ids that were named and are acked, moved or taken by now.
+        by_target: Messages moved or waiting, by queue; in a dry run, those that would be moved.
         problems: What could not be done, in the error's own words.
     """
 
@@ -98,7 +99,7 @@ class Redriven:
     problems: list[str] = field(default_factory=list)
 
     def add(self, other: Redriven) -> None:
-        """What another task did for the same queue."""
+        """Add what another task did for the same queue."""
         self.moved += other.moved
         self.waiting += other.waiting
         self.leased += other.leased
@@ -110,5 +111,5 @@ class Redriven:
         self.problems += other.problems
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The result as a JSON object."""
         return asdict(self)

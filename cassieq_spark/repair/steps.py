@@ -1,4 +1,4 @@
-"""What repair does bucket by bucket: any task may, of any bucket, at any time (design 9)."""
+"""Do repair's work bucket by bucket: any task may, for any bucket, at any time (design 9)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Row = Stored[Bucket]
 
 EACH_S: Final = 5.0
-"""So long a pass waits for each statement about one bucket, before it goes on with the others."""
+"""How long a pass waits for each statement about one bucket, before it goes on with the others."""
 
 
 _logger = get_logger("repair")
@@ -40,13 +40,13 @@ _logger = get_logger("repair")
 
 @dataclass(slots=True, kw_only=True)
 class Healed:
-    """What became of some buckets of one queue, and what is left to do for the queue as a whole.
+    """The result for some buckets of one queue, and the work left for the queue as a whole.
 
     Attributes:
-        undecided: By sink id.
-        finished: Drained or void.
-        dead_sets: Still there.
-        has_missed: Whether some could not be read at all.
+        undecided: Undecided buckets by sink id.
+        finished: Drained or void buckets.
+        dead_sets: Dead sets that still exist.
+        has_missed: Whether some buckets could not be read at all.
     """
 
     done: QueueRepair
@@ -56,7 +56,7 @@ class Healed:
     has_missed: bool = False
 
     def add(self, other: Healed) -> None:
-        """Of other buckets of the same queue."""
+        """Add the result for other buckets of the same queue."""
         self.done.add(other.done)
         for sink_id, some in other.undecided.items():
             known = self.undecided.setdefault(sink_id, Undecided())
@@ -73,7 +73,7 @@ def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
     """
     healed = Healed(done=QueueRepair(queue=lane.queue), has_missed=True)
     done = healed.done
-    # None is waited for: the next pass comes, and these buckets' others are to be healed now [T5].
+    # It waits for no bucket: the next pass comes, and the others are to be healed now [T5].
     with noting(done), lane.store.session.within(each_s=EACH_S):
         found, unread = lane.buckets.read_some(buckets)
         rows = {bucket: row for bucket, row in found.items() if row is not None}
@@ -107,7 +107,7 @@ def _note(healed: Healed, bucket: BucketNo, row: Row) -> None:
 
 
 def _finish_halves(lane: Lane, rows: dict[BucketNo, Row], done: QueueRepair) -> None:
-    """Seals that somebody began, transactions that are decided; ``rows`` as they are then."""
+    """Finish seals that somebody began, and decided transactions; update ``rows``."""
     bulk = {bucket: row for bucket, row in rows.items() if row.value.status in OF_A_SINK}
     with noting(done):
         failed: dict[str, CassieqError] = {}
@@ -175,7 +175,7 @@ def _move(
         try:
             moved = dead.move(lane, target, bucket, one).messages
         except SinkFenced as error:
-            done.problems.append(str(error))  # of this set alone
+            done.problems.append(str(error))  # only this set failed
             continue
         if redriven_to is None:
             done.moved_dead += moved
@@ -184,9 +184,9 @@ def _move(
 
 
 def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:
-    """What is out of deliveries and held by nobody dies now, not when somebody next asks.
+    """Let messages die now that are out of deliveries and held by nobody, not at the next get.
 
-    By the same CAS the open dead set is closed, or it could not be moved [R14].
+    The same CAS closes the open dead set, or it could not be moved [R14].
     """
     limit = lane.max_deliveries
 
@@ -212,7 +212,7 @@ def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row
 
 
 def with_dead(lane: Lane, row: Bucket, now_us: int) -> Bucket:
-    """The row when what is out of deliveries has died: what a claim of nothing makes of it."""
+    """The row after messages out of deliveries have died: the result of a claim of nothing."""
     terms = Terms(
         at_most=0,
         owner="repair",
@@ -228,7 +228,7 @@ def with_dead(lane: Lane, row: Bucket, now_us: int) -> Bucket:
 def noting(
     done: QueueRepair, lane: Lane | None = None, bucket: BucketNo | None = None
 ) -> Iterator[None]:
-    """A step that fails is reported, with its bucket, and left to the next pass; others go on."""
+    """Report a step that fails, with its bucket, and leave it to the next pass; others go on."""
     try:
         yield
     except CassieqError as error:

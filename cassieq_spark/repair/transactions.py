@@ -1,7 +1,7 @@
-"""Transactions that nobody ends: abort them; remove the rows of those that are over (design 8, 9).
+"""Abort transactions that nobody ends; remove the rows of those that are over (design 8, 9).
 
-Politeness, not safety: an abort may come at any time, the transaction it meets is void (I7). So may
-the end of a row: what asks for a version of it finds another, or none (ADR 18).
+Politeness, not safety: an abort may come at any time, since the transaction it meets is void (I7).
+So may the removal of a row: whoever asks for a version of it finds another, or none (ADR 18).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 LONGEST_PATIENCE_S: Final = 3_600.0
 
 REST_S: Final = 86_400.0
-"""So long the row of a transaction that is over stays: its driver, that has not heard the answer to
-its commit, finds there what became of it [T9]. Nothing else hangs on it."""
+"""How long the row of a finished transaction stays: a driver that has not heard the answer to its
+commit finds the outcome there [T9]. Nothing else depends on it."""
 
 _logger = get_logger("repair")
 
@@ -39,7 +39,7 @@ class Undecided:
     """Buckets of one sink that its row has not decided.
 
     Attributes:
-        epoch: Of the youngest transaction among them.
+        epoch: The epoch of the youngest transaction among them.
         youngest_us: When the last of them was changed, cluster time.
     """
 
@@ -48,17 +48,17 @@ class Undecided:
     youngest_us: int = 0
 
     def add(self, buckets: Iterable[BucketNo], epoch: int, changed_us: int) -> None:
-        """Some more of them."""
+        """Add more buckets of the sink."""
         self.buckets += buckets
         self.epoch = max(self.epoch, epoch)
         self.youngest_us = max(self.youngest_us, changed_us)
 
 
 def abort_if_silent(lane: Lane, sink_id: str, found: Undecided) -> int:
-    """Abort an epoch whose writer has been silent for long; how many buckets became void.
+    """Abort an epoch whose writer has been silent for long; return how many buckets became void.
 
     Silent: no heartbeat, and no bucket changed for twice as long with each abort since the last
-    commit, or a batch that takes longer than the timeout would never end [R3].
+    commit. Otherwise a batch that takes longer than the timeout would never end [R3].
     """
     stored = lane.store.sinks.read_serial(sink_id)
     if stored is None or stored.value.lane != lane.lane_id or stored.value.epoch != found.epoch:
@@ -66,22 +66,22 @@ def abort_if_silent(lane: Lane, sink_id: str, found: Undecided) -> int:
     since_us = max(found.youngest_us, stored.value.changed_us)
     if not is_silent(lane, sink_id, stored.value, since_us) or not _abort(lane, sink_id, stored):
         return 0
-    # One that does not answer is settled by a later pass, or by who gets from it.
+    # A later pass, or whoever gets from it, settles one that does not answer.
     rows, _ = lane.buckets.read_many(found.buckets)
     return len(settle_decided(lane, {at: row for at, row in rows.items() if row is not None}))
 
 
 def may_be_over(seen: Glimpse, *, now_us: int) -> bool:
-    """Whether a row of one transaction is worth a look: aborted or removed, it may be."""
+    """Whether a row of one transaction is old enough to look at: it may be aborted or removed."""
     age_s = (now_us - seen.changed_us) / 1e6
     is_undecided = seen.epoch == FIRST_EPOCH and set_of(seen.sink_id) is None
     return age_s > (LONGEST_PATIENCE_S if is_undecided else REST_S)
 
 
 def end_once(lane: Lane, sink_id: str) -> bool:
-    """Remove the row of a sink that had one transaction, if that is over; whether it is gone.
+    """Remove the row of a sink that had one transaction, if it is over; whether it is gone.
 
-    Never before all it lists is visible: without its row that would be void. One that nobody has
+    Never before all it lists is visible: without its row that would be void. A row that nobody has
     committed is aborted first, when its writer is silent. A decided one rests [T9].
     """
     stored = lane.store.sinks.read_serial(sink_id)
@@ -102,9 +102,9 @@ def end_once(lane: Lane, sink_id: str) -> bool:
 
 
 def end_of_deleted(store: Store, sink_id: str, lane_id: LaneId) -> bool:
-    """Remove the row of one transaction of a queue that was deleted; whether it is gone [T15].
+    """Remove the row of one transaction of a deleted queue; return whether it is gone [T15].
 
-    All that it has decided went with the queue. Its writer is refused: the row is not there.
+    All that it has decided went with the queue. Its writer is refused: the row does not exist.
     """
     stored = store.sinks.read_serial(sink_id)
     if stored is None or not stored.value.is_once or stored.value.lane != lane_id:
@@ -118,8 +118,8 @@ def end_of_deleted(store: Store, sink_id: str, lane_id: LaneId) -> bool:
 def is_silent(lane: Lane, sink_id: str, row: SinkRow, since_us: int) -> bool:
     """Whether a sink's writers have said and changed nothing for long [R3].
 
-    Of ``df.write`` without an id nobody beats until Spark gives its first task a core, and each
-    retry of it is a new sink whose patience has not grown: it has the longest from the start [T8].
+    A ``df.write`` without an id sends no heartbeat until Spark gives its first task a core, and
+    each retry is a new sink without a grown patience: it has the longest from the start [T8].
     """
     timeout_s = lane.settings.repair_timeout_s * 2 ** min(row.aborts, 32)
     if row.is_once and set_of(sink_id) is None:

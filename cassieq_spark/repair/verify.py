@@ -1,7 +1,7 @@
 """Read everything and say which invariant is broken; change nothing (design 9, 10).
 
-The queue may be in use: what is half-way is no finding, and what was not found is looked for again
-before it is one.
+The queue may be in use: what is half-way is no finding, and a missing message is looked for again
+before it counts as one.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class Finding:
     """One broken invariant.
 
     Attributes:
-        queue: Empty: nobody knows of which.
+        queue: The queue's name; empty if it is unknown.
         kind: One of `FINDINGS`.
-        bucket: None: of the queue as a whole.
+        bucket: None: the finding is about the queue as a whole.
     """
 
     queue: str
@@ -89,13 +89,13 @@ class Finding:
 
 @dataclass(slots=True, kw_only=True)
 class VerifyReport:
-    """What a look at everything has found.
+    """The findings of a look at everything.
 
     Attributes:
         litter: Messages in sealed buckets that no manifest names: of puts that were never
             acknowledged. They go with their bucket, and are no finding.
         ghosts: Rows below repair pointers, and stored messages there; a full repair removes them.
-        problems: What could not be looked at, in the error's own words: of that nothing is known.
+        problems: What could not be looked at, in the error's own words: nothing is known of that.
     """
 
     queues: int = 0
@@ -108,7 +108,7 @@ class VerifyReport:
     problems: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The report as a JSON object."""
         return asdict(self)
 
 
@@ -119,7 +119,7 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyR
     What does not answer is among the problems, and all else is looked at.
 
     Args:
-        has_all: These are all queues there are: what belongs to none of them is a finding, too.
+        has_all: These are all existing queues: what belongs to none of them is a finding, too.
     """
     report = VerifyReport()
     there: dict[LaneId, Lane] = {}
@@ -129,7 +129,7 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyR
             with _noting(report):
                 _verify_lane(lane, report)
         except QueueDeleted:
-            # Of rows that were taken away under it.
+            # A deletion was removing these rows.
             del report.findings[before[0] :], report.problems[before[1] :]
         else:
             there[lane.lane_id] = lane
@@ -143,7 +143,7 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyR
 def _noting(
     report: VerifyReport, lane: Lane | None = None, at: BucketNo | None = None
 ) -> Iterator[None]:
-    """What does not answer is said, and keeps nothing else from being looked at [T5]."""
+    """Report what does not answer, and go on with everything else [T5]."""
     try:
         yield
     except StoreError as error:
@@ -241,7 +241,7 @@ def _verify_bucket(
 
 
 def _still_holds(lane: Lane, bucket: BucketNo, missing: Runs) -> bool:
-    """Whether what was not found was not just acked, and dropped by a repair, since."""
+    """Whether messages are still missing, and were not just acked or dropped by a repair."""
     now = lane.buckets.read(bucket)
     return now is not None and bool(now.value.unacked & missing) and not lane.is_dropped(bucket)
 
@@ -255,7 +255,7 @@ def _unreadable(lane: Lane, bucket: BucketNo) -> Iterator[Finding]:
 
 
 def _back(lane: Lane, row: Bucket) -> Runs:
-    """What came back by now: a get finds it by its hint alone, where the reader has passed."""
+    """The messages that came back by now: behind the reader, only their hint finds them."""
     if row.status is not Status.SEALED:
         return EMPTY
     return union(part.runs for part in held_by_nobody(row, lane.clock.now_us()))
@@ -267,7 +267,7 @@ def _verify_hints(
     report: VerifyReport,
     away: dict[BucketNo, CassieqError],
 ) -> None:
-    """Whether a get would look at each of these buckets; hints are read after their rows."""
+    """Check that a get would look at each of these buckets; hints are read after their rows."""
     if not came_back:
         return
     hints = TimePointer(lane).hints(lane.read_pointers(), lane.clock.now_us())
@@ -284,7 +284,7 @@ def _verify_hints(
 def _verify_list(
     lane: Lane, sink_id: str, report: VerifyReport, away: dict[BucketNo, CassieqError]
 ) -> None:
-    """Whether all that the last commit lists is visible or about to be, and complete."""
+    """Check that all that the last commit lists is visible or about to be, and complete."""
     try:
         stored = lane.store.sinks.read(sink_id)
     except RowCorrupt:
@@ -306,7 +306,7 @@ def _verify_list(
 
 
 def _verify_outside(store: Store, lanes: dict[LaneId, Lane], report: VerifyReport) -> None:
-    """What lies below the repair pointers, and what lies above all ids."""
+    """Find what lies below the repair pointers, and what lies above all ids."""
     for every in (store.everything.buckets, store.everything.messages):
         found: dict[LaneId, list[BucketNo]] = defaultdict(list)
         with _noting(report):
@@ -331,7 +331,7 @@ def _verify_outside(store: Store, lanes: dict[LaneId, Lane], report: VerifyRepor
 def _verify_sinks(
     store: Store, lanes: dict[LaneId, Lane], report: VerifyReport, *, has_all: bool
 ) -> None:
-    """Sinks whose row or long list cannot be read; and lists of sinks that are no more (ADR 3)."""
+    """Find sinks whose row or long list is unreadable, and lists of sinks that are gone (ADR 3)."""
     sinks: list[tuple[str, LaneId]] = []
     with _noting(report):
         sinks += store.sinks.every()

@@ -1,1 +1,1 @@
-"""All that needs Spark: the data source ``cassieq``, both writers, and jobs."""
+"""Everything that needs Spark is here: the data source ``cassieq``, both writers, and jobs."""

@@ -1,4 +1,4 @@
-"""Spark's boundary: an error that we raise to Spark is one bounded text, and nothing else.
+"""Turn an error that we raise to Spark into one bounded text, and nothing else.
 
 Spark carries text only. It prints an error of a Python process with its whole traceback and with
 each of its causes, puts that into a Java error, logs it in several places, and prints it again in
@@ -8,10 +8,10 @@ another job. So an error of ours leaves without its causes and its inner frames,
 
 In a function of ``foreachBatch`` a long text also costs a stack. When the query is told to stop,
 Spark looks into the function's error for an interruption, by a pattern that recurs for each
-character behind Py4J's words ``An error occurred while calling``: a thread's default stack of 1 MB
+character after Py4J's words ``An error occurred while calling``: a thread's default stack of 1 MB
 holds about 1,500 of them (`StreamExecution.PROXY_ERROR`, SPARK-48717; measured with 4.3.0). A Java
 stack trace is longer. So no error of a Spark job leaves our code as Py4J's: it becomes one without
-those words, or, where the job was interrupted, a short one by which Spark knows that.
+those words, or, if the job was interrupted, a short one by which Spark recognises that.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ R = TypeVar("R")
 C = TypeVar("C", bound=type)
 
 MOST_CHARACTERS: Final = 2_000
-"""Of one message. Each of ours has its place below, unless it quotes what a user gave."""
+"""The limit of one message. Our own messages are shorter, unless they quote what a user gave."""
 
 INTERRUPTIONS: Final = (
     "java.lang.InterruptedException",
     "java.io.InterruptedIOException",
     "java.nio.channels.ClosedByInterruptException",
 )
-"""What Spark takes for the end of a query that was told to stop (4.2 and 4.3)."""
+"""The errors that Spark takes for the end of a query that was told to stop (4.2 and 4.3)."""
 
 _logger = get_logger("spark")
 
 
 def spark_facing(cls: C) -> C:
-    """A class whose public methods Spark calls: what they raise is cut down, see `crossing`."""
+    """Decorate a class whose public methods Spark calls: bound what they raise, see `crossing`."""
     for name, member in list(vars(cls).items()):
         if isinstance(member, FunctionType) and not name.startswith("_"):
             setattr(cls, name, crossing(member))
@@ -57,10 +57,10 @@ def spark_facing(cls: C) -> C:
 
 
 def crossing(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that Spark calls, or that runs Spark's jobs: what it raises is cut down.
+    """Decorate a function that Spark calls, or that runs Spark's jobs: bound what it raises.
 
     Errors of this package keep their class, their message's ends and their attributes. A job's
-    error that Spark itself hands on as Py4J's becomes a `PySparkRuntimeError`. All others pass:
+    error that Spark itself passes on as Py4J's becomes a `PySparkRuntimeError`. All others pass:
     they are Spark's, or mistakes in this package that need their traceback.
     """
     if inspect.isgeneratorfunction(function):
@@ -81,7 +81,7 @@ def crossing(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def bounded(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Both ends of a text that is too long: the first says what happened, the last what to do."""
+    """Keep both ends of a long text: the first says what happened, the last what to do."""
     if len(text) <= most:
         return text
     head = most * 2 // 3
@@ -90,7 +90,7 @@ def bounded(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 class _Crossing:
-    """No ``contextmanager``: its frames would be in every error's text."""
+    """A context manager without the frames that ``contextmanager`` adds to an error's text."""
 
     def __enter__(self) -> None:
         pass
@@ -107,10 +107,10 @@ class _Crossing:
 
 
 def _of_job(text: str) -> str:
-    """What Py4J tells of a Java error, without Java's frames."""
+    """The text that Py4J reports of a Java error, without Java's frames."""
     for name in INTERRUPTIONS:
         if name in text:
-            # By these words Spark knows it.
+            # Spark recognises an interruption by these words.
             return (
                 "py4j.protocol.Py4JJavaError: An error occurred while calling a Spark job: "
                 f"{name}: the query was stopped, or its job cancelled"

@@ -1,4 +1,4 @@
-"""The source's columns: types, which are asked for, and building them without a Python loop."""
+"""Build the source's columns without a Python loop, and check which of them a user asks for."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ SCHEMA: Final = StructType(
 """All columns, in the order of a load without a schema."""
 
 _HEX: Final = np.frombuffer(bytes(range(256)).hex().encode("ascii"), dtype=np.uint16)
-"""Two digits per byte."""
+"""The two hex digits of each byte."""
 
 _UUID_TEXT: Final = 36
 _UUID_GROUPS: Final = ((0, 8), (9, 13), (14, 18), (19, 23), (24, 36))
 _DERIVED_SAME: Final = 10
-"""So many bytes are the same in all derived message ids of a lane."""
+"""How many bytes all derived message ids of a lane have in common."""
 
 
 def _crc_parts(low_bit: int) -> NDArray[np.uint32]:
-    """What 16 bits of an offset, written twice, change in a CRC of all: CRCs are linear."""
+    """Tabulate how 16 bits of an offset, written twice, change a CRC: CRCs are linear."""
 
     def change(bit: int) -> np.uint32:
         value = (1 << bit).to_bytes(4, "big")
@@ -77,15 +77,15 @@ _CRC_HIGH: Final = _crc_parts(16)
 def resolve(
     schema: StructType, has: StructType = SCHEMA, whose: str = "a queue"
 ) -> tuple[str, ...]:
-    """The names a user's schema asks for.
+    """The names that a user's schema asks for.
 
     Args:
-        has: All columns there are.
-        whose: What has them, as errors call it.
+        has: All existing columns.
+        whose: Their owner, as errors call it.
 
     Raises:
-        OptionInvalid: It names a column that is not there, or another type; before anything is
-            read or taken.
+        OptionInvalid: The schema names an unknown column, or another type; raised before anything
+            is read or taken.
     """
     all_columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in has)
     if not schema.fields:
@@ -112,12 +112,12 @@ def check_sink_schema(schema: StructType) -> None:
 
 
 def arrow_schema(names: tuple[str, ...]) -> pa.Schema:
-    """Exactly what Spark checks a source's record batches against (4.2, 4.3)."""
+    """The schema that Spark checks a source's record batches against, exactly (4.2, 4.3)."""
     return to_arrow_schema(StructType([SCHEMA[name] for name in names]), timezone="UTC")
 
 
 class Builder:
-    """Builds record batches of the asked columns from stored chunks."""
+    """Builds record batches of the requested columns from stored chunks."""
 
     def __init__(
         self, names: tuple[str, ...], queue: QueueName, lane: LaneId, bucket_size: int
@@ -140,14 +140,14 @@ class Builder:
         enqueued_us: int,
         bodies: Mapping[int, bytes] | None = None,
     ) -> pa.RecordBatch:
-        """One record batch, only the asked columns.
+        """Build one record batch with only the requested columns.
 
         Args:
-            chunk: As `store.chunk.decode` gives it: up to about a thousand messages.
+            chunk: As `store.chunk.decode` returns it: up to about a thousand messages.
             first: Offset of its first message in the bucket.
-            keep: The offsets wanted; None = all.
-            lease: None for a look: receipts are null then.
-            bodies: Updated ones, by offset.
+            keep: The offsets wanted; None: all.
+            lease: None for a read without a lease: then receipts are null.
+            bodies: Updated bodies, by offset.
         """
         offsets = np.arange(first, first + chunk.num_rows, dtype=np.int64)
         if keep is not None:
@@ -179,7 +179,7 @@ class Builder:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _message_ids(self, chunk: pa.RecordBatch, ids: NDArray[np.int64]) -> pa.Array:
-        """What the writers chose; where they chose none, one derived from lane and id."""
+        """The ids that the writers chose; otherwise ids derived from lane and id."""
         if chunks.MESSAGE_ID not in chunk.schema.names:
             return _derived_texts(self._lane, ids)
         derived = _derived_uuids(self._lane, ids)
@@ -193,14 +193,14 @@ class Builder:
     def _receipts(
         self, bucket: BucketNo, lease: UUID | None, offsets: NDArray[np.int64]
     ) -> pa.Array:
-        """One per message; null for a look."""
+        """One receipt per message; null without a lease."""
         if lease is None:
             return pa.nulls(len(offsets), pa.string())
         return receipt_texts(receipt.prefix(self._lane, bucket, lease), offsets)
 
 
 def receipt_texts(head: bytes, offsets: NDArray[np.int64]) -> pa.Array:
-    """Receipts of one message each: what they share is hashed once, the rest column by column.
+    """Receipts of one message each: the common part is hashed once, the rest column by column.
 
     Args:
         head: `model.receipt.prefix` of their delivery.
@@ -214,7 +214,7 @@ def receipt_texts(head: bytes, offsets: NDArray[np.int64]) -> pa.Array:
 
 
 def _arrow_type(field: StructField) -> pa.DataType:
-    """The Arrow type of a Spark field; null for what Arrow lacks, which is refused by name."""
+    """The Arrow type of a Spark field; null if Arrow has none: it is then refused by name."""
     try:
         return to_arrow_type(field.dataType, timezone="UTC")
     except Exception:  # noqa: BLE001 - pyspark raises many kinds; any of them means "not storable"
@@ -222,7 +222,7 @@ def _arrow_type(field: StructField) -> pa.DataType:
 
 
 def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast, where there is something to cast: a chunk may have a few rows only."""
+    """Cast if the type differs: a chunk may have a few rows only, so a useless cast counts."""
     return array if array.type == kind else array.cast(kind)
 
 
@@ -233,7 +233,7 @@ def _repeated(value: object, count: int, kind: pa.DataType) -> pa.Array:
 def _with_updates(
     column: pa.Array, offsets: NDArray[np.int64], bodies: Mapping[int, bytes]
 ) -> pa.Array:
-    """Few messages are ever updated: the others are not copied for it."""
+    """Replace updated bodies. Few messages are ever updated: the others are not copied for it."""
     if not bodies:
         return column
     mask = np.isin(offsets, list(bodies))
@@ -250,7 +250,7 @@ def _optional(chunk: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _derived_uuids(lane: LaneId, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """`model.ids.derived_message_id` for many, as (n, 16) bytes."""
+    """`model.ids.derived_message_id` for many ids, as (n, 16) bytes."""
     raw = np.empty((len(ids), 16), dtype=np.uint8)
     raw[:] = np.frombuffer(derived_message_id(lane, 0).bytes, dtype=np.uint8)
     raw[:, _DERIVED_SAME:] = ids.astype(">u8").view(np.uint8).reshape(-1, 8)[:, _DERIVED_SAME - 8 :]
@@ -258,7 +258,7 @@ def _derived_uuids(lane: LaneId, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 
 def _derived_texts(lane: LaneId, ids: NDArray[np.int64]) -> pa.Array:
-    """`_uuid_texts` of `_derived_uuids`: the digits they share are written once."""
+    """`_uuid_texts` of `_derived_uuids`: the digits that they share are written once."""
     text = np.empty((len(ids), _UUID_TEXT), dtype=np.uint8)
     text[:] = np.frombuffer(str(derived_message_id(lane, 0)).encode("ascii"), dtype=np.uint8)
     own = ids.astype(">u8").view(np.uint8).reshape(-1, 8)[:, _DERIVED_SAME - 8 :]
@@ -267,7 +267,7 @@ def _derived_texts(lane: LaneId, ids: NDArray[np.int64]) -> pa.Array:
 
 
 def _uuid_texts(raw: NDArray[np.uint8]) -> pa.Array:
-    """(n, 16) bytes to canonical text."""
+    """Turn (n, 16) bytes into canonical UUID text."""
     text = np.full((len(raw), _UUID_TEXT), ord("-"), dtype=np.uint8)
     digits = _HEX[raw].view(np.uint8)
     for at, (low, high) in enumerate(_UUID_GROUPS):
@@ -276,9 +276,9 @@ def _uuid_texts(raw: NDArray[np.uint8]) -> pa.Array:
 
 
 def _base64_texts(head: bytes, tail: NDArray[np.uint8]) -> pa.Array:
-    """A head in common and (n, m) bytes of their own to base64url text without padding.
+    """Encode a common head and (n, m) bytes of their own as base64url text without padding.
 
-    Three bytes make four characters: what lies before the last whole three of the head is encoded
+    Three bytes make four characters: the head up to its last whole three bytes is encoded only
     once.
     """
     whole = len(head) // 3 * 3
@@ -295,7 +295,7 @@ def _base64_texts(head: bytes, tail: NDArray[np.uint8]) -> pa.Array:
 
 
 def _texts(characters: NDArray[np.uint8]) -> pa.Array:
-    """(n, m) ASCII codes to a string array over the same memory."""
+    """Wrap (n, m) ASCII codes as a string array over the same memory."""
     count, width = characters.shape
     offsets = np.arange(count + 1, dtype=np.int32) * width
     return pa.StringArray.from_buffers(

@@ -1,6 +1,6 @@
-"""The data source ``cassieq``: what Spark asks for its readers and writers.
+"""Define the data source ``cassieq``, which Spark asks for its readers and writers.
 
-Spark makes a fresh object in a Python process of its own for each of them, so nothing is kept here.
+Spark makes a fresh object in a Python process of its own for each, so nothing is kept here.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ class CassieqDataSource(DataSource):
         return "cassieq"
 
     def schema(self) -> StructType:
-        """All columns of the view; a user schema may name some of them instead."""
+        """Return all columns of the view; a user schema may name some of them instead."""
         environment.check_here()
         from cassieq_spark.spark.views import reader  # noqa: PLC0415 - after the check: needs pyarrow
 
         return reader.schema_of(parse_view(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A look at visible messages, or at another view, without a lease."""
+        """Return a reader of visible messages, or of another view, without a lease."""
         environment.check_here()
         from cassieq_spark.spark.views import reader  # noqa: PLC0415 - after the check: needs pyarrow
 
         return reader.reader(parse_read(self.options), schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        """A consumer that leases messages and acks them when their micro-batch is done."""
+        """Return a consumer that leases messages and acks them when their micro-batch is done."""
         environment.check_here()
         from cassieq_spark.spark import columns  # noqa: PLC0415 - after the check: needs pyarrow
         from cassieq_spark.spark.source.reader import StreamReader  # noqa: PLC0415 - as above
@@ -54,7 +54,7 @@ class CassieqDataSource(DataSource):
         return StreamReader(parse_source(self.options), columns.resolve(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """One transaction that puts a whole DataFrame."""
+        """Return a writer that puts a whole DataFrame as one transaction."""
         environment.check_here()
         from cassieq_spark.spark.sink import BatchWriter  # noqa: PLC0415 - as above
 
@@ -62,7 +62,7 @@ class CassieqDataSource(DataSource):
         return BatchWriter(parse_sink(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """One transaction per micro-batch."""
+        """Return a writer that makes one transaction per micro-batch."""
         environment.check_here()
         from cassieq_spark.spark.sink import StreamWriter  # noqa: PLC0415 - as above
 
@@ -73,19 +73,19 @@ class CassieqDataSource(DataSource):
 
 @boundary.crossing
 def register(spark: SparkSession) -> None:
-    """Make ``format("cassieq")`` known to this session by hand, and check its Python workers.
+    """Register ``format("cassieq")`` with this session, and check its Python workers.
 
-    Spark 4.2 and later find it without, wherever module ``pyspark_cassieq`` can be imported; but
-    only in a thread whose active session is this one, which a thread of your own has not got: call
-    this there (measured with 4.3.0: ``df.write`` to any Python data source is told that there is
-    none).
+    Spark 4.2 and later find the format by themselves wherever module ``pyspark_cassieq`` can be
+    imported, but only in a thread whose active session is this one. A thread of your own has no
+    active session: call this there (measured with 4.3.0: otherwise ``df.write`` to any Python data
+    source fails because Spark does not find it).
 
     Raises:
-        WorkerEnvironment: The workers' Python lacks something; says what to do.
+        WorkerEnvironment: The workers' Python lacks something; the error says what to do.
     """
     environment.check_workers(spark)
     spark.dataSource.register(CassieqDataSource)
-    # The public call that makes a session active in its thread.
+    # This public call makes a session active in its thread.
     spark.createDataFrame([], StructType())
 
 

@@ -1,4 +1,4 @@
-"""Say plainly what is wrong with a Python environment, before Spark says it in a stack trace."""
+"""Report a broken Python environment in plain words, before Spark does by a stack trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEEDED: Final = ("pyarrow", "numpy", "cassandra", "msgpack", "cassieq_spark")
 
 
 def problems() -> list[str]:
-    """What this interpreter lacks; also run inside Spark's tasks, so nothing is imported here."""
+    """List what this interpreter lacks. It runs inside Spark's tasks too, so it imports nothing."""
     found = [f"has no {name}" for name in NEEDED if importlib.util.find_spec(name) is None]
     if sys.version_info < OLDEST_PYTHON:
         found.append(f"is Python {sys.version_info.major}.{sys.version_info.minor}, too old")
@@ -24,10 +24,10 @@ def problems() -> list[str]:
 
 
 def check_here() -> None:
-    """Check the interpreter we are in: Spark runs it for the driver's side of a data source.
+    """Check this interpreter: Spark runs it for the driver's side of a data source.
 
     Raises:
-        WorkerEnvironment: Something is missing; says what, where, and what to do.
+        WorkerEnvironment: Something is missing; the error says what, where, and what to do.
     """
     _raise_for(sys.executable, problems())
 

@@ -1,4 +1,4 @@
-"""`CassieqListener`: a query's lag in the log and for Prometheus, and the ack of its last batch."""
+"""`CassieqListener` reports a query's lag to the log and Prometheus, and acks its last batch."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ _logger = get_logger("spark")
 
 
 class CassieqListener(StreamingQueryListener):
-    """``spark.streams.addListener(CassieqListener())``: for every query that reads a queue.
+    """Watch all queries that read a queue: ``spark.streams.addListener(CassieqListener())``.
 
     Each progress is logged as event ``query_progress``: messages behind, age of the oldest, in
-    flight, redelivered, acked. With connection options it also acks the last batch of a query that
-    has ended, if Spark has committed it: Spark tells a source so only with the next batch (4.2,
-    4.3). Without, those messages stay leased until the query is started again, or their lease ends
-    and others get them a second time.
+    flight, redelivered, acked. With connection options the listener also acks the last batch of a
+    query that has ended, if Spark has committed it: Spark tells a source only with the next batch
+    (4.2, 4.3). Without them, those messages stay leased until the query is started again, or until
+    their lease ends and others get them a second time.
 
     Args:
-        connection: ``contact_points`` and so on, as of `cassieq_spark.connect`; ``CASSIEQ_*``
-            variables count. Nothing given: no acks.
+        connection: ``contact_points`` and so on, as for `cassieq_spark.connect`; ``CASSIEQ_*``
+            variables count. If nothing is given: no acks.
 
     Raises:
-        OptionUnknown, OptionInvalid: Of the connection.
+        OptionUnknown, OptionInvalid: A connection option is wrong.
     """
 
     def __init__(self, **connection: Any) -> None:
@@ -76,12 +76,12 @@ class CassieqListener(StreamingQueryListener):
         self._ends: dict[UUID, list[tuple[dict[str, Any], SourceOffset]]] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Learn its name."""
+        """Remember the query's name."""
         with self._lock:
             self._names[event.runId] = event.name or str(event.id)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Spark has committed a batch: it says so after its commit log does."""
+        """Note a committed batch: Spark reports progress after it writes its commit log."""
         progress = event.progress
         reports, ends = [], []
         for source in progress.sources:
@@ -99,7 +99,7 @@ class CassieqListener(StreamingQueryListener):
             _log(name, progress.batchId, report)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing was visible, or too little for a batch: there is no progress to say so."""
+        """Note that too little was visible for a batch, or nothing: no progress reports that."""
         with self._lock:
             for report in self._reports.get(event.runId, []):
                 if not report["min_messages"]:
@@ -116,7 +116,7 @@ class CassieqListener(StreamingQueryListener):
                 self._ack(report["queue"], end)
 
     def prometheus(self) -> str:
-        """All queries' figures as Prometheus text.
+        """Return all queries' figures as Prometheus text.
 
         Raises:
             UsageError: Package prometheus_client is missing.
@@ -126,7 +126,7 @@ class CassieqListener(StreamingQueryListener):
         return generate_latest(self._registry()).decode()
 
     def serve(self, port: int, address: str = "127.0.0.1") -> int:
-        """Let Prometheus scrape ``http://address:port/metrics``; the port, where 0 was given.
+        """Let Prometheus scrape ``http://address:port/metrics``; return the port (0: a free one).
 
         Raises:
             UsageError: Package prometheus_client is missing.
@@ -138,7 +138,7 @@ class CassieqListener(StreamingQueryListener):
         return int(server.server_port)
 
     def collect(self) -> Iterable[Metric]:
-        """For a registry of prometheus_client."""
+        """Yield the metrics for a registry of prometheus_client."""
         from prometheus_client.core import (  # noqa: PLC0415 - as above
             CounterMetricFamily,
             GaugeMetricFamily,
@@ -187,7 +187,7 @@ class CassieqListener(StreamingQueryListener):
 
 
 def _report(latest: str | None) -> dict[str, Any] | None:
-    """What `spark.lag.Lag` has reported; None of another source."""
+    """The report of `spark.lag.Lag`; None for another source."""
     try:
         found = json.loads(latest or "null")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Pack what Spark hands a writing task into chunks: by rows and bytes, whole buckets, due times."""
+"""Pack the rows of a writing task into chunks, by rows and bytes, whole buckets and due times."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class ChunkTaker(Protocol):
-    """What is fed with chunks: a bulk writer, or rows for the connector to write."""
+    """A receiver of chunks: a bulk writer, or rows for the connector to write."""
 
     def capacity(self) -> int:
         """How many messages the next chunk may have: 1 or more."""
 
     def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
-        """Take one chunk, see `queue.bulk.BulkWriter.add`."""
+        """Take one chunk; see `queue.sink.writer.BulkWriter.add`."""
 
 
 class Packer:
-    """Feeds a taker of chunks. Rows that do not fill a chunk wait for the next batch."""
+    """Cuts rows into chunks for a taker. Rows that do not fill a chunk wait for the next batch."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Packer:
         self._write_chunks(checked, keep_rest=True)
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the rows that wait."""
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             self._write_chunks(waiting, keep_rest=False)

@@ -1,4 +1,4 @@
-"""Input partitions: spread planned messages over tasks, and read them there (design 7)."""
+"""Spread planned messages over input partitions, and read them in tasks (design 7)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 MOST_PER_PARTITION: Final = 100_000
 FEWEST_PER_PARTITION: Final = 10_000
-"""Beyond one task a core each costs Spark about 35 ms, what a worker takes for 50,000 messages (two
-cores, measured); so there are no more than cores, but for large batches, and for very small ones
-fewer."""
+"""The least for a task of its own. Beyond one task per core, each costs Spark about 35 ms, in which
+a worker reads 50,000 messages (two cores, measured): so there are no more tasks than cores except
+for large batches, and fewer for very small ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Everything a task needs to read, so that it asks the queue's rows nothing."""
+    """Everything that a task needs to read, so that it reads no rows of the queue's state."""
 
     connection: ConnectionOptions
     queue: QueueName
@@ -48,7 +48,7 @@ class PlannedPartition(InputPartition):
         self.plan = plan
 
     def __repr__(self) -> str:
-        """Counts only: Spark prints partitions."""
+        """Show counts only: Spark prints partitions."""
         messages = sum(planned.runs.count for planned in self.plan)
         return f"PlannedPartition(queue={self.where.queue!r}, messages={messages})"
 
@@ -61,11 +61,11 @@ def spread(
     names: tuple[str, ...],
     at_least: int | None,
 ) -> list[PlannedPartition]:
-    """Partitions of about equal size, ids ascending.
+    """Make partitions of about equal size, ids ascending.
 
     Args:
-        at_least: So many partitions, as far as there are messages for them. Unset: one for each
-            core of the driver's machine, if that makes them neither tiny nor huge.
+        at_least: The least number of partitions, as far as there are messages for them. Unset: one
+            per core of the driver's machine, if that makes them neither tiny nor huge.
     """
     where = Where(
         connection=connection,
@@ -96,13 +96,13 @@ def spread(
 
 
 def read_partition(partition: PlannedPartition) -> Iterator[pa.RecordBatch]:
-    """The planned messages, a record batch per stored chunk, only the asked columns.
+    """Yield the planned messages, a record batch per stored chunk, with only the requested columns.
 
     Runs in a Python worker, as often as Spark retries, speculates or runs another action; the same
     rows each time (I8). The worker's store is kept between tasks.
 
     Raises:
-        DataLoss: A planned message is not there.
+        DataLoss: A planned message does not exist.
     """
     where = partition.where
     reader = task_store(where.connection)

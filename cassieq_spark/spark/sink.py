@@ -1,4 +1,4 @@
-"""The Arrow writer (design 8): ``writeStream`` and ``write`` with ``format("cassieq")``.
+"""The Arrow writer runs ``writeStream`` and ``write`` with ``format("cassieq")`` (design 8).
 
 For every micro-batch Spark makes the writer in one driver-side process, pickles it into the tasks,
 and makes it again in another process for the commit: nothing kept in the object survives, so the
@@ -51,7 +51,7 @@ RUN_ID = "spark.jobGroup.id"
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What one winning task attempt tells the commit."""
+    """The report of one winning task attempt to the commit."""
 
     result: TaskResult
 
@@ -71,7 +71,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._checkpoint = checkpoint
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Runs in a task, once per attempt; each attempt writes buckets of its own [P8]."""
+        """Write a partition. Runs in a task, once per attempt; each has its own buckets [P8]."""
         meter = Meter()
         context = _context()
         query_id = context.getLocalProperty(QUERY_ID)
@@ -94,29 +94,29 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(lane, self._options, who, admission, iterator, meter=meter)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Runs in the driver, in another process than the planner of the write."""
+        """Commit. Runs in the driver, in another process than the one that plans the write."""
         _commit(self._options, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Nothing: what is not committed is invisible, and void once its epoch is decided."""
+        """Do nothing: what is not committed is invisible, and void once its epoch is decided."""
 
 
 @boundary.spark_facing
 class BatchWriter(DataSourceArrowWriter):
-    """``df.write``: one transaction; with ``sinkId`` and ``batchId`` written once only (I7)."""
+    """``df.write``: one transaction; with ``sinkId`` and ``batchId`` written only once (I7)."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_sink_schema(schema)
         self._options = options
         self._once: Begun | None = None
         if options.sink_id is None:
-            # The driver creates the row and no task may: a task of a transaction that is over must
-            # not begin it again (design 8).
+            # The driver creates the row and no task may: a task must not begin a transaction again
+            # that is over (design 8).
             lane = open_lane(store.shared(options.connection), options.queue)
             self._once = transaction.begin_once(lane, f"once:{new_uuid()}")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Runs in a task, once per attempt; each attempt writes buckets of its own [P8]."""
+        """Write a partition. Runs in a task, once per attempt; each has its own buckets [P8]."""
         options, meter = self._options, Meter()
         lane = open_lane(task_store(options.connection), options.queue)
         if self._once is not None:
@@ -134,7 +134,7 @@ class BatchWriter(DataSourceArrowWriter):
         return _write(lane, options, who, admission, iterator, meter=meter)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Runs in the driver, in another process, on a pickled copy of this writer."""
+        """Commit. Runs in the driver, in another process, on a pickled copy of this writer."""
         _commit(
             self._options,
             messages,
@@ -144,7 +144,7 @@ class BatchWriter(DataSourceArrowWriter):
         )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing, as in `StreamWriter.abort`."""
+        """Do nothing, as in `StreamWriter.abort`."""
 
 
 def _write(
@@ -209,10 +209,10 @@ def _context() -> TaskContext:
 
 
 def run_id(context: TaskContext | SparkContext) -> str | None:
-    """The run of the streaming query; None if the user has put another job group in its place.
+    """The run of the streaming query; None if the user has replaced its job group by another.
 
-    A name of the user's own would be the same in every run, and a replay would look like a second
-    write of one run.
+    A name that the user chose would be the same in every run, and a replay would look like a
+    second write of one run.
     """
     group = context.getLocalProperty(RUN_ID)
     try:
@@ -222,7 +222,7 @@ def run_id(context: TaskContext | SparkContext) -> str | None:
 
 
 def _canonical(checkpoint: str | None) -> str | None:
-    """The same place in one spelling."""
+    """Spell the same place in one way."""
     if checkpoint is None:
         return None
     return checkpoint.removeprefix("file://").removeprefix("file:").rstrip("/") or "/"

@@ -1,4 +1,4 @@
-"""Spark's Python worker, as a task of ours finds it: one store a process, kept between tasks."""
+"""Prepare Spark's Python worker for our tasks: one store per process, kept between tasks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from cassieq_spark.store.store import Store
 
 SETTLES_IN_TASK: Final = 2
-"""What the first task needed is imported by then, by Spark and by us."""
+"""By the second task, Spark and we have imported what the first task needed."""
 
 _tasks_begun = 0
 
 
 def task_store(options: ConnectionOptions) -> Store:
-    """This worker's store, see `store.shared`; for what runs in tasks, once in each."""
+    """This worker's store; see `store.shared`. Code that runs in tasks calls it once in each."""
     found = store.shared(options)
     if TaskContext.get() is not None:
         _settle_in()
@@ -28,7 +28,7 @@ def task_store(options: ConnectionOptions) -> Store:
 
 
 def _settle_in() -> None:
-    """Keep what a worker keeps out of the garbage collector's sight, once.
+    """Keep the worker's permanent objects out of the garbage collector's sight, once.
 
     Spark calls ``gc.collect()`` after every task of a worker that it uses again (pyspark/daemon.py,
     4.2 and 4.3). It then walks through every object of every module: 75 ms of CPU a task beside

@@ -1,1 +1,1 @@
-"""All that talks to Cassandra: sessions, statements, tagged CAS, tables, chunks."""
+"""All code that talks to Cassandra is here: sessions, statements, tagged CAS, tables, chunks."""

@@ -1,10 +1,10 @@
-"""Tagged compare-and-set: every outcome settled exactly (G2, G3). Holds I3, I5, I6, I7.
+"""Run tagged compare-and-set: every outcome is settled exactly (G2, G3). Holds I3, I5, I6, I7.
 
 A CAS is conditional on the ``writer`` uuid of the row as read and writes a fresh one, which it also
 puts into ``tags`` in place of this client's former one. When an answer is lost, the *same*
 statement is sent again until it is answered: applied, or refused with our uuid among the tags,
-means that it happened; otherwise it did not and cannot any more, its condition is dead. A read
-would not settle it: the CAS may land after the read [P7].
+means that it happened; otherwise it did not and cannot any more, since its condition is dead. A
+read would not settle it: the CAS may land after the read [P7].
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TAGGED_CLIENTS: Final = 64
-"""A row remembers the last CAS of so many clients [R8]."""
+"""How many clients' last CAS a row remembers [R8]."""
 
 _RESEND_BASE_S: Final = 0.05
 
 FIRST_GUESS_S: Final = 0.01
-"""What a CAS is taken to last before one was measured."""
+"""How long a CAS is assumed to take before one was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tag:
-    """The last CAS of one client on one row; ``row_version`` is the one it made."""
+    """The last CAS of one client on one row; ``row_version`` is the version it made."""
 
     client: UUID
     writer: UUID
@@ -58,8 +58,8 @@ class Tags:
     """The last CAS of each of the last 64 clients, oldest first.
 
     Attributes:
-        evicted: The largest row version that was pushed out. Never a condition: it only tells that
-            "our tag is not there" may mean "it was", and effects must be looked at [R8].
+        evicted: The largest row version that was pushed out. It is never a condition: it only says
+            that a missing tag of ours may have been there, so that effects must be looked at [R8].
     """
 
     entries: tuple[Tag, ...] = ()
@@ -70,7 +70,7 @@ class Tags:
         return any(tag.writer == writer for tag in self.entries)
 
     def with_tag(self, tag: Tag) -> Tags:
-        """In place of the same client's former tag: it has one CAS in flight per row."""
+        """Add a tag in place of the same client's former one: it has one CAS in flight per row."""
         entries = [old for old in self.entries if old.client != tag.client] + [tag]
         gone = entries[:-TAGGED_CLIENTS]
         return Tags(
@@ -79,7 +79,7 @@ class Tags:
         )
 
     def encode(self) -> bytes:
-        """As the ``tags`` column holds it."""
+        """The bytes of the ``tags`` column."""
         return bytes(
             msgpack.packb(
                 [
@@ -115,7 +115,7 @@ class Tags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """What the CAS machinery keeps beside a row's value."""
+    """The columns that the CAS machinery keeps beside a row's value."""
 
     writer: UUID
     tags: Tags
@@ -123,7 +123,7 @@ class Version:
 
     @classmethod
     def of_row(cls, row: Any) -> Version:
-        """From a CQL row that holds the three columns."""
+        """Read the three columns of a CQL row."""
         return cls(writer=row.writer, tags=Tags.decode(row.tags), row_version=row.row_version)
 
     @property
@@ -145,8 +145,8 @@ class Applied(Generic[T]):
     """It happened; ``now`` is the row as this CAS wrote it, or as others left it since.
 
     Attributes:
-        was_sent_once: Its first sending was answered, so no copy of it is on its way: the row is
-            never of this version again, not even if it is removed and a late INSERT makes it anew
+        was_sent_once: Its first sending was answered, so no copy of it is on its way: the row will
+            never have this version again, not even if it is removed and a late INSERT makes it anew
             [T3].
     """
 
@@ -158,8 +158,8 @@ class Applied(Generic[T]):
 class Refused(Generic[T]):
     """It did not happen and cannot any more; ``now`` is the row as read since, None if absent.
 
-    But where ``now`` is absent, or of a bucket below the repair pointer: then it may have happened
-    before the row was dropped. Only the pointer, read after ``now``, tells (G5, ADR 11).
+    The exception: if ``now`` is absent, or of a bucket below the repair pointer, it may have
+    happened before the row was dropped. Only the pointer, read after ``now``, tells (G5, ADR 11).
 
     Attributes:
         was_sent_once: Its first sending was answered: whatever became of the row, it did not happen
@@ -172,7 +172,7 @@ class Refused(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evicted(Generic[T]):
-    """Not settled by tags: more than 64 clients came after it. Look at its effects in ``now``."""
+    """Tags cannot settle it: more than 64 clients came after it. Look at its effects in ``now``."""
 
     now: Stored[T]
 
@@ -181,7 +181,7 @@ Outcome = Applied[T] | Refused[T] | Evicted[T]
 
 
 class _Answer(NamedTuple):
-    """The server's last word on a CAS, and whether it was its first."""
+    """The server's last word on a CAS, and whether its first sending got it."""
 
     is_applied: bool
     was_sent_once: bool
@@ -196,14 +196,14 @@ class _RowLocks:
 
     @contextmanager
     def holding(self, key: tuple[Any, ...], at_most_s: float) -> Iterator[None]:
-        """Raises StoreTimeout if another CAS of this client holds the row for so long."""
+        """Hold a row; raises StoreTimeout if another CAS of this client holds it for so long."""
         with self._guard:
             lock, users = self._users.get(key, (threading.Lock(), 0))
             self._users[key] = (lock, users + 1)
         try:
             if not lock.acquire(timeout=at_most_s):
-                # Who has it waits for an answer: what comes after it on the same row would wait
-                # for each before it, one after the other.
+                # The holder waits for an answer: further CASes on the same row would wait for each
+                # before them, one after the other.
                 raise StoreTimeout(
                     f"another CAS of this client on row {key} is unanswered for {at_most_s:g} s; "
                     "nothing was sent. Try again"
@@ -229,7 +229,7 @@ class CasSender:
 
     @property
     def median_s(self) -> float:
-        """How long a CAS of this client takes, by its last 64 [R21]."""
+        """The median time of this client's last 64 CASes [R21]."""
         return median(self._durations_s)
 
     def send(
@@ -248,11 +248,11 @@ class CasSender:
             key: The row's key with its table, for the one-in-flight rule.
             before: The version the CAS is conditional on; None for ``IF NOT EXISTS``.
             bind: The statement's parameters, given the version it writes.
-            read: The row as it is now, by quorum.
+            read: Reads the present row, by quorum.
 
         Raises:
             CasAmbiguous: It stayed unanswered until the deadline: it may have happened, or may yet.
-            SchemaMissing: The table is not there.
+            SchemaMissing: The table does not exist.
         """
         with self._holding(statement, key):
             version = self._next_version(before)
@@ -270,7 +270,7 @@ class CasSender:
             except StoreError as error:
                 if answer.was_sent_once:
                     raise
-                # What the tags would have told: whether an unanswered sending was applied [T23].
+                # The tags would have told whether an unanswered sending was applied [T23].
                 raise _ambiguous(
                     statement, f"sent again it was not applied, and its row not read: {error}"
                 ) from error
@@ -288,7 +288,7 @@ class CasSender:
         """Remove a row by LWT: one of that version, or any (``IF EXISTS``) if none is given.
 
         Returns:
-            Whether an answer said that it was there and removed; False also where an earlier
+            Whether an answer said that the row existed and was removed; False also if an earlier
             sending of the same statement has removed it unheard.
 
         Raises:
@@ -297,7 +297,7 @@ class CasSender:
         return self.answer(statement, key, key if before is None else (*key, before.writer))
 
     def answer(self, statement: Statement, key: tuple[Any, ...], params: tuple[Any, ...]) -> bool:
-        """Send an LWT that nothing hangs on until it is answered; whether it says "applied".
+        """Send an LWT that nothing depends on until it is answered; return whether it was applied.
 
         Raises:
             CasAmbiguous: See `send`.
@@ -322,7 +322,7 @@ class CasSender:
         )
 
     def _until_answered(self, statement: Statement, params: tuple[Any, ...]) -> _Answer:
-        """Whether the server applied it, as its last answer says."""
+        """Send until an answer comes; return whether the server applied it, by that answer."""
         clock = self._session.clock
         at_most_s = self._session.left_s(DEADLINE_S)
         is_first = True
@@ -338,7 +338,7 @@ class CasSender:
                     refused = translate(error, statement.name, self._session.keyspace)
                     if is_first:
                         raise refused from error
-                    # This sending did nothing; one that was not answered may have [T23].
+                    # This sending did nothing; an earlier one without an answer may have [T23].
                     raise _ambiguous(statement, f"sent again it was refused: {refused}") from error
                 metrics.CAS_UNKNOWN.inc()
                 is_first = False

@@ -1,4 +1,4 @@
-"""Stored chunks: an Arrow IPC stream of one record batch, and the checks on what goes in.
+"""Encode stored chunks, an Arrow IPC stream of one record batch, and check what goes in.
 
 Columns of a stored chunk: ``body`` binary; and, only where any message has one, ``message_id``
 fixed_size_binary(16), ``tag`` string, ``headers`` map<string, string>.
@@ -39,23 +39,23 @@ _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1))
 _PLAIN: Final = pa.ipc.IpcWriteOptions()
 
 WORTHWHILE: Final = 0.9
-"""A compressed chunk is at most this share of the plain one."""
+"""A chunk is stored compressed only if it is at most this share of the plain one."""
 
 TRIED_EVERY: Final = 16
-"""So many chunks: one that is compressed although the last was not worth it."""
+"""After a chunk that was not worth it, every 16th is compressed again to see."""
 
 
 class Encoder:
-    """One writer's chunks, compressed where that pays.
+    """Encodes one writer's chunks, compressed where that pays.
 
-    Bodies that are compressed or encrypted already would only cost both sides time.
+    To compress bodies that are compressed or encrypted already would only cost both sides time.
     """
 
     def __init__(self) -> None:
         self._plain_left = 0
 
     def encode(self, batch: pa.RecordBatch) -> bytes:
-        """As `encode`."""
+        """Encode a chunk; see the function `encode`."""
         if self._plain_left:
             self._plain_left -= 1
             return _stream(batch, _PLAIN)
@@ -66,10 +66,10 @@ class Encoder:
 
 
 def encode(batch: pa.RecordBatch) -> bytes:
-    """One chunk, as the payload of a message row: zstd level 1.
+    """Encode one chunk as the payload of a message row: zstd level 1.
 
     Args:
-        batch: As `from_input` gives it, or a slice of it.
+        batch: As `from_input` returns it, or a slice of it.
     """
     return _stream(batch, _COMPRESSED)
 
@@ -92,7 +92,7 @@ def decode(payload: bytes) -> pa.RecordBatch:
     """Read what `encode` wrote.
 
     Raises:
-        RowCorrupt: It is something else.
+        RowCorrupt: The payload is something else.
     """
     try:
         with pa.ipc.open_stream(payload) as reader:
@@ -125,7 +125,7 @@ class Row:
 
 
 def from_rows(rows: Sequence[Row]) -> pa.RecordBatch:
-    """Messages as `encode` takes them."""
+    """Turn messages into the record batch that `encode` takes."""
     columns: dict[str, list[Any]] = {
         BODY: [row.body for row in rows],
         MESSAGE_ID: [row.message_id for row in rows],
@@ -149,10 +149,10 @@ def from_rows(rows: Sequence[Row]) -> pa.RecordBatch:
 def rows(
     batch: pa.RecordBatch, positions: Sequence[int] | None = None
 ) -> Iterator[tuple[int, Row]]:
-    """(position, message) of a decoded chunk.
+    """Yield (position, message) of a decoded chunk.
 
     Args:
-        positions: Which ones, ascending; None: all.
+        positions: The positions wanted, ascending; None: all.
     """
     wanted: Sequence[int] = range(batch.num_rows) if positions is None else positions
     some = batch if positions is None else _take(batch, positions)
@@ -167,7 +167,7 @@ def rows(
 
 
 def _take(batch: pa.RecordBatch, positions: Sequence[int]) -> pa.RecordBatch:
-    """What pa.array makes of a list costs a first caller the import of pandas: half a second."""
+    """Take rows without pa.array of a list, whose first call imports pandas: half a second."""
     if positions and len(positions) == positions[-1] - positions[0] + 1:
         return batch.slice(positions[0], len(positions))
     at = np.asarray(positions, np.int32)
@@ -175,7 +175,7 @@ def _take(batch: pa.RecordBatch, positions: Sequence[int]) -> pa.RecordBatch:
 
 
 def _binary(values: Sequence[bytes]) -> pa.Array:
-    """As pa.array, see `_take`; none is null."""
+    """A binary array, without pa.array: see `_take`; no value is null."""
     ends = np.zeros(len(values) + 1, np.int32)
     np.cumsum([len(value) for value in values], out=ends[1:])
     data = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
@@ -183,10 +183,10 @@ def _binary(values: Sequence[bytes]) -> pa.Array:
 
 
 def check_schema(columns: Iterable[tuple[str, pa.DataType]]) -> None:
-    """Refuse a DataFrame that cannot be put, before any row of it is looked at.
+    """Refuse a DataFrame that cannot be put, before any of its rows is read.
 
     Raises:
-        OptionInvalid: Names the column, its type, and what is allowed.
+        OptionInvalid: It names the column, its type, and what is allowed.
     """
     found = dict(columns)
     if BODY not in found:
@@ -213,14 +213,14 @@ def from_input(batch: pa.RecordBatch, *, position: int) -> pa.RecordBatch:
 
     Args:
         batch: Columns as `check_schema` allows; ``delay`` in seconds.
-        position: Of its first row, for messages.
+        position: The position of its first row, for error messages.
 
     Returns:
         The stored columns it has, and ``delay`` as int64 µs.
 
     Raises:
-        BodyInvalid: A body is null or too large, a delay negative, a message id no UUID: names the
-            row.
+        BodyInvalid: A body is null or too large, a delay negative, or a message id is not a UUID;
+            it names the row.
     """
     check_schema((field.name, field.type) for field in batch.schema)
     columns: dict[str, pa.Array] = {}
@@ -239,10 +239,10 @@ def from_input(batch: pa.RecordBatch, *, position: int) -> pa.RecordBatch:
 
 
 def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """Bytes of each message in all columns that are stored: any of them may be the large one [T20].
+    """Bytes of each message in all stored columns: any of them may be the large one [T20].
 
     Args:
-        batch: As `from_input` gives it, or a slice of it.
+        batch: As `from_input` returns it, or a slice of it.
     """
     sizes = _extra_sizes(batch) + _lengths(batch.column(BODY))
     if MESSAGE_ID in batch.schema.names:
@@ -258,7 +258,7 @@ def _extra_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
         sizes += _lengths(batch.column(TAG))
     if HEADERS in batch.schema.names:
         column = batch.column(HEADERS)
-        # Of a slice, too, these are all keys and items, and the offsets are the slice's.
+        # For a slice, too, these are all keys and items, and the offsets are the slice's.
         both = _lengths(column.keys) + _lengths(column.items)
         before = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(both)])
         sizes += np.diff(before[np.asarray(column.offsets)]) * np.asarray(column.is_valid())
@@ -266,13 +266,13 @@ def _extra_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
 
 
 def _lengths(column: pa.Array) -> NDArray[np.int64]:
-    """Bytes of each text or binary; 0 where there is none."""
+    """Bytes of each text or binary; 0 for null."""
     lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
     return np.asarray(lengths, dtype=np.int64)
 
 
 def delays_us(batch: pa.RecordBatch) -> NDArray[np.int64] | None:
-    """Each message's delay in µs, 0 where it has none; None if none has one."""
+    """Each message's delay in µs, 0 if it has none; None if no message has one."""
     if DELAY not in batch.schema.names:
         return None
     delays = batch.column(DELAY).to_numpy(zero_copy_only=False)
@@ -354,7 +354,7 @@ MAX_DELAY_S: Final = 30 * 86_400
 
 
 def _message_ids(column: pa.Array, position: int) -> pa.Array:
-    """To 16 bytes each, null where there is none."""
+    """Convert message ids to 16 bytes each; null stays null."""
     is_text = _is_text(column.type)
     lengths = pc.utf8_length(column) if is_text else pc.binary_length(column)
     wanted = _UUID_TEXT if is_text else STORED_TYPES[MESSAGE_ID].byte_width
@@ -382,7 +382,7 @@ _DIGITS: Final = np.array([at for at in range(_UUID_TEXT) if at not in (8, 13, 1
 
 
 def _from_hex(column: pa.Array) -> pa.Array:
-    """Checked UUID texts to bytes, all at once."""
+    """Convert checked UUID texts to bytes, all at once."""
     filled = pc.fill_null(column.cast(pa.string()), "0" * _UUID_TEXT)
     text = np.frombuffer("".join(filled.to_pylist()).encode("ascii"), dtype=np.uint8)
     nibbles = _NIBBLES[text.reshape(-1, _UUID_TEXT)[:, _DIGITS]]

@@ -1,4 +1,4 @@
-"""What the nodes of the local data centre say their time is (G6) [T7]."""
+"""Ask the nodes of the local data centre for their time (G6) [T7]."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from cassandra.pool import Host
 
 MOST_NODES: Final = 5
-"""Of a larger data centre: two of them may be wrong."""
+"""The most nodes that are asked in a larger data centre: two of them may be wrong."""
 
 ANSWERS_WITHIN_S: Final = 1.0
-"""A node that takes longer is counted as silent; a stopped one holds a measurement up by this."""
+"""A node that takes longer counts as silent; a stopped node delays a measurement by this."""
 
-# Unlike now(), it goes back when the node's clock is set back: timeuuids of a node only ascend, and
+# Unlike now(), it goes back when the node's clock is set back: a node's timeuuids only ascend, and
 # would stand still until the wrong time has come.
 _ASK: Final = "SELECT currentTimestamp() AS now FROM system.local"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HALF_A_STEP_US: Final = 500
-"""Nodes tell whole milliseconds."""
+"""Nodes report whole milliseconds."""
 
 _logger = get_logger("store")
 
 
 class NodeClocks:
-    """Asks nodes for their time, each itself; an `Ask`.
+    """Asks several nodes for their own time; an `Ask`.
 
-    Always the same ones, while they are up: so clients agree even where nodes do not.
+    It always asks the same nodes, while they are up: so clients agree even where nodes do not.
     """
 
     def __init__(self, session: Session, datacenter: str, check_open: Callable[[], None]) -> None:
@@ -75,7 +75,7 @@ class NodeClocks:
         for host in hosts:
             ask(host)
         readings: dict[str, Reading] = {}
-        # The driver tells of each, of its timeout too; but this client may be closed meanwhile.
+        # The driver reports each answer and each timeout; but this client may be closed meanwhile.
         with suppress(Empty):
             for _ in hosts:
                 told = answered.get(timeout=2 * ANSWERS_WITHIN_S)
@@ -94,7 +94,7 @@ class NodeClocks:
 
 
 def warn_of(wrong: Mapping[str, float]) -> None:
-    """Say which nodes' clocks are wrong: an operator has to set them."""
+    """Log which nodes' clocks are wrong: an operator has to set them."""
     for node, ahead_s in wrong.items():
         event(_logger, "node_clock_wrong", node=node, ahead_s=round(ahead_s, 3))
 

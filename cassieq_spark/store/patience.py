@@ -1,4 +1,4 @@
-"""How long a caller waits for one answer before it goes on with something else (ADR 21)."""
+"""Limit how long a caller waits for one answer before it goes on with something else (ADR 21)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LEAST_S: Final = 0.05
-"""A statement is sent with at least so much time to be answered."""
+"""The least time that a statement is given to be answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +20,15 @@ class Patience:
     """The limits of a block.
 
     Attributes:
-        until: By the session's monotonic clock nothing is sent again after this.
-        each_s: No statement is sent again when it went unanswered for so long.
+        until: Nothing is sent again after this, by the session's monotonic clock.
+        each_s: A statement is not sent again after it went unanswered for this long.
     """
 
     until: float = inf
     each_s: float = inf
 
     def left_s(self, now: float) -> float:
-        """How long a statement that begins now may take; infinite where nobody set a limit."""
+        """How long a statement that begins now may take; infinite if nobody set a limit."""
         return max(LEAST_S, min(self.until - now, self.each_s))
 
 
@@ -37,7 +37,7 @@ _present: ContextVar[Patience] = ContextVar("cassieq_patience", default=_ALL_THE
 
 
 def present() -> Patience:
-    """What holds here: of this thread, or of who began this item of work."""
+    """The limits in force here: of this thread, or of whoever began this item of work."""
     return _present.get()
 
 

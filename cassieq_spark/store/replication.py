@@ -1,4 +1,4 @@
-"""How many copies a keyspace keeps: as it was asked for, against what is there and what can be."""
+"""Create the keyspace, and check its replication against what was asked for and the nodes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _EXAMPLE: Final = "Give for example {'class': 'NetworkTopologyStrategy', 'datace
 
 
 def create_keyspace(session: CqlSession, given: object) -> None:
-    """Create the keyspace where it is missing; one that is there must have what was asked for.
+    """Create the keyspace if it is missing; an existing one must have what was asked for.
 
     Args:
-        given: As CQL has it; None: one copy in this data centre, or as it is.
+        given: A map as in CQL; None: one copy in this data centre, or what the keyspace has.
 
     Raises:
-        UsageError: It is no replication, names a data centre that there is none of, or more copies
-            than nodes can bring a quorum of together. Nothing was created.
-        ReplicationDiffers: The keyspace is there with another one. Nothing was changed.
+        UsageError: It is no replication, names a data centre that does not exist, or asks for more
+            copies than the nodes can form a quorum of. Nothing was created.
+        ReplicationDiffers: The keyspace exists with another one. Nothing was changed.
     """
     default: Asked = {"class": BY_DATACENTER, session.datacenter: 1}
     asked = default if given is None else _checked(given)
@@ -69,7 +69,7 @@ def _checked(given: object) -> Asked:
 
 
 def _check_datacenters(session: CqlSession, asked: Asked, nodes: Mapping[str, int]) -> None:
-    """By hand: Cassandra does not look at them where the keyspace is there already."""
+    """Check data centres by hand: Cassandra does not if the keyspace exists already."""
     if _class(asked) != BY_DATACENTER or not nodes:
         return
     unknown = sorted(asked.keys() - nodes.keys() - {"class", _FACTOR})
@@ -87,11 +87,11 @@ def _check_datacenters(session: CqlSession, asked: Asked, nodes: Mapping[str, in
 
 
 def _check_quorum(asked: Asked, nodes: Mapping[str, int]) -> None:
-    """Else the keyspace would be made, and not even the version of its tables could be written."""
+    """Check for a quorum: without one not even the version of the tables could be written."""
     if _class(asked) != BY_DATACENTER:
         return
     for datacenter, copies in _normal(asked, nodes).items():
-        if not copies.isdigit():  # the class; and transient replicas, which are Cassandra's affair
+        if not copies.isdigit():  # the class, or transient replicas, which we leave to Cassandra
             continue
         if nodes and (quorum := int(copies) // 2 + 1) > nodes[datacenter]:
             raise UsageError(
@@ -102,7 +102,7 @@ def _check_quorum(asked: Asked, nodes: Mapping[str, int]) -> None:
 
 
 def _read(session: CqlSession) -> dict[str, str] | None:
-    """None: there is no keyspace of that name."""
+    """Read the keyspace's replication; None: no keyspace has that name."""
     row = session.raw_one(
         "SELECT replication FROM system_schema.keyspaces "  # noqa: S608 - a checked name
         f"WHERE keyspace_name = '{session.keyspace}'"
@@ -111,7 +111,7 @@ def _read(session: CqlSession) -> dict[str, str] | None:
 
 
 def _normal(replication: Asked, nodes: Mapping[str, int]) -> dict[str, str]:
-    """As Cassandra stores it: the class by its short name, each data centre by its own."""
+    """A replication as Cassandra stores it: the class's short name, each data centre by name."""
     options = {
         name: str(int(value)) if str(value).isdecimal() else str(value)
         for name, value in replication.items()

@@ -1,4 +1,4 @@
-"""The versioned schema (design 2): each table with the reason for its settings; apply, check."""
+"""Create and check the versioned schema (design 2); each table says why it has its settings."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _DAY_US: Final = 86_400_000_000
 _GC_GRACE: Final = "gc_grace_seconds = 86400"
 
 # A QUORUM read must be sticky: what one reader saw, each later one sees. It is Cassandra's default;
-# spelled out, because acknowledged puts are lost without it [P20].
+# it is spelled out because acknowledged puts are lost without it [P20].
 _STICKY: Final = "read_repair = 'BLOCKING'"
 
-# Unified compaction in its levelled form: small rows that are overwritten over and over by CAS and
-# read by key: few sstables a read matter more than write amplification on a few bytes.
+# Unified compaction in its levelled form: small rows that CAS overwrites over and over and that are
+# read by key: few sstables per read matter more than write amplification on a few bytes.
 _SMALL_ROWS: Final = (
     "compaction = {'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'L10'}"
 )
@@ -110,18 +110,18 @@ def apply(
     *,
     new_uuid: Callable[[], UUID],
 ) -> None:
-    """Create what is missing of keyspace and tables, prove the cluster fit, record the version.
+    """Create missing parts of keyspace and tables, prove the cluster fit, record the version.
 
-    Idempotent, and safe to run by several clients at once.
+    Idempotent; several clients may run it at once.
 
     Args:
         asked: The replication; see `replication.create_keyspace`.
 
     Raises:
-        UsageError, ReplicationDiffers: The replication is none, or another than is there; nothing
-            was changed.
-        SchemaMismatch: The keyspace holds tables of another version, or the cluster has a guardrail
-            on write timestamps, which pointers need (G4) [R23].
+        UsageError, ReplicationDiffers: The replication is malformed, or differs from the present
+            one; nothing was changed.
+        SchemaMismatch: The tables have another version, or the cluster has a guardrail on write
+            timestamps, which pointers need (G4) [R23].
     """
     _refuse_another_version(session)
     replication.create_keyspace(session, asked)
@@ -139,8 +139,8 @@ def check(session: CqlSession) -> None:
     """Refuse to work on a keyspace of another version.
 
     Raises:
-        SchemaMissing: There is no keyspace of that name, or no tables in it.
-        SchemaMismatch: They are of another version.
+        SchemaMissing: No keyspace has that name, or it has no tables.
+        SchemaMismatch: The tables have another version.
     """
     found = read_version(session)
     if found != SCHEMA_VERSION:
@@ -148,8 +148,8 @@ def check(session: CqlSession) -> None:
 
 
 def read_version(session: CqlSession) -> int | None:
-    """The recorded schema version, None before the first `apply` has ended."""
-    # It never changes: where this data centre has it, no other needs to be up.
+    """Read the recorded schema version; None before the first `apply` has ended."""
+    # It never changes: if this data centre has it, no other needs to be up.
     rows = session.attempt(statements.FIND_META, (_VERSION_KEY,))
     if not rows or rows[0].value is None:
         rows = session.run(statements.READ_META, (_VERSION_KEY,))
@@ -157,7 +157,7 @@ def read_version(session: CqlSession) -> int | None:
 
 
 def _refuse_another_version(session: CqlSession) -> None:
-    """Before anything is created, and again after, for another client that was faster."""
+    """Check the version before anything is created, and again after: another may be faster."""
     try:
         found = read_version(session)
     except SchemaMissing:
@@ -203,7 +203,7 @@ def _no_timestamps(stamp: int) -> SchemaMismatch:
 
 
 def _warn_of_paxos_v1(session: CqlSession) -> None:
-    """Paxos v1, Cassandra's default, is not safe across range movements [P21]."""
+    """Warn of Paxos v1, Cassandra's default: it is not safe across range movements [P21]."""
     row = session.raw_one("SELECT value FROM system_views.settings WHERE name = 'paxos_variant'")
     if row is not None and row.value != "v2":
         event(_logger, "paxos_variant_v1", variant=row.value)

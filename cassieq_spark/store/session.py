@@ -1,6 +1,6 @@
-"""One Cassandra session: prepared statements with their consistency on them, bounded retries.
+"""Run statements on one Cassandra session: prepared, with their consistency, bounded retries.
 
-Every statement of the package goes through `CqlSession`; nothing raw of the driver leaves it but
+Every statement of the package goes through `CqlSession`; nothing raw of the driver leaves it except
 what `store/cas.py` settles.
 """
 
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from cassieq_spark.options import ConnectionOptions
 
 DEADLINE_S: Final = 20.0
-"""Of one call with all its retries, so that a caller hears within 30 s that Cassandra is away."""
+"""The deadline of a call with all its retries: callers learn within 30 s that Cassandra is away."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Interceptor(Protocol):
-    """What fault tests put around every statement; None in production."""
+    """A hook that fault tests put around every statement; None in production."""
 
     def around(
         self, statement: Statement, params: tuple[Any, ...], proceed: Callable[[], Any]
@@ -64,32 +64,32 @@ class Done:
         self._outcome = outcome
 
     def result(self) -> Any:
-        """What the statement gave, or its error."""
+        """Return the result of the statement, or raise its error."""
         return self._outcome()
 
 
 class CqlSession:
-    """A connected session on one keyspace. Thread-safe; not picklable, not for use across a fork.
+    """A connected session on one keyspace. Thread-safe; it does not pickle or survive a fork.
 
     Attributes:
-        client_id: Whose tags a CAS of this session carries (G2); fresh with each session.
+        client_id: Names this session in the tags of its CASes (G2); fresh with each session.
         node_clocks: Asks the nodes for their time.
-        clock: The cluster's time, measured by them (G6).
+        clock: Cluster time, measured by the nodes' clocks (G6).
         counts: Statements sent, by name.
-        patience_s: So much longer than `DEADLINE_S` a statement is sent again (`store.shared`),
-            but where `within` says otherwise.
+        patience_s: How much longer than `DEADLINE_S` a statement is sent again (`store.shared`),
+            unless `within` says otherwise.
     """
 
     def __init__(self, options: ConnectionOptions) -> None:
         """Connect.
 
         Raises:
-            OptionInvalid: A certificate or key file cannot be used; says which.
-            StoreUnavailable: Nothing answers at the contact points; says which, and which of them
-                are host names without an address.
-            AuthenticationRefused: Nodes want a login, or another one.
-            TlsFailed: A node's certificate is not accepted, or it does not accept ours.
-            UsageError: The cluster has no data centre of that name; says which it has.
+            OptionInvalid: A certificate or key file cannot be used; it says which.
+            StoreUnavailable: Nothing answers at the contact points; it names them, and the host
+                names without an address.
+            AuthenticationRefused: The nodes ask for a login, or refuse the one that was given.
+            TlsFailed: We refuse a node's certificate, or it refuses ours.
+            UsageError: The cluster has no data centre of that name; it says which it has.
         """
         self.options = options
         self.keyspace = options.keyspace
@@ -103,7 +103,7 @@ class CqlSession:
         self._local = DCAwareRoundRobinPolicy(options.datacenter or "")
         context = None if options.tls is None else tls.context(options.tls)
         try:
-            # Here, too: it looks host names up, and fails where none of them has an address.
+            # Here, too: it looks host names up, and fails if none of them has an address.
             self._cluster = driver.cluster(options, self._local, context)
         except DRIVER_ERRORS as error:
             raise unconnected.reason(error, options, context) from error
@@ -111,7 +111,7 @@ class CqlSession:
             self._session: Session = self._cluster.connect()
         except DRIVER_ERRORS as error:
             self._cluster.shutdown()
-            # With a wrong data centre the driver finds nodes, and none that it may talk to.
+            # With a wrong data centre the driver finds nodes, but none that it may talk to.
             self._check_datacenter()
             raise unconnected.reason(error, options, context) from error
         # The server's clock orders plain writes: a client's could be minutes off [R9]. Pointers
@@ -127,8 +127,8 @@ class CqlSession:
 
         Raises:
             StoreTimeout: Not answered in time; a write may have been stored.
-            StoreUnavailable: Too few replicas, or no node, are there.
-            SchemaMissing: The keyspace or its tables are not there.
+            StoreUnavailable: No node answers, or too few replicas do.
+            SchemaMissing: The keyspace or its tables do not exist.
         """
         if statement.kind is Kind.CAS:
             raise ValueError(f"{statement.name} is a CAS: only store/cas.py may send it")
@@ -152,10 +152,10 @@ class CqlSession:
         return rows[0] if rows else None
 
     def attempt(self, statement: Statement, params: Sequence[Any] = ()) -> list[Any] | None:
-        """Run a read once; None if it was not answered: for what others can be asked instead.
+        """Run a read once; None if it was not answered: the caller can ask elsewhere instead.
 
         Raises:
-            SchemaMissing: The keyspace or its tables are not there.
+            SchemaMissing: The keyspace or its tables do not exist.
         """
         try:
             return list(self._execute(statement, tuple(params)))
@@ -170,7 +170,7 @@ class CqlSession:
         return list(self._execute(statement, tuple(params)))
 
     def start(self, statement: Statement, params: Sequence[Any]) -> Any:
-        """Send without waiting; hand what comes back to `finish`, once."""
+        """Send without waiting; pass the result to `finish`, once."""
         bound = tuple(params)
         if self.interceptor is not None:
             try:
@@ -194,10 +194,10 @@ class CqlSession:
         return rows
 
     def answer(self, future: Any, statement: Statement) -> list[Any] | StoreError:
-        """Wait for what `start` sent; the error if it was not answered.
+        """Wait for what `start` sent; return the error if it was not answered.
 
         Raises:
-            SchemaMissing: The keyspace or its tables are not there.
+            SchemaMissing: The keyspace or its tables do not exist.
         """
         try:
             return list(future.result())
@@ -208,9 +208,9 @@ class CqlSession:
             raise problem from error
 
     def map(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """``work`` for every item, up to 16 at once, results in order.
+        """Run ``work`` for every item, up to 16 at once; results in order.
 
-        One that waits for longer than half a second is not counted among the 16 any more. After the
+        An item that waits for more than half a second no longer counts among the 16. After the
         first error nothing more is begun; it is raised when what was under way has ended, so that
         none goes on unseen and no caller waits for more than one deadline.
         """
@@ -235,7 +235,7 @@ class CqlSession:
         ambiguous.
 
         Args:
-            each_s: Of each statement: it is not sent again when this has passed since its first.
+            each_s: The limit of each statement, from its first sending.
         """
         with patience.limited(self.clock.monotonic() + seconds, each_s):
             yield
@@ -244,7 +244,7 @@ class CqlSession:
         """How long a statement that begins now is sent again, in seconds.
 
         Args:
-            at_most_s: Without the session's patience; default: `DEADLINE_S`.
+            at_most_s: The limit without the session's patience; default: `DEADLINE_S`.
         """
         most_s = (DEADLINE_S if at_most_s is None else at_most_s) + self.patience_s
         return min(most_s, patience.present().left_s(self.clock.monotonic()))
@@ -274,7 +274,7 @@ class CqlSession:
         return Counter(host.datacenter for host in hosts if host.datacenter)
 
     def prepare(self, statement: Statement) -> PreparedStatement:
-        """The prepared form, with both consistencies on it (G1) [P20]."""
+        """The prepared form, which carries both consistencies (G1) [P20]."""
         self._check_open()
         prepared = self._prepared.get(statement.name)
         if prepared is not None:
@@ -299,7 +299,7 @@ class CqlSession:
         self._cluster.shutdown()
 
     def __enter__(self) -> Self:
-        """Close at the end of the block."""
+        """Return the session, which closes at the end of the block."""
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -329,7 +329,7 @@ class CqlSession:
         return self.interceptor.around(statement, params, proceed)
 
     def _request_s(self) -> float:
-        """How long one request is waited for."""
+        """The timeout of one request."""
         return min(driver.REQUEST_TIMEOUT_S, patience.present().left_s(self.clock.monotonic()))
 
     def _check_datacenter(self) -> str:

@@ -1,4 +1,4 @@
-"""Work for many keys at once, where one key that cannot be reached holds up no other (ADR 21)."""
+"""Work for many keys at once, so that a key without an answer holds up no other (ADR 21)."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 WIDTH: Final = 16
-"""Items under way at once, of those that get on."""
+"""The most items under way at once, without those that wait for a silent key."""
 
 SLOW_S: Final = 0.5
-"""Who is under way for longer than this waits for a key that does not answer. It goes on, and the
+"""An item that takes longer than this waits for a key that does not answer. It goes on, and the
 next item begins in its place."""
 
 MOST_THREADS: Final = 128
-"""With those that wait. Beyond that there is no quorum for most keys, and all wait."""
+"""The most threads, with those that wait. Beyond that most keys have no quorum, and all wait."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class _Places:
-    """So many at once; a place that is held for longer than `SLOW_S` is free again."""
+    """A number of places; one that is held for longer than `SLOW_S` becomes free again."""
 
     def __init__(self, width: int) -> None:
         self._width = width
         self._clock = SystemClock()
         self._is_free = threading.Condition()
-        self._taken: deque[list[float]] = deque()  # one entry each, so that each is its own
+        self._taken: deque[list[float]] = deque()  # a list each, compared by identity
 
     def take(self) -> list[float]:
-        """Wait for a place; what `leave` wants."""
+        """Wait for a place; return what `leave` needs."""
         with self._is_free:
             while True:
                 now = self._clock.monotonic()
@@ -51,7 +51,7 @@ class _Places:
                 self._is_free.wait(SLOW_S - (now - self._taken[0][0]))
 
     def leave(self, mine: list[float]) -> None:
-        """Give it back; nothing happens if it was too old to be kept."""
+        """Give the place back; nothing happens if it has become free already."""
         with self._is_free:
             for at, one in enumerate(self._taken):
                 if one is mine:
@@ -68,7 +68,7 @@ class SideBySide:
         self._pool = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="cassieq-store")
 
     def begin(self, work: Callable[[T], R], item: T) -> Future[R]:
-        """Begin one item, in the patience of the caller; waits for a place, `SLOW_S` at most."""
+        """Begin one item under the caller's limits; it waits for a place, `SLOW_S` at most."""
         place = self._places.take()
         context = copy_context()
 
@@ -85,7 +85,7 @@ class SideBySide:
             raise
 
     def map(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """See `store.session.CqlSession.map`."""
+        """Run all items; see `store.session.CqlSession.map`."""
         todo = list(items)
         if len(todo) <= 1:
             return [work(item) for item in todo]
@@ -110,7 +110,7 @@ class SideBySide:
         return [future.result() for future in futures]
 
     def each(self, work: Callable[[T], R], items: Iterable[T]) -> list[R | CassieqError]:
-        """See `store.session.CqlSession.each`."""
+        """Run all items; see `store.session.CqlSession.each`."""
 
         def kept(item: T) -> R | CassieqError:
             try:
@@ -123,7 +123,7 @@ class SideBySide:
     def close(self) -> None:
         """Return when all that was begun has ended.
 
-        What waits for a thread still runs, and finds its session closed: who waits for a future
-        that was cancelled in the queue would never be woken.
+        An item that waits for a thread still runs, and finds its session closed: if it were
+        cancelled in the queue, whoever waits for its future would never wake up.
         """
         self._pool.shutdown(wait=True)

@@ -1,4 +1,4 @@
-"""Every CQL statement, named by verb, with its consistency and why it is conditional.
+"""Define every CQL statement, named by verb, with its consistency and why it is conditional.
 
 G1: each CAS carries its serial *and* its commit consistency, each read that decides is a quorum
 read; both are on the statement, never a driver default (which is LOCAL_ONE) [P20].
@@ -13,28 +13,28 @@ from typing import Final
 from cassandra import ConsistencyLevel
 
 ROWS_PER_PAGE: Final = 32
-"""Of message rows, up to 1 MB each: a page is 8 MB of ordinary chunks, and 32 MB at most."""
+"""The page size for message rows of up to 1 MB: 8 MB of ordinary chunks, and 32 MB at most."""
 
 
 class Kind(Enum):
-    """What a statement does, and so the consistency it carries."""
+    """The kind of a statement, which decides its consistency."""
 
     READ = "read"
     WRITE = "write"
     CAS = "cas"
     SERIAL_READ = "serial read"
     GLANCE = "glance"
-    """One replica's word: decides and repairs nothing, so it may leave columns out [P4]."""
+    """A read of one replica: it decides and repairs nothing, so it may leave columns out [P4]."""
 
 
 class Reach(Enum):
-    """Whose replicas a quorum is made of."""
+    """Which replicas a quorum is made of."""
 
     HOME = "home"
     """The queue's home data centre; clients elsewhere are refused [P21]."""
 
     WORLD = "world"
-    """All data centres: what decides about names, before a home is known."""
+    """All data centres: for decisions about names, before a home is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +46,11 @@ class Statement:
     kind: Kind
     reach: Reach = Reach.HOME
     rows_per_page: int | None = None
-    """None: the driver's 5,000; fewer where a row may be a megabyte."""
+    """None: the driver's 5,000; fewer if a row may be a megabyte."""
 
     @property
     def consistency(self) -> int:
-        """Of reads and plain writes; of a CAS, the level its commit is answered at."""
+        """The consistency of a read or plain write; of a CAS, the level of its commit."""
         if self.kind is Kind.SERIAL_READ:
             return self.serial_consistency
         if self.kind is Kind.GLANCE:
@@ -61,7 +61,7 @@ class Statement:
 
     @property
     def serial_consistency(self) -> int:
-        """Of a CAS or serial read: the level of its Paxos round."""
+        """The level of the Paxos round of a CAS or serial read."""
         return int(
             ConsistencyLevel.LOCAL_SERIAL if self.reach is Reach.HOME else ConsistencyLevel.SERIAL
         )
@@ -88,12 +88,12 @@ def _statement(
 
 
 def every_statement() -> tuple[Statement, ...]:
-    """All of them, for the test that reads each one's consistency back."""
+    """All statements, for the test that reads each one's consistency back."""
     return tuple(_ALL.values())
 
 
-# The versions of an LWT-only row are three columns, the same in each such table: `writer` is what a
-# CAS is conditional on: a uuid never reused, so a row that is born again cannot be mistaken for its
+# The version of an LWT-only row is three columns, the same in each such table: a CAS is conditional
+# on `writer`, a uuid that is never reused, so a row that is born again cannot be mistaken for its
 # former life [P3]; `tags` and `row_version` settle an answer that was lost (G3).
 
 _QUEUES: Final = """SELECT name, queue_id, status, settings, lanes, home_datacenter, created_us,
@@ -102,7 +102,7 @@ _QUEUES: Final = """SELECT name, queue_id, status, settings, lanes, home_datacen
 _QUEUE: Final = f"{_QUEUES} WHERE name = ?"
 _META: Final = "SELECT value FROM {ks}.meta WHERE key = ?"
 
-# A home knows its queues while no other data centre answers; what it does not find is asked of all.
+# A home knows its queues while no other data centre answers; for unknown names, all are asked.
 FIND_QUEUE: Final = _statement("find_queue", Kind.READ, _QUEUE)
 READ_QUEUE: Final = _statement("read_queue", Kind.READ, _QUEUE, Reach.WORLD)
 FIND_QUEUES: Final = _statement("find_queues", Kind.READ, _QUEUES)
@@ -121,7 +121,7 @@ UPDATE_QUEUE: Final = _statement(
        WHERE name = ? IF writer = ?""",
     Reach.WORLD,
 )  # fmt: skip
-# Conditional on the row as read: one that was created again meanwhile is another queue's.
+# Conditional on the row as read: a row that was created again meanwhile is another queue's.
 DELETE_QUEUE: Final = _statement(
     "delete_queue", Kind.CAS, "DELETE FROM {ks}.queue WHERE name = ? IF writer = ?", Reach.WORLD,
 )  # fmt: skip
@@ -135,14 +135,14 @@ INSERT_MONOTON: Final = _statement(
     """INSERT INTO {ks}.monoton (lane, next_id, reserved_us, writer, tags, row_version)
        VALUES (?, ?, ?, ?, ?, ?) IF NOT EXISTS""",
 )  # fmt: skip
-# Only ever conditional on a row that is there: a missing monoton row means the queue was deleted,
-# and a reservation must not create it again [P13].
+# Always conditional on an existing row: a missing monoton row means the queue was deleted, and a
+# reservation must not create it again [P13].
 RESERVE: Final = _statement(
     "reserve", Kind.CAS,
     """UPDATE {ks}.monoton SET next_id = ?, reserved_us = ?, writer = ?, tags = ?, row_version = ?
        WHERE lane = ? IF writer = ?""",
 )  # fmt: skip
-# As read: what was reserved since would be left behind [T15].
+# Conditional on the row as read: ids reserved since would be left behind [T15].
 DELETE_MONOTON: Final = _statement(
     "delete_monoton", Kind.CAS, "DELETE FROM {ks}.monoton WHERE lane = ? IF writer = ?",
 )  # fmt: skip
@@ -173,12 +173,12 @@ UPDATE_BUCKET: Final = _statement(
        WHERE lane = ? AND bucket = ? IF writer = ?""",
 )  # fmt: skip
 
-# Only of a bucket below the repair pointer: what lands late there is inert (G5).
+# Only for a bucket below the repair pointer: what lands late there is inert (G5).
 DELETE_BUCKET: Final = _statement(
     "delete_bucket", Kind.CAS, "DELETE FROM {ks}.bucket WHERE lane = ? AND bucket = ? IF EXISTS",
 )  # fmt: skip
 
-# Whole partitions, by key: what a full repair looks for below the pointers.
+# These list whole partitions, by key: a full repair looks for those below the pointers.
 LIST_BUCKETS: Final = _statement(
     "list_buckets", Kind.READ, "SELECT DISTINCT lane, bucket FROM {ks}.bucket",
 )  # fmt: skip
@@ -195,9 +195,9 @@ READ_SINK: Final = _statement(
               query_id, checkpoint, run, past, aborts, is_once, writer, tags, row_version
        FROM {ks}.sink WHERE sink_id = ?""",
 )  # fmt: skip
-# A task decides on this read whether its batch is in the queue already (I7).
+# A task decides by this read whether its batch is in the queue already (I7).
 READ_SINK_SERIAL: Final = _statement("read_sink_serial", Kind.SERIAL_READ, READ_SINK.cql)
-# Repair looks for those that are over; it reads each by itself before it does anything. By one
+# Repair looks for those that are over; it reads each by itself before it does anything. It asks one
 # replica: a quorum's read repair would write these columns alone to a replica that missed a commit,
 # and its row would be of two versions [T10].
 LIST_SINKS: Final = _statement(
@@ -205,7 +205,7 @@ LIST_SINKS: Final = _statement(
     """SELECT sink_id, lane, is_once, epoch, changed_us FROM {ks}.sink
        WHERE token(sink_id) >= ? LIMIT ?""",
 )  # fmt: skip
-# For a verify pass, which reads each by itself; all by one replica's word, so nothing is repaired.
+# For a verify pass, which reads each by itself; one replica answers, so nothing is repaired.
 GLANCE_SINKS: Final = _statement(
     "glance_sinks", Kind.GLANCE, "SELECT sink_id, lane FROM {ks}.sink",
 )  # fmt: skip
@@ -224,7 +224,7 @@ UPDATE_SINK: Final = _statement(
               run = ?, past = ?, aborts = ?, is_once = ?, writer = ?, tags = ?, row_version = ?
        WHERE sink_id = ? IF writer = ?""",
 )  # fmt: skip
-# Of a sink that is used for one transaction, when that is decided and rolled forward.
+# For a sink that is used for one transaction, when that is decided and rolled forward.
 DELETE_SINK: Final = _statement(
     "delete_sink", Kind.CAS, "DELETE FROM {ks}.sink WHERE sink_id = ? IF writer = ?",
 )  # fmt: skip
@@ -236,16 +236,16 @@ READ_SINK_LIST: Final = _statement(
     "read_sink_list", Kind.READ,
     "SELECT part, data FROM {ks}.sink_list WHERE sink_id = ? AND list_id = ?",
 )  # fmt: skip
-# One replica's word, without the lists themselves: read repair would write rows without data [P4].
+# It asks one replica, without the lists themselves: read repair would write rows without data [P4].
 LIST_SINK_LISTS: Final = _statement(
     "list_sink_lists", Kind.GLANCE, "SELECT sink_id, list_id FROM {ks}.sink_list",
 )  # fmt: skip
-# Of a list that no row names any more, nor ever can [T19].
+# For a list that no row names any more, nor ever can [T19].
 DROP_SINK_LIST: Final = _statement(
     "drop_sink_list", Kind.WRITE, "DELETE FROM {ks}.sink_list WHERE sink_id = ? AND list_id = ?",
 )  # fmt: skip
 
-# Saves double work and decides nothing, so its answers need no tags: who is in doubt asks again.
+# It saves double work and decides nothing, so it needs no tags: a client in doubt asks again.
 TAKE_LEAD: Final = _statement(
     "take_lead", Kind.CAS,
     "INSERT INTO {ks}.leader (name, holder, since_us) VALUES (?, ?, ?) IF NOT EXISTS USING TTL ?",
@@ -283,7 +283,7 @@ PEEK_BUCKET: Final = _statement(
     "peek_bucket", Kind.READ,
     "SELECT first FROM {ks}.message WHERE lane = ? AND bucket = ? LIMIT 1",
 )  # fmt: skip
-# For a source that waits until there is enough: an estimate, of which no payload is read.
+# For a source that waits until there is enough: an estimate that reads no payload.
 COUNT_MESSAGES: Final = _statement(
     "count_messages", Kind.GLANCE,
     "SELECT first, part, count, due_us FROM {ks}.message WHERE lane = ? AND bucket = ?",
@@ -318,7 +318,7 @@ DROP_OVERLAYS: Final = _statement(
 READ_POINTERS: Final = _statement(
     "read_pointers", Kind.READ, "SELECT kind, value FROM {ks}.pointer WHERE lane = ?",
 )  # fmt: skip
-# Max-wins by write time: the only statement that may ever touch this table (G4) [P19].
+# The largest write time wins: no other statement may ever touch this table (G4) [P19].
 ADVANCE_POINTER: Final = _statement(
     "advance_pointer", Kind.WRITE,
     "UPDATE {ks}.pointer USING TIMESTAMP ? SET value = ? WHERE lane = ? AND kind = ?",

@@ -1,4 +1,4 @@
-"""`Store`: one session with all its tables, what `queue` is given."""
+"""`Store` is one session with all its tables; `queue` works on it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Store:
         self._times_seen: dict[LaneId, int] = {}
 
     def lane(self, lane: LaneId) -> LaneTables:
-        """What is stored of one lane."""
+        """The tables of one lane."""
         pointers = PointerTable(self.session, lane, self._times_seen)
         return LaneTables(
             monotons=Monotons(self.session, self.sender, lane),
@@ -73,10 +73,11 @@ class Store:
 
 
 PATIENCE_S: Final = 100.0
-"""Where Spark is the caller nobody waits at a prompt: a node's restart, some two minutes with
-`session.DEADLINE_S`, is outlasted in place of failing a query that would begin its batch anew."""
+"""How much longer statements of Spark are sent again than others: nobody waits at a prompt. With
+`session.DEADLINE_S` this outlasts a node's restart, some two minutes; otherwise the query would
+fail and begin its batch anew."""
 
-# One a process and cluster: Spark reuses its Python workers, so each connects once.
+# One per process and cluster: Spark reuses its Python workers, so each connects once.
 _shared: dict[ConnectionOptions, Store] = {}
 _shared_lock = threading.Lock()
 
@@ -99,7 +100,7 @@ def shared(options: ConnectionOptions) -> Store:
 
 @contextmanager
 def opened(options: ConnectionOptions) -> Iterator[Store]:
-    """A store of one's own for a moment; raises as `shared`."""
+    """Open a store of one's own for a moment; raises as `shared`."""
     store = _connect(options)
     try:
         yield store
@@ -127,7 +128,7 @@ def close_shared() -> None:
 
 
 def _forget_after_fork() -> None:
-    """A forked child must not use its parent's sockets and locks: it starts with none."""
+    """Drop shared stores in a forked child: it must not use its parent's sockets and locks."""
     global _shared_lock  # noqa: PLW0603 - the parent may have held the lock when it forked
     _shared_lock = threading.Lock()
     _shared.clear()

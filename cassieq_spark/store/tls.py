@@ -1,4 +1,4 @@
-"""TLS to Cassandra: the context made of its files, and why a node and this client do not agree."""
+"""Build the TLS context from its files, and explain why a handshake with Cassandra fails."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from cassieq_spark.options.parsed import TlsOptions
 
 _LOOK_S: Final = 3.0
-"""For each look at one node after a connection has failed."""
+"""The timeout of each look at one node after a connection has failed."""
 
 _OPTIONS_FRAME: Final = bytes((0x04, 0, 0, 0, 0x05, 0, 0, 0, 0))
-"""Native protocol v4, OPTIONS: the one request a node answers before a login; it tells nothing."""
+"""Native protocol v4, OPTIONS: the one request a node answers before a login; it has no secret."""
 
 _RESPONSE_BIT: Final = 0x80
 
@@ -31,10 +31,10 @@ _NAME_MISMATCH: Final = frozenset({62, 64})
 
 
 def context(tls: TlsOptions) -> ssl.SSLContext:
-    """Verifies a node against the CA file alone, not against what the machine trusts.
+    """A context that verifies a node by the CA file alone, not by what the machine trusts.
 
     Raises:
-        OptionInvalid: A file is not there, cannot be read, or is not what it should be; names it.
+        OptionInvalid: A file does not exist, cannot be read, or has the wrong content; names it.
     """
     # Python's own defaults for a client: TLS 1.2 or later, a certificate, and one for this host.
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -45,17 +45,17 @@ def context(tls: TlsOptions) -> ssl.SSLContext:
         _check_readable("sslCertFile", tls.cert_file)
         if tls.key_file is not None:
             _check_readable("sslKeyFile", tls.key_file)
-        # On a context of its own: a client's certificate is no CA.
+        # Into a context of its own: a client's certificate is no CA.
         _load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "sslCertFile", tls.cert_file)
         _load_key(made, tls, tls.cert_file)
     return made
 
 
 def disagreement(options: ConnectionOptions, own: ssl.SSLContext | None) -> TlsFailed | None:
-    """Why no node could be connected to, if it is for TLS; None if it is not, or does not show.
+    """Why no node could be connected to, if TLS is the cause; None if it is not, or does not show.
 
-    To be asked after a failure: the driver wraps what OpenSSL says in a text of its own, and says
-    "closed" where one side speaks TLS and the other does not. Sends no login.
+    Call it after a failure: the driver wraps what OpenSSL says in a text of its own, and says
+    "closed" if one side speaks TLS and the other does not. It sends no login.
     """
     for host, port in options.contact_points:
         try:
@@ -100,7 +100,7 @@ def _load_key(made: ssl.SSLContext, tls: TlsOptions, cert_file: str) -> None:
 
 
 def _password(tls: TlsOptions, option: str, path: str) -> Callable[[], str]:
-    """Asked by OpenSSL if the key is encrypted; without it a terminal would be, and hang a task."""
+    """Give OpenSSL the key's password; without this it would ask a terminal, and hang a task."""
 
     def answer() -> str:
         if tls.key_password is None:
@@ -114,7 +114,7 @@ def _password(tls: TlsOptions, option: str, path: str) -> Callable[[], str]:
 
 
 def _check_readable(option: str, path: str) -> None:
-    """By hand: OpenSSL's errors name no file."""
+    """Check by hand that a file can be read: OpenSSL's errors name no file."""
     try:
         with Path(path).open("rb"):
             return
@@ -126,11 +126,11 @@ def _check_readable(option: str, path: str) -> None:
 
 
 def _look(host: str, port: int, own: ssl.SSLContext, tls: TlsOptions | None) -> str | None:
-    """What is wrong between this client's TLS and a node."""
+    """Find what is wrong between this client's TLS and a node."""
     said = "it closed the connection"
     with socket.create_connection((host, port), _LOOK_S) as plain:
         try:
-            # The driver resolves contact points, and knows nodes by their addresses only.
+            # The driver resolves contact points, and knows nodes only by their addresses.
             address = plain.getpeername()[0]
             with own.wrap_socket(plain, server_hostname=address) as encrypted:
                 # With TLS 1.3 a node refuses a client's certificate after the handshake.
@@ -172,10 +172,10 @@ def _advice(error: ssl.SSLCertVerificationError) -> str:
 
 
 def _look_plain(host: str, port: int) -> str | None:
-    """Whether a node wants TLS from a client that has none."""
+    """Explain a plain failure: whether a node wants TLS from a client that has none."""
     if _answers_plain(host, port):
         return None
-    # Nobody is believed and nothing is sent: only whether it speaks TLS is asked.
+    # It trusts nobody and sends nothing: it only asks whether the node speaks TLS.
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname = False
     anybody.verify_mode = ssl.CERT_NONE
@@ -205,7 +205,7 @@ def _answers_plain(host: str, port: int) -> bool:
 
 
 def _answers(connection: socket.socket) -> bool:
-    """Whether what comes back looks like CQL's native protocol."""
+    """Whether the response looks like CQL's native protocol."""
     connection.settimeout(_LOOK_S)
     connection.sendall(_OPTIONS_FRAME)
     answer = connection.recv(len(_OPTIONS_FRAME))

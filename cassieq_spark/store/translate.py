@@ -1,4 +1,4 @@
-"""Driver errors into ours: the only place that decides what a failure may have left behind."""
+"""Turn driver errors into ours. Only this module decides what a failure may have left behind."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ DRIVER_ERRORS: Final = (
     UnresolvableContactPoints,
     OSError,
 )
-"""All that a statement can raise; our own errors are none of these."""
+"""All that a statement can raise; our own errors are not among these."""
 
 _LACKS: Final = re.compile(
     r"User (?P<role>\S+) has no (?P<permission>[A-Z]+) permission on <(?P<resource>[^>]+)>"
 )
-"""How Cassandra 4.0 to 5.0 words a missing grant; other words are quoted as they are."""
+"""The words of Cassandra 4.0 to 5.0 for a missing grant; other words are quoted as they are."""
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the server looked at the statement and would not run it: nothing was applied.
+    """Whether the server looked at the statement and refused to run it: nothing was applied.
 
-    All else that a CAS can fail with is ambiguous: a timeout, a lost connection, and also
-    "unavailable", which Cassandra may raise for the commit after the proposal was accepted.
+    Any other failure of a CAS is ambiguous: a timeout, a lost connection, and also "unavailable",
+    which Cassandra may raise for the commit after the proposal was accepted.
     """
     return isinstance(
         error,

@@ -1,4 +1,4 @@
-"""Why a client has no connection, as far as nodes and the resolver of host names tell."""
+"""Find out why a client has no connection, by asking the nodes and the resolver of host names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def reason(
 ) -> StoreError:
     """The error that a user sees, for what the driver has raised while it connected.
 
-    To be asked after a failure: it looks at host names and nodes once more, since the driver says
+    Call it after a failure: it looks at host names and nodes once more, since the driver says
     neither which name has no address nor what a node dislikes about TLS.
     """
     refused = login_failure(error)
@@ -63,7 +63,7 @@ def _without_address(options: ConnectionOptions) -> list[str]:
 
 
 def _not_let_in(options: ConnectionOptions, words: str) -> AuthenticationRefused:
-    """Names the role; the password is in no words but the user's own."""
+    """The error that names the role; the password never appears in it."""
     where = addresses(options)
     if options.login is None:
         return AuthenticationRefused(

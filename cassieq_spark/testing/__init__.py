@@ -1,4 +1,4 @@
-"""For tests of programs that use queues: a real Cassandra, a clock to turn, faults to inject."""
+"""Tools for tests of programs that use queues: a real Cassandra, a clock to turn, faults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConditionNotMet", "EmbeddedCassandra", "ManualClock", "Node", "wait_until"]
 
-#: Imported when asked for, so that one of them does not pay for the others.
+#: Imported on first use, so that one of them does not pay for the others.
 _HOME = {
     "ConditionNotMet": "cassieq_spark.testing.wait",
     "EmbeddedCassandra": "cassieq_spark.embedded",
@@ -23,7 +23,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
-    """A public name, imported now."""
+    """Import a public name on first use."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

@@ -1,4 +1,4 @@
-"""A clock that a test turns by hand."""
+"""`ManualClock` is a clock that a test turns by hand."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ if TYPE_CHECKING:
     from cassieq_spark.clock import Clock
 
 START_US: Final = 1_700_000_000_000_000
-"""14 November 2023: any moment will do, and the same one in each run."""
+"""14 November 2023: any moment will do, as long as it is the same in each run."""
 
 
 class ManualClock:
     """Time that passes when a test says so; a `Clock`. Thread-safe.
 
-    Alone it stands still, and `wait` moves it on instead of waiting. On a base it is ahead of that
-    by what was advanced and `wait` waits: so leases of a real node run out without anybody sleeping
-    (`store.clock = ManualClock(store.clock)`), while a retry still gives the node time.
+    Without a base it stands still, and `wait` moves it on instead of waiting. With a base it is
+    ahead of that by what was advanced, and `wait` waits: so leases of a real node run out without
+    anybody sleeping (`store.clock = ManualClock(store.clock)`), while a retry still gives the node
+    time.
     """
 
     def __init__(self, base: Clock | None = None, *, start_us: int = START_US) -> None:
@@ -49,7 +50,7 @@ class ManualClock:
         return base_s + self._ahead_us / 1e6
 
     def wait(self, seconds: float) -> None:
-        """Move on by so much if it stands still, else wait."""
+        """Move on by ``seconds`` if it stands still, else wait."""
         if self._base is None:
             self.advance(max(0.0, seconds))
         else:

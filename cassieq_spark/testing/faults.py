@@ -1,4 +1,4 @@
-"""Lost answers, late writes and forced interleavings, between the driver and a real store."""
+"""Inject lost answers, late writes and forced interleavings between the driver and a real store."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from cassieq_spark.store.statements import Statement
 
 GATE_DEADLINE_S: Final = 30.0
-"""A gate that does not fill by then breaks: a hung test ends, none expects it."""
+"""A gate that does not fill by then breaks: this ends a hung test, and no test expects it."""
 
 
 class Fault(StrEnum):
-    """What happens to one statement."""
+    """The fault of one statement."""
 
     REFUSE = "refuse"
-    """The server looks at it and will not run it: a definite answer."""
+    """The server looks at it and refuses to run it: a definite answer."""
 
     TIMEOUT_BEFORE = "timeout_before"
     """It is lost on its way, and never applied."""
@@ -40,16 +40,16 @@ class Fault(StrEnum):
 
 
 class Away(StrEnum):
-    """How it shows that too few replicas of a bucket are there."""
+    """How a bucket with too few replicas behaves."""
 
     UNAVAILABLE = "unavailable"
     """The coordinator knows it, and says so at once."""
 
     TIMES_OUT = "times out"
-    """It is not known: statements are not answered. To the caller the time-out comes at once."""
+    """The coordinator does not know it: statements are not answered. Callers time out at once."""
 
     STANDS_STILL = "stands still"
-    """As the last, and callers wait until the bucket is reachable: then what they sent is lost."""
+    """As `TIMES_OUT`, but callers wait until the bucket is reachable; what they sent is lost."""
 
 
 class Gate:
@@ -103,7 +103,7 @@ class FaultyStore:
         rate: float,
         faults: tuple[Fault, ...] = (Fault.TIMEOUT_BEFORE, Fault.TIMEOUT_AFTER),
     ) -> FaultyStore:
-        """One that draws: each statement of these names fails with probability ``rate``.
+        """A store that draws: each statement of these names fails with probability ``rate``.
 
         With one thread, the same seed gives the same faults.
         """
@@ -138,19 +138,19 @@ class FaultyStore:
         is elsewhere: pointers, hints, sinks.
 
         Args:
-            lane: Of this lane; None: of every lane.
+            lane: Only of this lane; None: of every lane.
         """
         with self._lock:
             self._away.update(dict.fromkeys([(lane, bucket) for bucket in buckets], how))
 
     def reachable(self) -> None:
-        """All are there again."""
+        """Make all buckets reachable again."""
         with self._lock:
             self._away.clear()
             self._is_back.notify_all()
 
     def land(self) -> int:
-        """Apply every statement that is still on its way, oldest first; how many there were."""
+        """Apply every statement still on its way, oldest first; return how many there were."""
         landed = 0
         while True:
             with self._lock:
@@ -188,7 +188,7 @@ class FaultyStore:
 
     @contextmanager
     def on(self, session: CqlSession) -> Iterator[FaultyStore]:
-        """Work on this session inside the block; what fails there is told the schedule."""
+        """Work on this session inside the block; an error there carries the schedule as a note."""
         session.interceptor = self
         try:
             yield self
@@ -248,14 +248,14 @@ class FaultyStore:
 
 
 def partition_of(statement: Statement, params: tuple[Any, ...]) -> tuple[Any, int] | None:
-    """(lane, bucket) of the bucket whose partition a statement is on; None: of no bucket's."""
+    """(lane, bucket) of the bucket whose partition a statement is on; None if it is on none."""
     at = _key_at(statement.cql)
     return None if at is None else (params[at], int(params[at + 1]))
 
 
 @cache
 def _key_at(cql: str) -> int | None:
-    """Which parameter of a statement is ``lane``, where ``lane, bucket`` is the partition key."""
+    """Which parameter of a statement is ``lane``, if ``lane, bucket`` is the partition key."""
     if re.search(r"\{ks\}\.(bucket|message|overlay)\b", cql) is None or "?" not in cql:
         return None
     if cql.startswith("INSERT"):

@@ -1,4 +1,4 @@
-"""Waits for a condition, in place of a sleep."""
+"""Wait for a condition, instead of a sleep."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def wait_until(
     deadline_s: float = 30.0,
     describe: str | Callable[[], str] = "the condition to hold",
 ) -> T:
-    """The condition's first true value, by real time even where a test's Clock stands still.
+    """Return the condition's first true value, in real time even if a test's Clock stands still.
 
     Args:
         deadline_s: Ends a hung test; no test should expect it.
-        describe: What is waited for; called at the end it can show the state that was reached.
+        describe: What is waited for; called at the end, it can show the state that was reached.
 
     Raises:
         ConditionNotMet: It never came true.

@@ -1,4 +1,4 @@
-"""How much one call may still claim: messages, bytes as they are stored, and runs of ids."""
+"""Track how much one call may still claim: messages, bytes as stored, and runs of ids."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.get.claim import Claimed
 
 RUNS_PER_CALL: Final = 8_192
-"""A batch's offset has an entry of about 60 bytes for each run of ids, and Spark keeps a hundred of
-them. Only where single messages came back, bucket after bucket, is a call full before its buckets
-are."""
+"""The most runs that one call claims. A batch's offset has an entry of about 60 bytes for each run
+of ids, and Spark keeps a hundred offsets. The limit matters only where single messages came back,
+bucket after bucket."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """What is left of a call's limits.
+    """The rest of a call's limits.
 
     Attributes:
-        messages: So many more.
-        size_bytes: So many more, by the mean of each bucket; None: no limit.
+        messages: How many more messages.
+        size_bytes: How many more bytes, by the mean of each bucket; None: no limit.
         is_untouched: Nothing was taken yet: then one message fits, however large it is, or a queue
             of large messages would stand still (I10).
-        runs: So many more, about: a bucket gives all that one claim takes there.
+        runs: About how many more runs: a bucket gives all that one claim takes there.
     """
 
     messages: int
@@ -45,7 +45,7 @@ class Budget:
         return self.messages <= 0 or self.runs <= 0 or not has_bytes
 
     def for_messages_of(self, row: Bucket, available: int) -> int:
-        """How many of so many messages of this bucket fit."""
+        """How many of the available messages of this bucket fit."""
         count = min(self.messages, available)
         each = mean_bytes(row)
         if self.size_bytes is None or not each or not count:
@@ -54,7 +54,7 @@ class Budget:
         return min(count, max(fitting, 1 if self.is_untouched else 0))
 
     def take(self, row: Bucket, count: int, *, runs: int) -> None:
-        """So many of this bucket were taken. What is left and fits none is no budget."""
+        """Subtract messages of this bucket. A rest of bytes too small for one message becomes 0."""
         self.messages -= count
         self.runs -= runs
         if count and self.size_bytes is not None:
@@ -70,7 +70,7 @@ class Budget:
 
 
 def mean_bytes(row: Bucket) -> float:
-    """Of one message of a sealed bucket; 0 where nobody counted."""
+    """The mean size of a message of a sealed bucket; 0 if nobody counted."""
     return row.size_bytes / max(1, row.manifest.count)
 
 

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
 
 CAS_TIMES_SPARE = 4
-"""A claim lasts at least this many of the client's own CAS times, or it would be born expired and
-burn a delivery that nobody held [R21]."""
+"""A claim lasts at least this many of the client's own CAS times. A shorter one would be over when
+it is answered, and use up a delivery that nobody held [R21]."""
 
 _logger = get_logger("queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """One lease that is ours, and the row it is in as last seen."""
+    """One lease that is ours, with its bucket's row as last seen."""
 
     bucket: BucketNo
     lease: Lease
@@ -42,7 +42,7 @@ class Claimed:
 
     @property
     def planned(self) -> Planned:
-        """What is to be read for it."""
+        """The read that gets its messages."""
         return Planned(
             bucket=self.bucket,
             runs=self.lease.runs,
@@ -54,7 +54,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimer:
-    """Who claims, and for how long."""
+    """The owner of claims, and how long they last."""
 
     lane: Lane
     owner: str
@@ -98,23 +98,23 @@ class Claimer:
         if not leases and new.dead == row.value.dead:
             return [], row
         outcome = self.lane.buckets.update(bucket, row, new)
-        # Whatever the outcome, what counts is whether our leases are in the row: after 64 other
-        # clients even the tags cannot tell [R8].
+        # Whatever the outcome: what counts is whether our leases are in the row, since after 64
+        # other clients even the tags cannot tell [R8].
         return held(bucket, outcome.now, leases), outcome.now
 
     def close(
         self, bucket: BucketNo, *, budget: Budget | None, below: int | None
     ) -> tuple[list[Claimed], Stored[Bucket] | None]:
-        """Seal an open bucket, and claim what there is budget for, by the same CAS if that can be.
+        """Seal an open bucket, and claim within the budget, by the same CAS if possible.
 
         Args:
-            budget: None: it is only to be closed.
+            budget: None: only seal the bucket.
 
         Returns:
             As `claim`; no row if the bucket was dropped long ago.
         """
         lane = self.lane
-        # What it weighs is known once it is sealed: a limit of bytes has its claim after that.
+        # Its size is known once it is sealed: under a limit of bytes, the claim comes after that.
         at_once = budget is not None and budget.size_bytes is None
         terms = self.terms(budget.messages, below=below) if budget is not None and at_once else None
         closed = seal.close(lane, bucket, terms)
@@ -132,14 +132,14 @@ class Claimer:
         return got, now or closed.row
 
     def confirm(self, claimed: list[Claimed]) -> list[Claimed]:
-        """After the claims of one call: keep those that are real and came in time.
+        """Keep the claims of one call that are real and came in time; call it after all of them.
 
         A row below the repair pointer is a ghost: a statement that was sent twice has landed again
         after the drop, and what was claimed from it was acked long since (G5, ADR 11).
         A claim answered after its own end is given back without counting [P18]. If the time pointer
         has passed the minute of a hint while its CAS was on the way, the hint is written again
-        where the pointer has not been: at the present minute, or behind one that is ahead of it
-        [P17, T7].
+        where the pointer has not been: at the present minute, or beyond a pointer that is ahead of
+        now [P17, T7].
         """
         if not claimed:
             return []
@@ -178,7 +178,7 @@ class Claimer:
 
 
 def held(bucket: BucketNo, row: Stored[Bucket] | None, leases: Iterable[Lease]) -> list[Claimed]:
-    """Those of our new leases that are in the row."""
+    """Our new leases that are in the row."""
     if row is None:
         return []
     return [

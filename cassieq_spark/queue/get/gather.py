@@ -1,4 +1,4 @@
-"""Gather what many buckets answer a get, and wait for none that others could go on without.
+"""Gather the claims of many buckets for a get, and do not wait for slow ones if others suffice.
 
 Holds I10: what one bucket has granted is handed out, whatever becomes of another's claim (ADR 21).
 """
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     Answer = tuple[list[Claimed], Stored[Bucket] | None]
 
 GRACE_S: Final = 1.0
-"""So long a call that has some messages waits for claims that are not answered: leases run."""
+"""How long a call that has some messages waits for unanswered claims, while its leases run."""
 
 PATIENT_GRACE_S: Final = 5.0
-"""So long for each statement of a seal a call waits that has nothing yet."""
+"""How long a call that has nothing yet waits for each statement of a seal."""
 
 PAUSE_S: Final = 0.25
-"""Before a call that has nothing asks again what did not answer."""
+"""How long a call that has nothing waits before it asks buckets again that did not answer."""
 
 _logger = get_logger("queue")
 
 
 @dataclass(slots=True)
 class Gathered:
-    """What became of some claims.
+    """The outcome of some claims.
 
     Attributes:
         claimed: What is ours now.
@@ -57,10 +57,10 @@ class Gathered:
     failed: dict[BucketNo, CassieqError] = field(default_factory=dict)
 
     def add(self, lane: Lane, bucket: BucketNo, claim: Callable[[], Answer]) -> None:
-        """The outcome of one claim.
+        """Add the outcome of one claim.
 
         Raises:
-            CassieqError: Of the queue as a whole.
+            CassieqError: An error of the queue as a whole.
         """
         try:
             got, now = claim()
@@ -82,7 +82,7 @@ def gather(
     *,
     has_found: bool,
 ) -> Gathered:
-    """Claim in all of these, up to 16 at once.
+    """Claim in all of these buckets, up to 16 at once.
 
     Args:
         has_found: Whether the caller has messages already.
@@ -120,7 +120,7 @@ def gather(
 def try_one(
     lane: Lane, bucket: BucketNo, claim: Callable[[], Answer], *, has_found: bool
 ) -> Gathered:
-    """One step that takes several statements, and no long wait for any: others are to follow."""
+    """Run one step of several statements, with no long wait for any: other buckets follow."""
     gathered = Gathered()
     with lane.store.session.within(each_s=GRACE_S if has_found else PATIENT_GRACE_S):
         gathered.add(lane, bucket, claim)
@@ -128,7 +128,7 @@ def try_one(
 
 
 def have_any(lane: Lane, scanner: Scanner, buckets: list[BucketNo]) -> dict[BucketNo, bool]:
-    """Whether these open buckets hold messages, of those that answer."""
+    """Whether these open buckets hold messages; buckets that do not answer are left out."""
     with lane.store.session.within(each_s=GRACE_S):
         found, failed = apart(lane, lane.messages.has_any, buckets)
     for bucket, error in failed.items():
@@ -139,9 +139,9 @@ def have_any(lane: Lane, scanner: Scanner, buckets: list[BucketNo]) -> dict[Buck
 
 
 class Waiting:
-    """One get's patience with buckets that do not answer, while others have nothing for it.
+    """One get's patience with buckets that do not answer, while the others have nothing.
 
-    It may not say "nothing is visible" of them; and what others hold must not wait for them.
+    It may not say "nothing is visible" of them, and what others hold must not wait for them.
     """
 
     def __init__(self, lane: Lane, scanner: Scanner) -> None:
@@ -151,10 +151,10 @@ class Waiting:
         self._known = set(scanner.away)
 
     def goes_on(self) -> bool:
-        """After a round that found nothing: whether another may; waits a moment if it is the same.
+        """Whether to look again after a round without messages; waits if no further one is silent.
 
         Raises:
-            StoreError: Some did not answer all the while; the first one's.
+            StoreError: Some buckets never answered; the first one's error.
         """
         away = self._scanner.passed_over
         if not away:
@@ -162,7 +162,7 @@ class Waiting:
         has_more = not self._known >= away.keys()
         self._known = set(away)
         if has_more:
-            return True  # without them it may find what lies behind them
+            return True  # without them it may find what comes after them
         if self._lane.clock.monotonic() >= self._until:
             raise first_of(away)
         self._lane.clock.wait(jitter(PAUSE_S, 0))
@@ -172,9 +172,9 @@ class Waiting:
 
 
 def give_back(lane: Lane, claimed: list[Claimed]) -> None:
-    """Release what nobody will get to see, uncounted; what cannot be released runs out by itself.
+    """Release, uncounted, what nobody will see; what cannot be released runs out by itself.
 
-    No longer than `GRACE_S` for each statement: whoever calls this has an error to tell.
+    It takes no longer than `GRACE_S` per statement: whoever calls this has an error to report.
     """
     with lane.store.session.within(each_s=GRACE_S):
         released = lane.store.session.each(
@@ -190,7 +190,7 @@ def give_back(lane: Lane, claimed: list[Claimed]) -> None:
 
 
 def _give_back(lane: Lane, bucket: BucketNo, flight: Future[Answer]) -> None:
-    """A claim that was answered when its caller had gone: nobody holds it, so it does not count."""
+    """Give back a claim that was answered after its caller had gone: it does not count."""
     if flight.cancelled() or isinstance(flight.exception(), BaseException):
         return
     claimed, _ = flight.result()

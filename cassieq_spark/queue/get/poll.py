@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
 PAUSES_S: Final = (0.03, 0.12, 0.5, 1.6)
-"""A long poll looks again after a quarter to all of these; the last one stays. A look at a quiet
-queue is two reads, so an idle consumer stays below five a second, in polls of a second, too."""
+"""A long poll pauses for a quarter to all of each of these in turn, at random; the last repeats. A
+look at a quiet queue is two reads, so an idle consumer stays below five a second, also in polls
+of one second."""
 
 _READS: Final = 4
-"""So many times leases may run out while their bodies are read: each is longer than the last read
+"""How many times leases may run out while their bodies are read: each is longer than the last read
 took, so the second is enough, unless this machine is suspended again and again."""
 
 _logger = get_logger("queue")
@@ -33,7 +34,7 @@ _logger = get_logger("queue")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetRequest:
-    """One get.
+    """The arguments of one get.
 
     Attributes:
         wait_s: How long to wait for the first message; 0: one look.
@@ -46,13 +47,13 @@ class GetRequest:
 
 
 class Getter:
-    """One client's way out of a lane. Thread-safe: each get uses a reader that no other uses."""
+    """Gets messages of a lane for one client. Thread-safe: each get uses a reader of its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: deque[Reader] = deque()
-        # Not of one call: who polls an idle queue over and over must not begin anew each time. What
-        # two threads do to them at once only makes a pause shorter.
+        # Kept between calls: a client that polls an idle queue must not begin anew each time. A
+        # race of two threads on them only makes a pause shorter.
         self._empty_looks = 0
         self._looked_at = -inf
 
@@ -62,8 +63,8 @@ class Getter:
         Raises:
             QueueDeleted: The lane is dead.
             CasAmbiguous: A lease may exist; it runs out by itself.
-            StoreTimeout, StoreUnavailable: What was claimed is given back, or runs out. Also if
-                leases ran out while their bodies were read, again and again [T17].
+            StoreTimeout, StoreUnavailable: What was claimed is given back, or runs out. Also raised
+                if leases ran out while their bodies were read, again and again [T17].
             DataLoss, RowCorrupt: Nothing of what was claimed can be read; see `_read_apart`.
         """
         reader = self._take(lane, wanted)
@@ -113,7 +114,7 @@ class Getter:
                 return []
 
     def _take(self, lane: Lane, wanted: GetRequest) -> Reader:
-        """One that knows what it has seen lately, if there is one of these settings."""
+        """Take an idle reader of this lane, which knows what it saw lately, or make a new one."""
         with self._lock:
             while self._idle:
                 reader = self._idle.pop()
@@ -124,7 +125,7 @@ class Getter:
 
 
 def pause_after(empty_looks: int) -> float:
-    """Seconds until the next look, after so many that found nothing, 1 or more."""
+    """Seconds until the next look, after 1 or more looks that found nothing."""
     return jitter(PAUSES_S[min(empty_looks, len(PAUSES_S)) - 1], 0)
 
 
@@ -133,9 +134,9 @@ def _look(reader: Reader, wanted: GetRequest) -> list[Claimed]:
 
 
 def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
-    """Messages whose leases still run when all bodies are read (I2) [T17].
+    """Read messages, and return those whose leases still run when all are read (I2) [T17].
 
-    What ran out is given back uncounted, as nobody has seen it, and if nobody has claimed it again.
+    Expired ones are given back uncounted if nobody has claimed them again: nobody has seen them.
     """
     messages = _read(lane, claimed)
     now_us = lane.clock.now_us()
@@ -151,7 +152,7 @@ def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
 
 
 def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
-    """Bodies of what is leased, of all buckets together where all can be read."""
+    """Read the bodies of what is leased, of all buckets together if all can be read."""
     try:
         with lane.store.session.within(each_s=gather.PATIENT_GRACE_S):
             return list(read_messages(lane, [(one.planned, one.lease.until_us) for one in claimed]))
@@ -164,11 +165,11 @@ def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
 
 
 def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list[Message]:
-    """What can be read, where a bucket does not answer, or something is not as it was stored (I10).
+    """Read what can be read when a bucket does not answer or a stored row is damaged (I10).
 
-    What was not answered for is given back uncounted, as nobody has seen it [T22]. What is not as
-    it was stored stays leased until its time is over, and uses up a delivery: given back at once,
-    it would be in every next get, and no get would ever end well [T21].
+    What did not answer is given back uncounted, as nobody has seen it [T22]. What is damaged stays
+    leased until its time is over, and uses up a delivery: given back at once, it would be in every
+    next get, and no get would ever succeed [T21].
 
     Raises:
         CassieqError: Nothing of it can be read. The next get goes on with other messages.

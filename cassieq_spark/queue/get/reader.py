@@ -41,31 +41,31 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
 
 SEALS_PER_CALL = 8
-"""At most so many young buckets are sealed by one call [R10]."""
+"""The most young buckets that one call seals [R10]."""
 
 YOUNG_PER_OPEN_S = 0.005
 """A call that has found something leaves buckets alone that are younger than this times the number
 of open non-empty ones: eager sealing would make every put reserve [R10]."""
 
 CLAIMS_PER_HINT = 64
-"""So many claims are sent under hints that were written together: their leases begin to run with
+"""How many claims are sent under hints that were written together: their leases begin to run with
 the hints, and must not be old when the last CAS is sent."""
 
 QUIET_FOR_S = 30.0
-"""So long an idle consumer goes without a whole look, which also moves the pointers on."""
+"""How long an idle consumer goes without a whole look, which also moves the pointers on."""
 
 AHEAD_FOR_S = 5.0
-"""So long a look ahead counts. Later others have been there, and claims would be in vain."""
+"""How long a look ahead is used. Later, others have been there, and claims would be in vain."""
 
 ROUNDS = 4
-"""How often a call goes for the rest after it lost races."""
+"""How often a call tries for the rest after it lost races."""
 
 _logger = get_logger("queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ahead:
-    """A look that found enough, what it was asked for, and how long it counts (monotonic)."""
+    """A look that found enough, what it was asked for, and until when it is used (monotonic)."""
 
     scan: Scan
     asked: tuple[int, int | None, float | None]
@@ -87,11 +87,11 @@ class Reader:
         self._passed: tuple[Scan, Rows] | None = None
 
     def lease_as(self, owner: str, visibility_us: int) -> None:
-        """Whose leases the next gets take, and for how long."""
+        """Set the owner of the leases that the next gets take, and their duration."""
         self._claimer = replace(self._claimer, owner=owner, visibility_us=visibility_us)
 
     def may_find(self) -> bool:
-        """After a get that found nothing: whether another may find something; two cheap reads."""
+        """Whether a get may find something after one that found nothing; two cheap reads."""
         if self._quiet is None:
             return True
         scan, looked_at = self._quiet
@@ -101,11 +101,11 @@ class Reader:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the last get has found nothing, and the next begins with `may_find`'s reads."""
+        """Whether the last get found nothing, so that the next begins with `may_find`'s reads."""
         return self._quiet is not None
 
     def count(self, enough: int) -> int:
-        """About how many messages a get would find, or that they are enough; claims nothing."""
+        """About how many messages a get would find, counted up to ``enough``; claims nothing."""
         lane = self._lane
         scan = self._scanner.scan(enough)
         found = scan.available + scan.available_in_crowds
@@ -119,10 +119,10 @@ class Reader:
     def look_ahead(
         self, at_most: int, *, below_id: int | None = None, at_most_bytes: float | None = None
     ) -> None:
-        """Look now for what the next `get` of as much is to claim; claims nothing.
+        """Look now for what the next `get` of as much will claim; claims nothing.
 
-        That get is spared the look if this one has found enough in sealed buckets. What it claims
-        are rows as last seen, by CAS, as ever: one that has changed since is claimed as it is now.
+        That get needs no look if this one has found enough in sealed buckets. It claims rows as
+        last seen, by CAS, as always: a row that has changed since is claimed as it is then.
 
         Raises:
             QueueDeleted: The lane is dead.
@@ -143,14 +143,14 @@ class Reader:
     ) -> list[Claimed]:
         """Claim up to ``at_most`` messages, ids below ``below_id``; none only if none is visible.
 
-        And about ``at_most_bytes``, as they are stored, but one message at least.
+        It claims about ``at_most_bytes``, as stored, but at least one message.
 
         One LWT per sealed bucket, two more per bucket it has to seal first. May wait up to
         ``linger`` for a bucket that is still too young.
 
         Raises:
             QueueDeleted: The lane is dead.
-            StoreTimeout, StoreUnavailable: Nothing was found, and of something it is not known.
+            StoreTimeout, StoreUnavailable: Nothing was found, and a part did not answer.
             CasAmbiguous: See `Claimer.claim`.
             CasContention: Others were faster all the while.
         """
@@ -173,7 +173,7 @@ class Reader:
             if confirmed := self._claimer.confirm(claimed):
                 return confirmed
             if waiting.goes_on():
-                is_sure = False  # of what was passed over nothing is known
+                is_sure = False  # nothing is known of what was passed over
                 continue
             # "None" is only said after a round in which nothing changed: no race lost, no gap
             # closed, no dead set made, no claim in vain; and nothing was passed over from memory.
@@ -187,11 +187,11 @@ class Reader:
         raise self._lane.contended("what is visible")
 
     def _go_round(self, budget: Budget, below_id: int | None) -> tuple[list[Claimed], bool, bool]:
-        """One look and what it leads to.
+        """Look once, and claim and seal what the look has found.
 
         Returns:
-            What was claimed; whether any row was changed, by us or by others; whether by a seal, of
-            which there are only so many.
+            What was claimed; whether any row was changed, by us or by others; whether a seal
+            changed one, of which there are only so many.
         """
         scan = self._scanner.scan(budget.messages, below_id=below_id, want_bytes=budget.size_bytes)
         updated: Rows = {}
@@ -211,7 +211,7 @@ class Reader:
     def _claim_sealed(
         self, scan: Scan, budget: Budget, below_id: int | None, updated: Rows
     ) -> list[Claimed]:
-        """The candidates side by side; the rest is taken from where a race was not lost [P28]."""
+        """Claim candidates side by side; take the rest from where no race was lost [P28]."""
         claimed: list[Claimed] = []
         now_us = self._lane.clock.now_us()
         rows = dict(
@@ -239,7 +239,7 @@ class Reader:
             budget.take_claimed(got)
             if budget.is_full:
                 break
-            # What a race was lost for goes to the end, as it is now [P28].
+            # Rows of a lost race go to the end, as they are now [P28].
             tried = {bucket: updated[bucket] for bucket, _ in shares if bucket in updated}
             rows = {bucket: row for bucket, row in rows.items() if bucket not in tried} | tried
         return claimed
@@ -253,7 +253,7 @@ class Reader:
         *,
         has_found: bool,
     ) -> list[Claimed]:
-        """All their hints at once, then a CAS for each, up to 16 at a time.
+        """Write all their hints at once, then send a CAS for each, up to 16 at a time.
 
         What one bucket has granted is not lost with another's answer [T22].
         """
@@ -279,7 +279,7 @@ class Reader:
     def _share(
         self, rows: Rows, budget: Budget, below_id: int | None
     ) -> list[tuple[BucketNo, int]]:
-        """(bucket, messages to take) until the budget is full."""
+        """Plan (bucket, messages to take) until the budget is full."""
         shares: list[tuple[BucketNo, int]] = []
         now_us = self._lane.clock.now_us()
         away = self._scanner.away
@@ -310,11 +310,11 @@ class Reader:
     ) -> None:
         """Seal what is ripe, oldest first, and claim by the same CAS [P16].
 
-        With enough found, only gaps are closed: behind one the reader pointer would stand still and
+        With enough found, only gaps are closed: the reader pointer would stand still at one, and
         every later call would begin there (I9, I10).
 
         Args:
-            claimed: What was found before; takes what is found here.
+            claimed: What was found before; what is found here is added.
         """
         has_found = bool(claimed)
         wants_more = not budget.is_full
@@ -330,7 +330,7 @@ class Reader:
             self._lane.clock.wait(young_for_s)
             self._looked_at.clear()
             ripe, _ = self._ripe(scan, has_found=False)
-        # What holds messages first: a dead writer's gaps must not hide them.
+        # Buckets with messages first: a dead writer's gaps must not hide them.
         ripe.sort(key=lambda bucket: (bucket not in self._first_seen, bucket))
         for bucket in [*scan.half_sealed, *ripe][:SEALS_PER_CALL]:
             if wants_more and budget.is_full:
@@ -390,11 +390,11 @@ class Reader:
 
 
 def _came_back_us(row: Stored[Bucket], now_us: int) -> float:
-    """When the first of it came back: what waits longest goes out first; then what is fresh."""
+    """When its first message came back: the longest wait goes out first, then what is fresh."""
     due_us = row.value.earliest_return_us()
     return due_us if due_us is not None and due_us <= now_us else math.inf
 
 
 def _is_crowded(row: Stored[Bucket]) -> bool:
-    """Whether a claimer prefers another bucket; it leaves none alone for its size [R6] [T2]."""
+    """Whether a claimer prefers another bucket; it never refuses one for its size [R6] [T2]."""
     return len(row.value.leases) >= PREFERRED_LEASES or size_of(row.value) > PREFERRED_BYTES

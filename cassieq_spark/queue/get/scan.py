@@ -1,7 +1,7 @@
-"""Look over a lane: what can be claimed, what is open, how far the pointers may move (design 5, 6).
+"""Scan a lane for what can be claimed, what is open, how far the pointers may move (design 5, 6).
 
-Reads only, but for rolling decided transactions forward. One `Scanner` per consumer remembers for
-a moment what it need not look at again.
+It only reads, except that it rolls decided transactions forward. Each consumer has one `Scanner`,
+which remembers for a moment what it need not look at again.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.monotons import Monoton
 
 UNDECIDED_REMEMBERED_S = 1.0
-"""So long a block that is being written is jumped without a look [P22]."""
+"""How long a block that is being written is jumped without a look [P22]."""
 
 AWAY_REMEMBERED_S = 5.0
-"""So long a bucket that did not answer is passed over without a look (ADR 21)."""
+"""How long a bucket that did not answer is passed over without a look (ADR 21)."""
 
 EACH_S = 2.0
-"""So long a look waits for one key among many: for those that are decided by others' rows."""
+"""How long a look waits for one key among many: for buckets that other rows decide."""
 
 BUCKETS_PER_CALL = 2_048
-"""A larger claim comes in several calls: the offset that names its leases stays small."""
+"""How many buckets one call claims from: the offset that names its leases stays small."""
 
 _FIRST_WINDOW = 8
 _LARGEST_WINDOW = 64
@@ -50,7 +50,7 @@ Rows = dict[BucketNo, "Stored[Bucket]"]
 
 @dataclass(slots=True, kw_only=True)
 class Scan:
-    """What one look found.
+    """The result of one look.
 
     Attributes:
         pointers: As read at the start.
@@ -60,10 +60,10 @@ class Scan:
         half_sealed: Buckets that somebody began to seal; L was read after them.
         oldest_later_us: Per open bucket: some later bucket or the monoton row is at least this old,
             so this bucket was reserved before that (cluster time) [R11].
-        available: Messages in ``candidates``, but for those in the next.
+        available: Messages in ``candidates``, without those in the next field.
         available_in_crowds: Messages in ``candidates`` that have so many leases that others are
             looked for first [R6].
-        available_bytes: Of them, as stored, by the mean of each bucket.
+        available_bytes: The size of the available messages as stored, by the mean of each bucket.
         claimable: Buckets in ``candidates`` that hold some of them.
         is_settled: Whether all that was looked at waits for time alone, or for nothing: what comes
             next is under a new id, or has a hint.
@@ -95,27 +95,27 @@ class Scanner:
         self._passed_over: dict[BucketNo, CassieqError] = {}
 
     def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
-        """Look at others only for a while: this one did not answer [T5] [T22]."""
+        """Skip a bucket that did not answer for a while, and look at others only [T5] [T22]."""
         self._away[bucket] = (error, self._lane.clock.monotonic() + AWAY_REMEMBERED_S)
         self._passed_over[bucket] = error
 
     @property
     def passed_over(self) -> dict[BucketNo, CassieqError]:
-        """What was not read since the last look began, and why: "none" would be a guess (I10).
+        """The buckets not read since the last look began, and why: "none" would be a guess (I10).
 
-        Not `away`: that may have been forgotten since it was asked.
+        This is not `away`, which may have been forgotten since.
         """
         return dict(self._passed_over)
 
     @property
     def away(self) -> dict[BucketNo, CassieqError]:
-        """What the next look passes over, for the rest of its five seconds."""
+        """The buckets that the next look passes over, for the rest of their five seconds."""
         now = self._lane.clock.monotonic()
         self._away = {bucket: one for bucket, one in self._away.items() if one[1] > now}
         return {bucket: error for bucket, (error, _) in self._away.items()}
 
     def forget_away(self) -> None:
-        """Look at these again."""
+        """Look at these buckets again."""
         self._away.clear()
 
     def scan(
@@ -123,7 +123,7 @@ class Scanner:
     ) -> Scan:
         """Find up to ``want`` claimable messages with ids below ``below_id``.
 
-        Or fewer that have ``want_bytes`` together.
+        Fewer are enough if they have ``want_bytes`` together.
 
         At least two reads (pointers, monoton) and one per hour since the time pointer; then the
         bucket rows from the reader pointer on, until enough is found.
@@ -143,10 +143,10 @@ class Scanner:
         return scan
 
     def advance(self, scan: Scan, updated: Rows) -> None:
-        """Move the reader pointer over buckets that hold nothing fresh: one plain write, if at all.
+        """Move the reader pointer over buckets with nothing fresh: at most one plain write.
 
         Args:
-            updated: Rows that changed since the scan, by our own claims.
+            updated: Rows that our own claims have changed since the scan.
         """
         reader = scan.pointers.reader
         known = {**scan.candidates, **updated}
@@ -164,10 +164,10 @@ class Scanner:
         )
 
     def has_news(self, scan: Scan) -> bool:
-        """After a look that left nothing open: may there be something since? Two reads.
+        """Whether there may be something new since a look that left nothing open. Two reads.
 
         A new message has an id that was not handed out then, and what comes back has a hint; what
-        is hinted in a drained bucket never does.
+        is hinted in a drained bucket never comes back.
         """
         lane = self._lane
         monoton = lane.monotons.read()
@@ -182,13 +182,13 @@ class Scanner:
         )
 
     def forget_jumps(self) -> bool:
-        """Look at blocks that were being written again; whether there are any."""
+        """Look again at blocks that were being written; return whether there are any."""
         had_some = bool(self._jumps)
         self._jumps.clear()
         return had_some
 
     def _look_at_hints(self, scan: Scan, below_id: int | None) -> None:
-        """What ran out or fell due, wherever the reader pointer is."""
+        """Find what ran out or fell due, wherever the reader pointer is."""
         now_us = self._lane.clock.now_us()
         hints = self._time.hints(scan.pointers, now_us)
         hinted = {bucket for _, bucket in hints if bucket >= scan.pointers.repair}
@@ -205,7 +205,7 @@ class Scanner:
         for bucket, row in rows.items():
             if row is not None:
                 self._consider(scan, bucket, row, now_us, below_id)
-        # What was not read by this look may be due there: its hint is all that finds it (R12).
+        # What was not read by this look may be due there: only its hint finds it (R12).
         unread = hinted - self._finished - rows.keys()
 
         def is_due(bucket: BucketNo, minute: int) -> bool:
@@ -215,7 +215,7 @@ class Scanner:
         self._time.carry_over(scan.pointers, hints, self._finished, now_us=now_us)
 
     def _look_ahead(self, scan: Scan, want: int, want_bytes: float, below_id: int | None) -> None:
-        """From the reader pointer to the monoton id, in growing windows."""
+        """Read from the reader pointer to the monoton id, in growing windows."""
         lane = self._lane
         size = lane.bucket_size
         end_id = scan.monoton.next_id if below_id is None else min(below_id, scan.monoton.next_id)
@@ -253,7 +253,7 @@ class Scanner:
     def _sort_out_silent(
         self, scan: Scan, silent: dict[BucketNo, bool], times: dict[BucketNo, int]
     ) -> None:
-        """One read of L after all rows tells which silent ones were dropped (G5) [P2] [R10]."""
+        """Read L once after all rows, to tell which silent ones were dropped (G5) [P2] [R10]."""
         if not silent:
             return
         low = self._lane.read_pointers().repair
@@ -263,7 +263,7 @@ class Scanner:
             while later and later[0] > bucket:
                 oldest = min(oldest, times[later.pop(0)])
             scan.oldest_later_us[bucket] = oldest
-        # What lies in a block that is being written is its writer's: no gap yet [P22].
+        # Buckets in a block that is being written belong to its writer: they are no gaps yet [P22].
         blocks = [(first, end) for first, (end, _) in self._jumps.items()]
         for bucket, has_row in silent.items():
             if bucket >= low and not any(first <= bucket < end for first, end in blocks):
@@ -280,7 +280,7 @@ class Scanner:
         rows.update(changed)
         for sink_id, error in failed.items():
             if not isinstance(error, StoreError):
-                raise error  # a right that is missing, say: no later look is better off
+                raise error  # a missing grant, for example: no later look would help
             event(
                 _logger,
                 "settling_failed",
@@ -321,17 +321,17 @@ class Scanner:
         return buckets, at
 
     def _is_passed_over(self, bucket: BucketNo, away: Mapping[BucketNo, CassieqError]) -> bool:
-        """Whether it did not answer a moment ago; then it is noted that this look has not read it.
+        """Whether it did not answer a moment ago; then note that this look has not read it.
 
         Args:
-            away: As it was when these buckets were gone through.
+            away: As it was when the look went through these buckets.
         """
         if bucket in away:
             self._passed_over[bucket] = away[bucket]
         return bucket in away
 
     def _jump(self, undecided: Iterable[BucketNo], at: int) -> int:
-        """Behind the last block that is being written, if it reaches further than the window."""
+        """Return the end of the last block that is being written, if it is beyond the window."""
         ends = [self._jumps[bucket][0] for bucket in undecided if bucket in self._jumps]
         return max([at, *ends])
 
@@ -369,7 +369,7 @@ class Scanner:
         scan.is_settled &= row.value.is_behind_reader and not (available or dies)
 
     def _read(self, buckets: Iterable[BucketNo]) -> dict[BucketNo, Stored[Bucket] | None]:
-        """Those that answer; the others are passed over, and no look waits for them twice."""
+        """Read the rows that answer; pass over the others, so that no look waits for them twice."""
         lane = self._lane
         found, unread = lane.buckets.read_some(buckets)
         for bucket, error in unread.items():

@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     Hints = list[tuple[int, BucketNo]]
 
 ADVANCE_S: Final = 2.0
-"""Nobody waits longer for a pointer's write: it saves reads, and nothing rests on it."""
+"""How long a pointer's write may take: it saves reads, and nothing depends on it."""
 
 _logger = get_logger("queue")
 
 
 class TimePointer:
-    """One consumer's way along a lane's hints. Not thread-safe."""
+    """Follows a lane's hints for one consumer. Not thread-safe."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._carried: set[tuple[int, BucketNo]] = set()
 
     def hints(self, pointers: Pointers, now_us: int) -> Hints:
-        """(minute, bucket) of all that may have come back by now; a read for each hour."""
+        """(minute, bucket) of all that may have come back by now; one read per hour."""
         now = minute_of(now_us)
         return self._lane.hints.read(self._first(pointers, now), now)
 
@@ -70,10 +70,10 @@ class TimePointer:
     def carry_over(
         self, pointers: Pointers, hints: Hints, finished: Collection[BucketNo], *, now_us: int
     ) -> None:
-        """Hint what is hinted below a pointer that is ahead of now behind it, too, once each.
+        """If the pointer is ahead of now, copy the hints below it to beyond it, once each.
 
-        Who wrote those hints may not have seen how far the pointer is, and when now has reached it,
-        nobody looks there any more [T7].
+        The writers of those hints may not have seen how far the pointer is; when now has reached
+        it, nobody looks at them any more [T7].
         """
         lane, now, passed = self._lane, minute_of(now_us), pointers.time
         if passed <= now:
@@ -96,7 +96,7 @@ class TimePointer:
 
 
 def advance_pointer(lane: Lane, pointer: Pointer, value: int) -> None:
-    """A pointer that is not moved now is moved by the next look: nobody waits for it, or fails."""
+    """Move a pointer without failing: the next look moves it if this one cannot."""
     try:
         with lane.store.session.within(each_s=ADVANCE_S):
             lane.pointers.advance(pointer, value)
@@ -107,9 +107,9 @@ def advance_pointer(lane: Lane, pointer: Pointer, value: int) -> None:
 def still_due(row: Stored[Bucket] | None, minute: int) -> bool:
     """Whether a bucket has something that comes back in this minute or before.
 
-    A bucket without a sealed row has none: a hint whose CAS never came is passed, and repair frees
-    what a claimer that died just then left behind [P17]. So it does with a row that cannot be read,
-    when that is restored: meanwhile all others' hints would be read again with its own [T21].
+    A bucket without a sealed row has nothing: a hint whose CAS never came is passed, and repair
+    frees what a claimer that died just then left behind [P17]. It does the same for an unreadable
+    row once that is restored: otherwise all other hints would be read again with its own [T21].
     """
     if row is None:
         return False

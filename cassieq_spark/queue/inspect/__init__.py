@@ -1,1 +1,1 @@
-"""Inspect a queue without changing it: statistics, browsing, and the facts behind the views."""
+"""Inspect a queue without changing it: statistics, browsing, and the facts that views show."""

@@ -1,6 +1,6 @@
-"""What a queue's rows say, as plain facts: what the views of `spark.read` show (issue 5).
+"""Turn a queue's rows into plain facts, which the views of `spark.read` show (issue 5).
 
-Pure but for `queue_facts`; ids are those users see, times are cluster microseconds.
+Pure except for `queue_facts`; ids are those that users see, times are cluster microseconds.
 """
 
 from __future__ import annotations
@@ -33,21 +33,20 @@ class BucketFacts:
 
     Attributes:
         first_id, last_id: The ids it has room for.
-        messages: All that it ever held; of one that nobody has sealed, what is in it by now. The
-            next six are disjoint, and together they are all of them.
+        messages: All that it ever held; for a bucket that nobody has sealed, what is in it by now.
+            The next six are disjoint, and together they are all of them.
         fresh: Never delivered, and due. A get finds them, unless the status is ``prepared``.
         returned: Delivered before, and held by nobody now.
         leased: Under a lease that has not run out.
         delayed: Not due yet.
-        dead: Waiting for repair to move them to the dead-letter queue, or where a redrive sends
-            them.
+        dead: Waiting for repair to move them to the dead-letter queue, or to a redrive's target.
         acked: Done: acked, moved to another queue, or purged.
         updated: Messages, not acked, that have another body than the one that was put.
-        leases: Entries of the row, those that ran out too.
-        consumers: Messages under a lease, by who holds it.
-        stored_bytes: Of the messages; 0 where nobody counted.
-        changed_us: Of the CAS that wrote the row.
-        row_version: CAS that made this row what it is.
+        leases: Entries of the row, including those that ran out.
+        consumers: Messages under a lease, by the consumer that holds them.
+        stored_bytes: Size of the messages; 0 if nobody counted.
+        changed_us: Time of the CAS that wrote the row.
+        row_version: Number of CAS that made this row what it is.
     """
 
     bucket: BucketNo
@@ -74,12 +73,12 @@ class BucketFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseFacts:
-    """One lease; where a part of one was extended, its entries are several.
+    """One lease. A lease of which a part was extended has several entries.
 
     Attributes:
         run: The Spark run that holds it.
         until_us: When it runs out.
-        is_expired: Anybody may take its messages over, and nobody has.
+        is_expired: Anybody may claim its messages again, and nobody has.
         id_runs: (first, last) id of each run of messages in it that are not acked.
     """
 
@@ -109,8 +108,8 @@ class QueueFacts:
     """One queue.
 
     Attributes:
-        next_id: The first id that nobody has reserved. None, as the pointers are, of a queue that
-            is being deleted or whose home is another data centre: only there it is known.
+        next_id: The first id that nobody has reserved. It and the pointers are None for a queue
+            that is being deleted or whose home is another data centre: only there are they known.
     """
 
     row: QueueRow
@@ -126,7 +125,7 @@ def bucket_facts(
     bucket_size: int,
     now_us: int,
 ) -> BucketFacts:
-    """One bucket's row, or its messages where it is not sealed."""
+    """The facts of one bucket's row, or of its messages if it is not sealed."""
     base = first_id(bucket, bucket_size)
     last = base + bucket_size - 1
     if row is None or row.value.status is Status.SEALING:

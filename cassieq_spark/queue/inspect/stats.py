@@ -1,6 +1,6 @@
 """Look at a queue and change nothing: what is visible, and what `stats` counts (design 11).
 
-Everything is counted from bucket rows: no counter that could drift.
+Everything is counted from bucket rows: there is no counter that could drift.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _logger = get_logger("queue")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """What is in a queue, in messages; the first four are disjoint.
+    """The content of a queue, in messages; the first four are disjoint.
 
     Attributes:
         visible: A get would deliver them now; messages of open buckets count too.
@@ -48,7 +48,7 @@ class QueueStats:
         dead: Out of deliveries, rejected or redriven, waiting for repair to move them.
         oldest_age: Seconds since the oldest message that is not acked was put; None: there is none.
         buckets: Bucket rows by status, from the repair pointer on; ``open`` = without a row.
-        consumers: Messages under a lease, by who holds it.
+        consumers: Messages under a lease, by the consumer that holds them.
         applied_lwts: LWTs that made these rows, by their own count: each row carries it (G3).
     """
 
@@ -83,7 +83,7 @@ def stats(lane: Lane) -> QueueStats:
             and row.value.unacked
         ):
             put_us = _put_us(lane, bucket, row.value.unacked)
-        # One producer's ids ascend, so the first bucket that holds any is about the oldest.
+        # One producer's ids ascend, so the first bucket with any message has about the oldest.
         oldest_us = put_us if oldest_us is None else oldest_us
         total.add(row)
     return QueueStats(
@@ -99,7 +99,7 @@ def stats(lane: Lane) -> QueueStats:
 
 
 class _Count:
-    """What `stats` has counted so far."""
+    """The counts of `stats` so far."""
 
     def __init__(self, now_us: int) -> None:
         self._now_us = now_us
@@ -108,7 +108,7 @@ class _Count:
         self.consumers: Counter[str] = Counter()
 
     def add_open(self, waiting: list[ChunkRow]) -> None:
-        """Of a bucket that is not sealed."""
+        """Count a bucket that is not sealed."""
         for chunk in waiting:
             if _is_due(chunk, self._now_us):
                 self.visible += chunk.count
@@ -116,7 +116,7 @@ class _Count:
                 self.delayed += chunk.count
 
     def add(self, row: Stored[Bucket] | None) -> None:
-        """One bucket's row."""
+        """Count one bucket's row."""
         if row is None:
             self.buckets["open"] += 1
             return
@@ -136,7 +136,7 @@ class _Count:
 
 
 def _put_us(lane: Lane, bucket: BucketNo, runs: Runs) -> int | None:
-    """When the first of these was put."""
+    """The time when the first of these was put."""
     first = Runs.span(runs.first, runs.first)
     for _, chunks in lane.messages.read([(bucket, first)]):
         for chunk in chunks:
@@ -146,10 +146,10 @@ def _put_us(lane: Lane, bucket: BucketNo, runs: Runs) -> int | None:
 
 
 def peek(lane: Lane, at_most: int) -> list[Message]:
-    """Up to so many visible messages, by bucket and id, of buckets that answer.
+    """Up to ``at_most`` visible messages, by bucket and id, of buckets that answer.
 
     Raises:
-        StoreError: Some did not, and the others have none: nobody knows whether there are any.
+        StoreError: Some did not, and the others have none: there may or may not be messages.
     """
     plan: list[Planned] = []
     left = at_most
@@ -166,10 +166,10 @@ def peek(lane: Lane, at_most: int) -> list[Message]:
 
 
 def browse(lane: Lane) -> Iterator[Message]:
-    """All visible messages, by bucket and id; planned when the first is asked for.
+    """Yield all visible messages, by bucket and id; planned when the first is asked for.
 
     Raises:
-        StoreError: Some buckets did not answer: after the messages of all others.
+        StoreError: Some buckets did not answer; raised after the messages of all others.
     """
     away: dict[BucketNo, CassieqError] = {}
     plan = plan_visible(lane, away=away)
@@ -184,10 +184,10 @@ def plan_visible(
     *,
     away: dict[BucketNo, CassieqError] | None = None,
 ) -> list[Planned]:
-    """Everything a get could deliver at this moment, by bucket and delivery count so far.
+    """Plan everything a get could deliver at this moment, by bucket and delivery count so far.
 
     Args:
-        spans: Of these buckets only.
+        spans: Only these buckets.
         away: See `live_rows`.
     """
     now_us = lane.clock.now_us()
@@ -226,18 +226,18 @@ def live_rows(
     scans: bool = True,
     away: dict[BucketNo, CassieqError] | None = None,
 ) -> Iterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
-    """Every live bucket, ascending, with the messages of those that nobody has sealed.
+    """Yield every live bucket, ascending, with the messages of those that nobody has sealed.
 
-    What is below the repair pointer as read after the row is a ghost and left out (G5, ADR 11).
+    A row below the repair pointer as read after it is a ghost and left out (G5, ADR 11).
 
     Args:
-        spans: Of these buckets only, ascending.
-        scans: Whether to look into what is not sealed; else it has no messages here.
-        away: Takes the errors of buckets that do not answer, by bucket. None: they are an error,
-            when the others near them are told [T5].
+        spans: Only these buckets, ascending.
+        scans: Whether to read the messages of unsealed buckets; otherwise they have none here.
+        away: Receives the errors of buckets that do not answer, by bucket. None: one is raised
+            after the other buckets of its window [T5].
 
     Raises:
-        StoreError: Some did not answer; names the first.
+        StoreError: Some did not answer; it names the first.
     """
     missed: dict[BucketNo, CassieqError] = {} if away is None else away
     live = live_buckets(lane)
@@ -267,17 +267,17 @@ def live_rows(
 
 
 class Sinks:
-    """Sinks' rows, each read once: one that does not answer is not waited for again [T5]."""
+    """Reads each sink's row once: nobody waits a second time for one that does not answer [T5]."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._known: dict[str, SinkRow | StoreError | None] = {}
 
     def read(self, sink_id: str) -> SinkRow | None:
-        """As it was when it was first asked for; None: there is none.
+        """The row as it was at the first read; None: there is none.
 
         Raises:
-            StoreError: As then.
+            StoreError: The first read failed.
         """
         if sink_id not in self._known:
             try:
@@ -293,11 +293,11 @@ class Sinks:
 
 
 def _as_decided(bucket: BucketNo, row: Stored[Bucket], sinks: Sinks) -> Stored[Bucket]:
-    """A committed bucket as it will be when somebody has rolled it forward: a get would do it.
+    """A committed bucket as it will be when it is rolled forward, as a get would do.
 
-    Else a look would see a part of a batch whose driver died behind its commit (I7). A sink's row
-    is read once, after the first of its buckets: one that is older than a bucket's can only say
-    less, never that something is committed which is not.
+    Otherwise a look would see only a part of a batch whose driver died after its commit (I7). A
+    sink's row is read once, after the first of its buckets: a sink row older than a bucket's can
+    only miss a commit, never invent one.
     """
     sink = row.value.sink
     if sink is None:
@@ -314,7 +314,7 @@ def _as_decided(bucket: BucketNo, row: Stored[Bucket], sinks: Sinks) -> Stored[B
 
 
 def _look_into(lane: Lane, bucket: BucketNo) -> tuple[Stored[Bucket] | None, list[ChunkRow]] | None:
-    """The row and the messages of a bucket that was not sealed a moment ago; None: it was dropped.
+    """The row and messages of a bucket that was unsealed a moment ago; None: it was dropped.
 
     The row is read after the messages: a transaction may have begun to write here meanwhile, and
     none of it may be seen before its commit (I7). The repair pointer is read after the row (G5).

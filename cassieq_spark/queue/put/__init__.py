@@ -1,1 +1,1 @@
-"""Put messages: from the arguments of a call to rows that are stored and acknowledged."""
+"""Put messages: turn the arguments of a call into rows that are stored and acknowledged."""

@@ -1,4 +1,4 @@
-"""What a producer puts: checked, and packed into rows (design 2)."""
+"""Check what a producer puts, and pack it into rows (design 2)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Packed:
 
     Attributes:
         payload: See `store.chunk`.
-        message_ids: Per message what its producer chose, 16 bytes; None: nothing.
-        delay_us: After which they may be delivered; 0: at once.
+        message_ids: What the producer chose per message, 16 bytes; None: nothing.
+        delay_us: The delay before they may be delivered; 0: none.
     """
 
     payload: bytes
@@ -36,7 +36,7 @@ class Packed:
 
     @property
     def count(self) -> int:
-        """How many."""
+        """The number of messages."""
         return len(self.message_ids)
 
 
@@ -50,8 +50,8 @@ def messages(
     """Check what is to be put.
 
     Raises:
-        BodyInvalid: A body is no bytes or too large; says which.
-        OptionInvalid: Tag, headers or a message id is of another form.
+        BodyInvalid: A body is not bytes, or too large; it says which.
+        OptionInvalid: Tag, headers or a message id has a wrong form.
     """
     if isinstance(bodies, str | bytes | bytearray | memoryview):
         raise BodyInvalid(
@@ -80,14 +80,14 @@ def messages(
 
 
 def pack(rows: Sequence[Row], *, delay_us: int, bucket_size: int) -> list[Packed]:
-    """Into as few rows as their size allows, in order."""
+    """Pack messages into as few rows as their size allows, in order."""
     return list(pack_into(rows, delay_us=delay_us, capacity=lambda: bucket_size))
 
 
 def pack_into(
     rows: Sequence[Row], *, capacity: Callable[[], int], delay_us: int = 0
 ) -> Iterator[Packed]:
-    """As `pack`, each row made when it is asked for, with no more messages than there is room.
+    """Pack as `pack` does, but cut each row when it is asked for, to the room there is.
 
     Args:
         capacity: How many messages the next row may hold, 1 or more; asked just before it is
@@ -109,7 +109,7 @@ def pack_into(
 
 
 def _size(row: Row) -> int:
-    """Bytes of all its columns, as they are stored [T20]."""
+    """The bytes of all columns, as stored [T20]."""
     words = _bytes_of(row.tag or "") + sum(
         _bytes_of(key) + _bytes_of(value) for key, value in row.headers.items()
     )

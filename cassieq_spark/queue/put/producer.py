@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.put.encode import Packed
 
 LOOK_S: Final = 1.0
-"""A producer asks no longer than that whether its bucket is still open; then it takes another."""
+"""How long a producer waits to learn whether its bucket is still open; then it takes another."""
 
 WRITES_IN_FLIGHT: Final = 8
-"""Of one call, as of a bulk writer."""
+"""The most writes in flight of one call, as of a bulk writer."""
 
 _logger = get_logger("queue")
 
@@ -53,7 +53,7 @@ class Placed:
 
     @property
     def runs(self) -> Runs:
-        """Its offsets."""
+        """The row's offsets."""
         return Runs.span(self.first, self.first + self.packed.count - 1)
 
 
@@ -63,7 +63,7 @@ class _Block:
 
     Attributes:
         next: The next free offset.
-        size_bytes: Written or about to be.
+        size_bytes: Bytes written or about to be.
         proven_at: When the last read that saw it open began, monotonic seconds.
     """
 
@@ -74,7 +74,7 @@ class _Block:
 
 
 class Producer:
-    """One client's way into a lane. Thread-safe."""
+    """Puts messages into a lane for one client. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -82,18 +82,18 @@ class Producer:
         self._closed_below = FIRST_BUCKET
 
     def put(self, lane: Lane, rows: Sequence[Packed]) -> list[Placed]:
-        """Store rows, and know that they stay: three round trips where the bucket is our own.
+        """Store rows, and make sure that they stay: three round trips if the bucket is our own.
 
-        One write a row, then for each bucket one read of its row and one of the repair pointer. An
-        LWT where a fresh bucket is begun; two reads more where the last put was longer than
-        ``linger`` ago, or than half the time for which repair leaves a bucket alone [R2, T12].
+        One write per row, then for each bucket one read of its row and one of the repair pointer.
+        One LWT to begin a fresh bucket; two more reads if the last put was longer ago than
+        ``linger``, or than half the time for which repair leaves a bucket alone [R2, T12].
 
         Returns:
             Where each of ``rows`` is, in their order.
 
         Raises:
-            PutAmbiguous: It is unknown of some whether they will be delivered, or some are stored
-                and the rest is not; names both.
+            PutAmbiguous: For some it is unknown whether they will be delivered, or some are stored
+                and the rest is not; it names both.
             QueueDeleted: The lane is dead.
             StoreTimeout, StoreUnavailable, CasAmbiguous, CasContention: Nothing was stored.
         """
@@ -127,7 +127,7 @@ class Producer:
         return [done[at] for at in range(len(rows))]
 
     def _place(self, lane: Lane, todo: dict[int, Packed]) -> dict[int, Placed]:
-        """Offsets for each row, in their order, in as few buckets as they fit."""
+        """Reserve offsets for each row, in their order, in as few buckets as possible."""
         placed: dict[int, Placed] = {}
         with self._lock:
             self._leave_a_stale_bucket(lane)
@@ -144,7 +144,7 @@ class Producer:
         return placed
 
     def _leave_a_stale_bucket(self, lane: Lane) -> None:
-        """A reader may have sealed it meanwhile, or repair dropped it: look before writing [R2]."""
+        """Leave a bucket that a reader may have sealed, or repair dropped, before writing [R2]."""
         block = self._block
         if block is None:
             return
@@ -153,8 +153,8 @@ class Producer:
         # write and its proof come in time, however long ``linger`` is [T12].
         if began - block.proven_at <= min(lane.settings.linger_s, lane.rest_s / 2):
             return
-        # Nothing was written there since the last proof: who does not answer is left as well, and
-        # holds up no put but this one, for a moment (I10).
+        # Nothing was written there since the last proof, so a bucket that does not answer is left
+        # as well. It holds up no put but this one, for a moment (I10).
         with lane.store.session.within(each_s=LOOK_S):
             found, _ = lane.buckets.read_some([block.bucket])
         is_open = block.bucket in found and found[block.bucket] is None
@@ -169,7 +169,7 @@ class Producer:
         self._closed_below = max(self._closed_below, BucketNo(bucket + 1))
 
     def _store(self, lane: Lane, placed: dict[int, Placed]) -> list[tuple[BucketNo, Runs | None]]:
-        """Write all, then prove each bucket: (bucket, what stays of it; None if nobody can say)."""
+        """Write all, then prove each bucket: (bucket, what stays of it; None if unknown)."""
         by_bucket: dict[BucketNo, list[Placed]] = {}
         for one in placed.values():
             by_bucket.setdefault(one.bucket, []).append(one)
@@ -179,7 +179,7 @@ class Producer:
         ]
 
     def _write(self, lane: Lane, bucket: BucketNo, some: list[Placed]) -> bool:
-        """Rows at quorum; whether all were answered."""
+        """Write rows at quorum; return whether all were answered."""
         writer = lane.messages.writer(
             writes_in_flight=WRITES_IN_FLIGHT, bytes_in_flight=BYTES_IN_FLIGHT
         )
@@ -204,10 +204,10 @@ class Producer:
         return True
 
     def _prove(self, lane: Lane, bucket: BucketNo, *, is_written: bool) -> Runs | None:
-        """Which offsets of a bucket stay: all while it is open; None if nobody can say.
+        """Which offsets of a bucket stay: all while it is open; None if that is unknown.
 
         A write that was not answered closes the bucket first: then the seal says what is in it, and
-        what is not cannot come in any more [P5] [P6].
+        nothing else can come in any more [P5] [P6].
         """
         began = lane.clock.monotonic()
         try:
@@ -218,7 +218,7 @@ class Producer:
                 closed = seal.finish(lane, bucket, row)
             else:
                 closed = seal.close(lane, bucket)
-            # Of a sealed row, too: it may be a ghost of a bucket that was dropped (G5, ADR 11).
+            # Check a sealed row, too: it may be a ghost of a bucket that was dropped (G5, ADR 11).
             is_gone = closed is None or lane.is_dropped(bucket)
         except StoreError as error:
             event(_logger, "put_unproven", queue=lane.queue, bucket=bucket, error=str(error))
@@ -228,7 +228,7 @@ class Producer:
         return None if closed is None or is_gone else closed.row.value.manifest
 
     def _open_or_gone(self, lane: Lane, bucket: BucketNo, began: float) -> Runs | None:
-        """Of an absent row only the repair pointer, read after it, says what it means (G5) [P2]."""
+        """Read the repair pointer after an absent row: only it explains the absence (G5) [P2]."""
         is_gone = lane.is_dropped(bucket)
         with self._lock:
             if is_gone:
@@ -240,7 +240,7 @@ class Producer:
 
 
 def message_id_texts(lane: Lane, placed: Iterable[Placed]) -> list[str]:
-    """Of each message, in order: what its producer chose, else what is made of lane and id."""
+    """The id of each message, in order: what its producer chose, else one made of lane and id."""
     return [
         message_id_of(lane.lane_id, one.bucket * lane.bucket_size + one.first + at, chosen)
         for one in placed

@@ -1,7 +1,7 @@
-"""Acks that are stored a moment later, together: one LWT a bucket for what gathered (design 5).
+"""Store acks a moment later, together: one LWT per bucket for all that have gathered (design 5).
 
-Holds I4: what is not stored yet is kept until it is, also across a Ctrl-C. Holds I10: a bucket that
-cannot be reached holds up no other's acks.
+Holds I4: an ack is kept until it is stored, also across a Ctrl-C. Holds I10: a bucket that cannot
+be reached holds up no other's acks.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     Flight = Future[BaseException | None]
 
 ACK_WITHIN_S: Final = 0.1
-"""An ack waits at most so long for others to share its LWT."""
+"""How long an ack waits for others to share its LWT."""
 
 RETRY_S: Final = 1.0
-"""After an error of the store."""
+"""How long acks wait after an error of the store."""
 
 _logger = get_logger("queue")
 
@@ -66,7 +66,7 @@ class AckBuffer:
         self.stale = 0
 
     def add(self, receipts: list[Receipt]) -> None:
-        """To be stored soon: at once, when as many have gathered as were asked for.
+        """Add receipts to be stored soon: at once, if ``at_most`` messages have gathered.
 
         Raises:
             UsageError: `close` was called: nobody would store them [T16].
@@ -82,7 +82,7 @@ class AckBuffer:
             self._plan(0.0 if is_enough else self._within_s)
 
     def run(self) -> None:
-        """Begin to store what is due, again and again, until `close`; waits for no answer.
+        """Begin to store what is due, again and again, until `close`; it waits for no answer.
 
         Raises:
             QueueDeleted: The queue is gone.
@@ -91,19 +91,19 @@ class AckBuffer:
             self._begin(tells=True)
 
     def flush(self, *, until: float = inf) -> None:
-        """Store all there are.
+        """Store everything that has gathered.
 
         Args:
             until: By the monotonic clock. What is under way then ends by itself.
 
         Raises:
             QueueDeleted: The queue is gone.
-            StoreError: It is unknown of some; they are kept, and due again after `RETRY_S`.
+            StoreError: For some it is unknown; they are kept, and due again after `RETRY_S`.
         """
         begun, behind = self._begin()
         while behind:
-            # What was under way there may have left before the last acks came. Each bucket's
-            # follow when its own are answered: another's may never be [T5].
+            # A CAS under way there may have been sent before the last acks came. Theirs follows
+            # when that one is answered, whatever becomes of other buckets [T5].
             landed, _ = wait(behind.values(), self._left_s(until), FIRST_COMPLETED)
             if not landed:
                 break
@@ -126,13 +126,13 @@ class AckBuffer:
         return None if until == inf else max(0.0, until - self._clock.monotonic())
 
     def close(self) -> None:
-        """Take no more, and let `run` end; what is there is stored by a last `flush`."""
+        """Accept no more, and let `run` end; a last `flush` stores what is there."""
         with self._is_due:
             self._is_closing = True
             self._is_due.notify_all()
 
     def _wait(self) -> bool:
-        """Until some are due; False: `close` was called."""
+        """Wait until some are due; False: `close` was called."""
         with self._is_due:
             while not self._is_closing:
                 if self._end is not None:
@@ -149,8 +149,8 @@ class AckBuffer:
         """Begin to store what has gathered; one CAS of a bucket is under way at a time.
 
         Args:
-            only: These buckets.
-            tells: Nobody waits for it: failures are told by ``on_failure``.
+            only: Only these buckets.
+            tells: Nobody waits for the result: ``on_failure`` gets failures.
 
         Returns:
             What carries all that was there; and what is under way for buckets that have more.
@@ -199,7 +199,7 @@ class AckBuffer:
         self._lane.store.session.begin(store, bucket)
 
     def _ack(self, receipts: list[Receipt]) -> tuple[list[Receipt], CassieqError | None]:
-        """Those that nobody can say anything of, and why."""
+        """Ack receipts; return those whose outcome is unknown, and why."""
         verdicts, failure = self._group.ack(self._lane, receipts)
         if stale := verdicts.count(Verdict.STALE):
             with self._is_due:
@@ -212,7 +212,7 @@ class AckBuffer:
     def _land(
         self, bucket: BucketNo, left: list[Receipt], flight: Flight, failure: BaseException | None
     ) -> None:
-        """An ack twice is harmless, one less is not: what is unknown is kept."""
+        """End a flight and keep what is unknown: a second ack is harmless, a lost one is not."""
         with self._is_due:
             self._flying.pop(bucket, None)
             has_more = bucket in self._gathered
@@ -230,7 +230,7 @@ class AckBuffer:
             flight.set_result(failure)
 
     def _plan(self, in_s: float) -> None:
-        """Caller holds the lock. Nobody is woken where something is due before that anyway."""
+        """Plan the next store; wake `run` unless one is due earlier. The caller holds the lock."""
         at = self._clock.monotonic() + in_s
         if at < self._at:
             self._at = at

@@ -27,7 +27,7 @@ ACK: Final = Ack()
 
 
 class Verdict(StrEnum):
-    """What became of one ack.
+    """The outcome of one ack.
 
     Attributes:
         ACKED: The message is done, by this receipt.
@@ -45,7 +45,7 @@ class Verdict(StrEnum):
 
 @dataclass(slots=True)
 class _Asked:
-    """One caller's receipts of a bucket, and what it is told: a verdict for each, in order."""
+    """One caller's receipts of a bucket, with its answer: a verdict for each, in order."""
 
     receipts: Sequence[Receipt]
     verdicts: list[Verdict] = field(default_factory=list)
@@ -53,7 +53,7 @@ class _Asked:
     is_done: bool = False
 
     def unknown(self, failure: CassieqError) -> None:
-        """Nobody can say."""
+        """Set all verdicts to unknown."""
         self.verdicts = [Verdict.UNKNOWN] * len(self.receipts)
         self.failure = failure
         self.is_done = True
@@ -61,7 +61,7 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Gathering:
-    """What waits for one bucket's next CAS; ``callers`` are in it or wait for it."""
+    """Receipts that wait for one bucket's next CAS; ``callers`` are in it or wait for it."""
 
     working: threading.Lock = field(default_factory=threading.Lock)
     asked: list[_Asked] = field(default_factory=list)
@@ -72,8 +72,8 @@ class AckGroup:
     """One client's acks of a lane. Thread-safe.
 
     While one thread's CAS of a bucket is under way, other threads' receipts of that bucket gather,
-    and the next CAS takes them all: one LWT for any number of receipts, and no waiting where there
-    is one thread. Nobody waits for a bucket that it did not ask about [T5].
+    and the next CAS takes them all: one LWT for any number of receipts, and no wait if there is
+    only one thread. Nobody waits for a bucket that it did not ask about [T5].
     """
 
     def __init__(self) -> None:
@@ -83,9 +83,9 @@ class AckGroup:
     def ack(
         self, lane: Lane, receipts: Sequence[Receipt]
     ) -> tuple[list[Verdict], CassieqError | None]:
-        """A verdict for each receipt, and what made some of them unknown.
+        """Return a verdict for each receipt, and the error that made some of them unknown.
 
-        Those of a bucket that cannot be reached are unknown; the others are acked, and told so.
+        Receipts of a bucket that cannot be reached are unknown; the others are acked.
 
         Raises:
             QueueDeleted: The lane is dead.
@@ -130,7 +130,7 @@ class AckGroup:
 
 
 def _settle(lane: Lane, bucket: BucketNo, together: Sequence[_Asked]) -> None:
-    """All that was gathered for a bucket, by one CAS."""
+    """Settle all that was gathered for a bucket, by one CAS."""
     try:
         verdicts = ack_bucket(
             lane, bucket, [receipt for asked in together for receipt in asked.receipts]
@@ -139,7 +139,7 @@ def _settle(lane: Lane, bucket: BucketNo, together: Sequence[_Asked]) -> None:
         for asked in together:
             asked.unknown(error)
     except BaseException as error:
-        # Of this thread, perhaps a Ctrl-C: others must not take it for an answer.
+        # An error of this thread, perhaps a Ctrl-C: others must not take it for an answer.
         for asked in together:
             asked.unknown(
                 CasAmbiguous(
@@ -156,10 +156,10 @@ def _settle(lane: Lane, bucket: BucketNo, together: Sequence[_Asked]) -> None:
 
 
 def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) -> list[Verdict]:
-    """One bucket's receipts, by one read and at most one CAS; a verdict for each.
+    """Ack one bucket's receipts, by one read and at most one CAS; return a verdict for each.
 
     Raises:
-        CasAmbiguous, StoreTimeout, StoreUnavailable: Nobody knows; ask again.
+        CasAmbiguous, StoreTimeout, StoreUnavailable: The outcome is unknown; ask again.
     """
     outcome = settle_bucket(lane, bucket, by_lease(receipts, ACK))
     return [_verdict(outcome, receipt) for receipt in receipts]

@@ -1,4 +1,4 @@
-"""`Settled`: what became of the messages of a DataFrame that `cassieq_spark.settle` was given."""
+"""`Settled` counts what `cassieq_spark.settle` did with the messages of a DataFrame."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
 STALE_NAMED: Final = 1_000
-"""So many stale receipts are named; all are counted."""
+"""How many stale receipts are named; all are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What became of messages, counted.
+    """The outcome of settling messages, counted.
 
     Attributes:
         acked: Done, by these receipts.
         released: Back in the queue.
-        rejected: On their way to the dead-letter queue, by the next repair.
+        rejected: The next repair moves them to the dead-letter queue.
         already_acked: Done before: by a task that ran twice, a later delivery, or a purge.
-        stale: Not settled: their receipts had expired, nobody held them by these any more.
+        stale: Not settled: their receipts had expired.
         left: Without a verdict: they come back when their lease ends.
         stale_receipts: The first 1,000 of the stale ones.
     """
@@ -45,7 +45,7 @@ class Settled:
 
 
 def counted(lane: Lane, bucket: BucketNo, judged: Judged) -> Settled:
-    """The outcome of one bucket.
+    """Count the outcome of one bucket.
 
     Raises:
         ReceiptInvalid: Some messages were never there. The others are settled.
@@ -70,7 +70,7 @@ def counted(lane: Lane, bucket: BucketNo, judged: Judged) -> Settled:
 
 
 def total(parts: Sequence[Settled], *, left: int = 0) -> Settled:
-    """All of them together."""
+    """Add up the counts of all parts."""
     named = (receipt for part in parts for receipt in part.stale_receipts)
     return Settled(
         acked=sum(part.acked for part in parts),
@@ -86,7 +86,7 @@ def total(parts: Sequence[Settled], *, left: int = 0) -> Settled:
 
 
 def _count(judged: Judged, kind: type) -> int:
-    """Messages on which actions of this kind took effect, now or before."""
+    """Count messages on which actions of this kind took effect, now or before."""
     return sum(
         judged.done(action) + judged.repeated.get(action, EMPTY).count
         for action in {*judged.held, *judged.repeated}

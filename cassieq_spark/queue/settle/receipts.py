@@ -1,4 +1,4 @@
-"""Receipts as a user passes them: all of them checked before the first is used (I3)."""
+"""Check receipts as a user passes them, all of them before the first is used (I3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def checked(lane: Lane, messages: Message | str | Iterable[Message | str]) -> list[Receipt]:
-    """Of a message, its receipt, or a list of either, in their order.
+    """The receipts of a message, a receipt, or a list of either, in their order.
 
     Raises:
         ReceiptInvalid: One is malformed, or of another queue.
@@ -34,7 +34,7 @@ def checked(lane: Lane, messages: Message | str | Iterable[Message | str]) -> li
 
 
 def foreign(lane: Lane, why: str) -> ReceiptInvalid:
-    """The error about a receipt that is well-formed and none of this lane."""
+    """The error for a receipt that is well-formed and not of this lane."""
     return ReceiptInvalid(
         f"a message or receipt given to queue {lane.queue!r} {why}. Pass what this queue's get "
         "returned"

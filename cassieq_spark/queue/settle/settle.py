@@ -3,8 +3,8 @@
     read the row  ->  judge what is asked  ->  hint what will come back  ->  one CAS  ->  hint again
                                                                         if that came late (design 5)
 
-One CAS a bucket for any mix of actions; what names a delivery that ended changes nothing. Holds I3,
-I4. To ask the same again is safe: a task may run twice.
+One CAS per bucket does any mix of actions; an action on a delivery that ended changes nothing.
+Holds I3, I4. It is safe to ask the same again: a task may run twice.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
 
 TAKE_OVERS_AT_MOST: Final = 3
-"""After so many that were answered too late the batch goes out as it is: others may have it too."""
+"""After this many take-overs that were answered too late, the batch goes out as it is: others may
+have its messages too.
+"""
 
 DROP_BODY_S: Final = 2.0
 """So long a body is tried to be dropped: closing the client waits for it."""
@@ -46,7 +48,7 @@ _logger = get_logger("queue")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of what was asked of one bucket.
+    """The outcome of what was asked of one bucket.
 
     Attributes:
         judged: What the row said.
@@ -108,14 +110,14 @@ def settle_bucket(
     _count(judged)
     in_doubt = union([*judged.stale.values(), *judged.unknown.values()])
     if in_doubt and lane.is_dropped(bucket):
-        # Below the repair pointer all is over: only drained buckets are dropped. A row that is
+        # Below the repair pointer all is over: only drained buckets are dropped. A row that exists
         # there is a ghost, and knows nothing of what was acked (G5, ADR 11).
         judged = Judged(held=judged.held, repeated=judged.repeated, acked=judged.acked | in_doubt)
     return Outcome(judged=judged, before=before, changed=changed, row=row)
 
 
 def _count(judged: Judged) -> None:
-    """What was found to be settled, and not what was asked for: a replay asks again."""
+    """Count what was found settled, not what was asked for: a replay asks again."""
     if acked := judged.done(Ack()):
         metrics.ACKS.inc()
         metrics.MESSAGES_ACKED.inc(acked)
@@ -131,12 +133,12 @@ def settle_receipts(
 
     Returns:
         The receipts that were refused, because their delivery has ended, or the message was acked;
-        and each bucket's outcome. What was rejected before is not refused another time.
+        and each bucket's outcome. A message that was rejected before is not refused again.
 
     Raises:
         UsageError: A rejection, and there is no dead-letter queue; nothing was changed.
-        ReceiptInvalid: Some were never there. The others are settled.
-        StoreError: Of one bucket; the others are settled [T5].
+        ReceiptInvalid: Some messages were never there. The others are settled.
+        StoreError: A bucket failed; the others are settled [T5].
     """
     if isinstance(action, Reject):
         check_dead_letter_queue(lane)
@@ -169,15 +171,15 @@ def update(
     visibility_us: int | None,
     gives_back: bool,
 ) -> Lease | None:
-    """Give a held message another body or end, and a new lease id.
+    """Give a leased message another body or end, and a new lease id.
 
     The body is stored first, under a revision that nobody else draws; the CAS that names it is the
-    moment of change [P26]. The body that it replaces goes then: a message may be updated for a
+    moment of change [P26]. Then the replaced body is dropped: a message may be updated for a
     month, and its bucket's partition would grow all the while [T2].
 
     Args:
-        visibility_us: From when the CAS is sent; None: the end stays.
-        gives_back: The message is visible again, to anybody, at once.
+        visibility_us: Counted from when the CAS is sent; None: the end stays.
+        gives_back: Whether the message becomes visible to anybody at once.
 
     Returns:
         The message's own lease from now on; None: it was given back.
@@ -214,14 +216,14 @@ def update(
         _drop_body(lane, receipt, dict(outcome.before.revisions).get(receipt.first))
     if gives_back or outcome.row is None:
         return None
-    # The row is as others have left it, where an answer was lost: the lease may have run out and be
+    # If an answer was lost, others may have changed the row: the lease may have run out and be
     # somebody's next delivery. Then the update has happened, and its receipt is stale.
     made = None if outcome.changed is None else outcome.changed.lease(action.new_lease_id)
     return outcome.row.value.lease(action.new_lease_id) or made
 
 
 def _drop_body(lane: Lane, receipt: Receipt, revision: int | None) -> None:
-    """Politeness, behind the caller's back: its lease runs. One that stays goes with its bucket."""
+    """Drop an unused body in the background: the caller's lease runs. A bucket drops the rest."""
     if revision is None:
         return
 
@@ -256,7 +258,7 @@ def check_dead_letter_queue(lane: Lane) -> None:
     """Refuse a rejection in a queue without a dead-letter queue.
 
     Raises:
-        UsageError: What is rejected would stay for ever [R22].
+        UsageError: Rejected messages would stay for ever [R22].
     """
     if lane.settings.dead_letter_queue is None:
         raise UsageError(
@@ -268,8 +270,8 @@ def check_dead_letter_queue(lane: Lane) -> None:
 
 def expired(lane: Lane, refused: Sequence[Receipt]) -> ReceiptExpired:
     """The error that names receipts whose delivery has ended."""
-    # No word about what comes next: that a message is in nobody's hands is also what the row of one
-    # that was acked says, and no row at all what is left of a bucket that was dropped (G5).
+    # It does not say what comes next. A row that shows a message in nobody's hands may also mean
+    # that it was acked; and a bucket that was dropped has no row at all (G5).
     return ReceiptExpired(
         f"{len(refused)} receipts of queue {lane.queue!r} have expired: nobody holds the messages "
         "by them any more. A visibility timeout was over, or a message was released, updated, "
@@ -279,7 +281,7 @@ def expired(lane: Lane, refused: Sequence[Receipt]) -> ReceiptExpired:
 
 
 def runs_of(receipt: Receipt) -> Runs:
-    """The offsets a receipt is for."""
+    """The offsets that a receipt is for."""
     return Runs.span(receipt.first, receipt.last)
 
 
@@ -323,17 +325,17 @@ def ack_leases(
     *,
     known: Mapping[BucketNo, Stored[Bucket]] | None = None,
 ) -> int:
-    """Ack messages by lease id, whoever's run the lease carries [R17].
+    """Ack messages by lease id, whatever run the lease carries [R17].
 
-    A lease that is not there was acked before, or ran out and is somebody else's delivery now: it
-    is passed over. So is a bucket that was dropped.
+    A lease that is missing was acked before, or ran out and is somebody else's delivery now: it
+    is skipped. So is a bucket that was dropped.
 
     Args:
         acked: Per bucket and lease the messages that are done; None = all of the lease.
         known: Rows as last seen, to save reads.
 
     Returns:
-        How many messages are done by this call: those that were held still.
+        How many messages this call has acked: those that were still held.
 
     Raises:
         StoreError: A bucket could not be reached; the others' messages are acked [T5].
@@ -352,7 +354,7 @@ def ack_leases(
 def count_settled(lane: Lane, delivered: Mapping[BucketNo, Mapping[UUID, Runs | None]]) -> int:
     """How many of these messages are done, whoever has acked them; of buckets that answer.
 
-    One read a bucket. What has no row any more was dropped, and all done before (G5).
+    One read per bucket. A bucket without a row was dropped, so all of it was done before (G5).
     """
     rows, _ = lane.buckets.read_some(delivered)
     count = 0

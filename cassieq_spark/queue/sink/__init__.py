@@ -1,1 +1,1 @@
-"""Write batches in transactions: what Spark's sinks, and moves of dead letters, are made of."""
+"""Write batches in transactions: Spark's sinks, and moves of dead letters, are built on this."""

@@ -1,4 +1,4 @@
-"""A bulk bucket's two CAS, and the opening of many at once (design 8). Holds I7.
+"""Run a bulk bucket's two CASes, and open many buckets at once (design 8). Holds I7.
 
 Shared by both writers: a task that opens its buckets one by one (`queue.sink.writer`), and a
 driver that opens all of a batch's.
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
 LARGEST_BLOCK = 64
-"""So many buckets are reserved at once at most: all have their rows long before the gap timeout, by
-which a reader would take those without one for gaps [R11]."""
+"""The most buckets that are reserved at once: all have their rows long before the gap timeout,
+after which a reader would take those without a row for gaps [R11]."""
 
 _logger = get_logger("queue")
 
@@ -48,7 +48,7 @@ class OpenBucket:
 def insert_writing(lane: Lane, bucket: BucketNo, sink: SinkRef) -> Stored[Bucket] | None:
     """CAS from no row to ``writing``; None: somebody closed it before [R11].
 
-    It means nothing until the repair pointer was read after it (G5) [P5].
+    The result means nothing until the repair pointer was read after it (G5) [P5].
     """
     outcome = lane.buckets.insert(bucket, rules.writing(sink, now_us=lane.clock.now_us()))
     is_ours = isinstance(outcome, Applied) and outcome.now.value.status is Status.WRITING
@@ -56,12 +56,12 @@ def insert_writing(lane: Lane, bucket: BucketNo, sink: SinkRef) -> Stored[Bucket
 
 
 def open_buckets(lane: Lane, number: int, *, sink_id: str, epoch: int) -> list[OpenBucket]:
-    """So many buckets of one's own, ascending, each with its ``writing`` row.
+    """Open this many buckets of one's own, ascending, each with its ``writing`` row.
 
     One LWT for each block of up to 64, and one for each bucket, 16 at once.
 
     Raises:
-        QueueDeleted: There is no such lane any more.
+        QueueDeleted: The lane does not exist any more.
     """
     opened: list[OpenBucket] = []
     while len(opened) < number:
@@ -74,7 +74,7 @@ def open_buckets(lane: Lane, number: int, *, sink_id: str, epoch: int) -> list[O
 
 def _open_block(lane: Lane, buckets: list[BucketNo], sink: SinkRef) -> list[OpenBucket]:
     rows = lane.store.session.map(lambda bucket: insert_writing(lane, bucket, sink), buckets)
-    # One read for all of them, after the last row (G5): what lies below is closed and dropped [P5].
+    # One read for all of them, after the last row (G5): those below it are closed and dropped [P5].
     dropped_below = lane.read_pointers().repair
     opened = []
     for bucket, row in zip(buckets, rows, strict=True):
@@ -93,11 +93,11 @@ def prepare(lane: Lane, filled: OpenBucket) -> tuple[BucketNo, int]:
 
     Raises:
         IllegalMove: It holds more messages than a bucket has ids; nothing was changed.
-        SinkFenced: It was closed under its writer: the transaction was aborted.
+        SinkFenced: Somebody closed it while it was written: the transaction was aborted.
         QueueDeleted: It is gone, with its queue.
     """
     if filled.count > lane.bucket_size:
-        # Those beyond have ids of the next bucket: two messages under one id (I6) [T1].
+        # The surplus would have ids of the next bucket: two messages under one id (I6) [T1].
         raise rules.IllegalMove(
             f"bucket {filled.bucket} of queue {lane.queue!r} has {lane.bucket_size} ids, and "
             f"{filled.count} messages were written into it"

@@ -1,4 +1,4 @@
-"""Say that a writer is at work, so that repair does not abort it (design 8) [R3]."""
+"""Show that a writer is at work, so that repair does not abort it (design 8) [R3]."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _logger = get_logger("queue")
 class Heartbeat:
     """Beats while its block runs.
 
-    A thread of its own: a task may wait minutes for its next row, and a commit for its buckets.
-    Politeness, not safety: a beat that fails is logged and the work goes on.
+    It has a thread of its own: a task may wait minutes for its next row, and a commit for its
+    buckets. Politeness, not safety: a beat that fails is logged and the work goes on.
     """
 
     def __init__(self, lane: Lane, sink_id: str, *, is_row_fresh: bool = False) -> None:
-        """Nothing is sent yet.
+        """Prepare; nothing is sent yet.
 
         Args:
             is_row_fresh: The sink's row was changed just now, which is a sign of life of its own:
-                work that is over within a third of the timeout sends no beat.
+                work that ends within a third of the timeout sends no beat.
         """
         self._lane = lane
         self._sink_id = sink_id
@@ -57,7 +57,7 @@ class Heartbeat:
 
     def _beat(self) -> None:
         try:
-            # Not until the store answers: the work must begin, and the next beat be due [T5].
+            # Do not wait long for the store: the work must begin, and the next beat be due [T5].
             with self._lane.store.session.within(self._period_s):
                 self._lane.store.heartbeats.beat(
                     self._sink_id, ttl_s=self._lane.settings.repair_timeout_s

@@ -1,4 +1,4 @@
-"""What a piece of work has cost so far, by this process's counters."""
+"""Measure the cost of a piece of work, by this process's counters."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from cassieq_spark.model.costs import Costs
 
 
 class Meter:
-    """From its creation on.
+    """Measures costs from its creation on.
 
-    What runs beside it in one process is counted, too: Spark's tasks have a Python process each.
+    It also counts what runs beside it in the process; Spark's tasks have a process each.
     """
 
     def __init__(self) -> None:
         self._began = _counted()
 
     def read(self) -> Costs:
-        """Since then."""
+        """The costs since then."""
         began, now = self._began, _counted()
         return Costs(
             chunks=now.chunks - began.chunks,

@@ -1,4 +1,4 @@
-"""The sink's transaction against the store (design 8): admission of a task, commit, forget. I7."""
+"""Run the sink's transaction against the store (design 8): admit a task, commit, forget. I7."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _logger = get_logger("queue")
 def begin_once(lane: Lane, sink_id: str) -> Begun:
     """Create the row of a sink that is used for one transaction: the driver does, no task may.
 
-    Where the INSERT was sent more than once, a copy of it may land when the row has long been
-    removed, and bring the very same row back. So the row is written once more then, by a CAS that
-    makes no row: what it wrote is never there again [T3].
+    If the INSERT was sent more than once, a copy of it may land long after the row was removed, and
+    bring the very same row back. So the row is then written once more, by a CAS that makes no row:
+    what that wrote never comes back [T3].
 
     Raises:
         SinkFenced: The row is somebody else's: sink ids of one transaction are not used twice.
@@ -72,10 +72,10 @@ def begun(who: Identity, outcome: Applied[SinkRow]) -> Begun:
 
 
 def admit_once(lane: Lane, once: Begun) -> WriteUnder:
-    """What a task of such a transaction does before its first row: one serial read.
+    """Admit a task of such a transaction before its first row: one serial read.
 
     Raises:
-        SinkFenced: It was ended, because nothing was heard of it.
+        SinkFenced: It was ended, because it gave no sign of life.
         QueueDeleted: The queue is another one than when it was begun [T6].
     """
     _check_lane(lane, once.who)
@@ -88,16 +88,16 @@ def admit_once(lane: Lane, once: Begun) -> WriteUnder:
 def commit_once(lane: Lane, once: Begun, results: Sequence[TaskResult]) -> int:
     """Make such a transaction visible, whole and once; then roll it forward.
 
-    Its CAS is conditional on the row as it was begun and is never tried on another: a row that was
-    removed and is born again is not known to be of a write that is not yet in the queue [T3].
+    Its CAS is conditional on the row as it was begun and is never tried on another: if a row was
+    removed and is born again, its write may be in the queue already [T3].
 
     Returns:
         How many messages this call made visible.
 
     Raises:
-        SinkFenced: It was ended by another; nothing of it is visible.
+        SinkFenced: Another client ended it; nothing of it is visible.
         QueueDeleted: The queue is gone, with what was written.
-        CasAmbiguous: The answer was lost and so is all that could tell: it may be in the queue.
+        CasAmbiguous: The answer was lost, and so is all evidence: it may be in the queue.
     """
     if not results:
         return 0
@@ -124,7 +124,7 @@ def admit(
     *,
     refuse_second_write: bool = False,
 ) -> Admission:
-    """What a task does before it pulls its first row: one serial read, the first time one LWT.
+    """Admit a task before it pulls its first row: one serial read, the first time one LWT.
 
     Raises:
         SinkIdReused, SinkFenced, SinkDiverged: See `model.sink_txn.admit`.
@@ -155,7 +155,7 @@ def commit(
 
     Raises:
         SinkIdReused, SinkFenced, SinkDiverged: Nothing of the batch is visible.
-        QueueDeleted: The queue is gone, with what was written; or it is another one of that name.
+        QueueDeleted: The queue is gone, with what was written; or another one has its name.
         CasAmbiguous: It may be committed: a restart finds out and carries on.
     """
     if not results:
@@ -221,7 +221,7 @@ def forget(lane: Lane, sink_id: str) -> None:
 
 
 def _check_lane(lane: Lane, *whos: Identity) -> None:
-    """What was written to a queue that was deleted is not of the one that has its name now [T6]."""
+    """Refuse results that were written to a deleted queue of the same name [T6]."""
     if any(who.lane != lane.lane_id for who in whos):
         raise QueueDeleted(
             f"queue {lane.queue!r} was deleted and created again while it was written to. What was "
@@ -230,7 +230,7 @@ def _check_lane(lane: Lane, *whos: Identity) -> None:
 
 
 def _took_effect(lane: Lane, who: Identity, outcome: Outcome[SinkRow], row: SinkRow) -> bool:
-    """Whether a commit is in, as its CAS says, or else its effects."""
+    """Whether a commit took effect, as its CAS says, or else its effects."""
     match outcome:
         case Applied():
             return True
@@ -245,7 +245,7 @@ def _took_effect(lane: Lane, who: Identity, outcome: Outcome[SinkRow], row: Sink
 
 
 def _is_visible(lane: Lane, who: Identity, row: SinkRow) -> bool:
-    """Whether a commit is in whose row was removed before its answer was heard [T9].
+    """Whether a commit took effect whose row was removed before its answer came [T9].
 
     A row is removed when all it lists is visible, and what it does not list is void from then on:
     any one of the buckets tells (G5).
@@ -255,7 +255,7 @@ def _is_visible(lane: Lane, who: Identity, row: SinkRow) -> bool:
     """
     if not row.listed.runs:
         return True
-    # The highest: what is dropped is all below the repair pointer.
+    # The highest: whatever is dropped is below the repair pointer.
     bucket = row.listed.runs[-1].last
     stored = lane.buckets.read(bucket)
     if not lane.is_dropped(bucket):
@@ -269,7 +269,7 @@ def _is_visible(lane: Lane, who: Identity, row: SinkRow) -> bool:
 
 
 def _committed(lane: Lane, who: Identity, batch_id: int, row: SinkRow, costs: Costs) -> int:
-    """What is left to do for a batch that is committed."""
+    """Do what is left for a batch that is committed."""
     _roll_forward_if_possible(lane, who.sink_id, row)
     event(
         _logger,
@@ -285,11 +285,11 @@ def _committed(lane: Lane, who: Identity, batch_id: int, row: SinkRow, costs: Co
 
 
 def _roll_forward_if_possible(lane: Lane, sink_id: str, row: SinkRow) -> None:
-    """The batch is committed: a failure from here on must not make anybody write it again.
+    """Roll forward; a failure after the commit must not make anybody write the batch again.
 
     The next reader, commit or repair carries on where this stops. But a queue that was deleted
-    meanwhile may have taken the batch along: the repair pointer is read after the commit, and its
-    writer is told of no success then [T6].
+    meanwhile may have taken the batch along: the repair pointer is read after the commit, and
+    then its writer gets an error [T6].
     """
     try:
         lane.read_pointers()
@@ -301,7 +301,7 @@ def _roll_forward_if_possible(lane: Lane, sink_id: str, row: SinkRow) -> None:
 
 
 def _is_ours(now: SinkRow, written: SinkRow) -> bool:
-    """The effects of a commit whose tag was pushed out [R8]."""
+    """Whether a row shows the effects of a commit whose tag was evicted [R8]."""
     return (
         now.last == written.last
         and now.run == written.run

@@ -1,4 +1,4 @@
-"""The bulk writer (design 8): one task attempt's buckets, from reservation to ``prepared``. I7.
+"""Write one task attempt's buckets in bulk, from reservation to ``prepared`` (design 8). I7.
 
 Buckets belong to an attempt: it reserves them, writes them and names them in its result; an attempt
 that loses is not listed, so its buckets become void [P8].
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
 MOST_AHEAD = 4
-"""So many buckets are opened ahead at most: each one that is not needed costs two LWTs."""
+"""The most buckets that are opened ahead: each one that is not needed costs two LWTs."""
 
 BESIDE = 2 * MOST_AHEAD
-"""Threads for LWTs beside the chunk writes: as many buckets being opened as being prepared."""
+"""Threads for LWTs beside the chunk writes: as many for opening buckets as for preparing them."""
 
 LARGEST_BLOCK = 8
 """A task's reservations grow 1, 2, 4, 8 buckets: few LWTs on the one monoton row for a large
@@ -91,16 +91,16 @@ class BulkWriter:
         """Write one chunk of ``count`` messages, at most `capacity`.
 
         Args:
-            due_us: Per message when it may be delivered, cluster µs; 0 or None: at once.
+            due_us: When each message may be delivered, cluster µs; 0 or None: at once.
 
         Raises:
-            ValueError: There is no room for so many: whoever packed them did not ask. Nothing of
-                them is written.
+            ValueError: The bucket has no room for so many: the packer did not ask. Nothing of them
+                is written.
             StoreTimeout, StoreUnavailable: A chunk could not be stored.
-            SinkFenced: A bucket was closed under us: the transaction was aborted.
+            SinkFenced: Somebody closed a bucket of ours: the transaction was aborted.
         """
         if not 1 <= count <= self.capacity():
-            # Beyond its last id a bucket has those of the next one [T1].
+            # The ids beyond a bucket's last one belong to the next bucket [T1].
             raise ValueError(
                 f"a chunk of {count} messages, where there is room for {self.capacity()}"
             )
@@ -130,7 +130,7 @@ class BulkWriter:
             self._open_ahead(current)
 
     def finish(self) -> tuple[tuple[BucketNo, int], ...]:
-        """Prepare what is left, give back what was not needed, name what was written."""
+        """Prepare what is left, give back what was not needed, return what was written."""
         if self._current is not None:
             self._close_current(self._current)
         self._writer.flush()
@@ -139,7 +139,7 @@ class BulkWriter:
         return self.written
 
     def __enter__(self) -> Self:
-        """End its threads with the block."""
+        """Return the writer; its threads end with the block."""
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -155,7 +155,7 @@ class BulkWriter:
         return taken
 
     def _open_ahead(self, current: OpenBucket) -> None:
-        """Just so far that no chunk waits for an LWT, by how long both have taken so far."""
+        """Open just so far ahead that no chunk waits for an LWT, by the times of both so far."""
         fullness = max(
             current.count / self._lane.bucket_size, current.size_bytes / self._bucket_bytes
         )
@@ -167,7 +167,7 @@ class BulkWriter:
             self._next.append(self._beside.submit(self._open))
 
     def _close_current(self, current: OpenBucket) -> None:
-        """Prepare it once its last chunk is stored; the next bucket's are sent meanwhile."""
+        """Prepare a bucket once its last chunk is stored; the next one's are sent meanwhile."""
         self._current = None
         self._filled += 1
         self._fills_s = max(self._lane.clock.monotonic() - self._began, LEAST_S)
@@ -178,7 +178,7 @@ class BulkWriter:
     def _open(self) -> OpenBucket:
         """Insert ``writing``, then read L [P5].
 
-        Below it, or refused, the bucket was closed already, and another is taken [R11].
+        If it is below L, or refused, the bucket was closed already, and another is taken [R11].
         """
         lane = self._lane
         began = lane.clock.monotonic()
@@ -197,9 +197,9 @@ class BulkWriter:
             event(_logger, "reserved_bucket_lost", queue=lane.queue, bucket=bucket)
 
     def _give_back(self) -> None:
-        """Void what was reserved and not used: else readers wait for the gap timeout (I10).
+        """Void what was reserved and not used: otherwise readers wait for the gap timeout (I10).
 
-        Only to be tidy: whatever fails here, readers and repair do the same later.
+        Only to be tidy: if it fails, readers and repair do the same later.
         """
         lane = self._lane
         try:

@@ -1,1 +1,1 @@
-"""The sink that writes through the Spark Cassandra Connector, for ``foreachBatch``."""
+"""The sink for ``foreachBatch`` writes through the Spark Cassandra Connector."""

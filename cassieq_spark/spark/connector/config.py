@@ -1,4 +1,4 @@
-"""Settings of the Spark Cassandra Connector: a session's, and a bulk write's. Needs no Spark."""
+"""Make the connector's settings, for a session and for a bulk write. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from cassieq_spark.options.values import Secret
 
 CONNECTOR: Final = "com.datastax.spark:spark-cassandra-connector_2.13:3.5.1"
-"""The Maven coordinates of what was tested, on Spark 4.3.0, as a plain data source. Its
+"""The Maven coordinates of the tested connector, on Spark 4.3.0, as a plain data source. Its
 `CassandraSparkExtensions` do not load there (NoSuchMethodError): never set them."""
 
 BATCH_BYTES: Final = ("spark.sql.execution.arrow.maxBytesPerBatch", "8m")
-"""What Spark hands to a Python worker at once. By default 64 MB: with large bodies a worker then
-holds some 300 MB of them, the batch before, this one, and its way in (measured, 4.3.0)."""
+"""How much Spark hands to a Python worker at once. By default it is 64 MB: with large bodies a
+worker then holds some 300 MB: the batch before, this one, and its way in (measured, 4.3.0)."""
 
 FORMAT: Final = "org.apache.spark.sql.cassandra"
 
@@ -27,8 +27,8 @@ PREFIX: Final = "spark.cassandra."
 SSL: Final = f"{PREFIX}connection.ssl."
 SSL_ENABLED: Final = f"{SSL}enabled"
 
-# By default the connector offers two suites without forward secrecy, which a node whose certificate
-# has an elliptic-curve key answers with handshake_failure (3.5.1).
+# By default the connector offers two suites without forward secrecy. A node whose certificate has
+# an elliptic-curve key answers them with handshake_failure (3.5.1).
 _CIPHERS: Final = (
     "TLS_AES_256_GCM_SHA384",
     "TLS_AES_128_GCM_SHA256",
@@ -39,12 +39,13 @@ _CIPHERS: Final = (
 )
 
 STRONG: Final = ("LOCAL_QUORUM", "QUORUM", "EACH_QUORUM", "ALL")
-"""Weaker ones would let an acknowledged batch be lost (G1)."""
+"""The write consistencies that are allowed. Weaker ones could lose an acknowledged batch (G1)."""
 
 _CONSISTENCY: Final = f"{PREFIX}output.consistency.level"
 
-# What a program may have set for its own tables in its session, and what must not hold for ours: a
-# TTL would delete messages, IF NOT EXISTS would make each row an LWT, an unset column a tombstone.
+# A program may have set these for its own tables in its session, and they must not hold for ours:
+# a TTL would delete messages, IF NOT EXISTS would make each row an LWT, an unset column a
+# tombstone.
 _ALWAYS: Final = {
     f"{PREFIX}output.ignoreNulls": "true",
     f"{PREFIX}output.ifNotExists": "false",
@@ -76,21 +77,22 @@ def spark_config(
     key_store: str | None = None,
     key_store_password: str | None = None,
 ) -> dict[str, str]:
-    """What a Spark session needs for `foreach_batch`, as ``SparkSession.builder.config(map=...)``.
+    """The settings that `foreach_batch` needs, for ``SparkSession.builder.config(map=...)``.
 
-    And what bounds the memory of Python workers that put large bodies, by either writer.
+    They also bound the memory of Python workers that put large bodies, with either writer.
 
-    Pure: nothing is looked up and nobody is connected to. `foreach_batch` gives host, login and
-    consistency with each write; they are here for a program's own use of the connector too. What
-    only this can set is the connector itself, and TLS.
+    Pure: it looks nothing up and connects to nobody. `foreach_batch` passes host, login and
+    consistency with each write; they are here for a program's own use of the connector too. Only
+    these settings can load the connector itself, and turn on TLS.
 
     Args:
         contact_points: As for `cassieq_spark.connect`; default: variable CASSIEQ_CONTACT_POINTS.
-        trust_store: Java key store (JKS or PKCS 12) with the CAs of the nodes' certificates; with
-            it, TLS. On every machine, as ``key_store``, which holds this client's certificate.
+        trust_store: Java key store (JKS or PKCS 12) with the CAs of the nodes' certificates; it
+            turns TLS on. It must be on every machine, and so must ``key_store``, which holds this
+            client's certificate.
 
     Raises:
-        UsageError: A value has a wrong form; or TLS is asked for by PEM files (variable
+        UsageError: A value has a wrong form; or TLS is configured by PEM files (variable
             CASSIEQ_SSL_CA_FILE), which the connector cannot read, and no trust store is given.
     """
     given = {
@@ -128,11 +130,11 @@ def spark_config(
 
 
 def checked(given: Mapping[str, object] | None) -> dict[str, str]:
-    """The connector's own settings that a program adds to its writes.
+    """Check the connector's own settings that a program adds to its writes.
 
     Raises:
-        OptionUnknown: One is none of the connector's.
-        OptionInvalid: One is set by an argument of ours, or would break what is promised.
+        OptionUnknown: The connector has no such setting.
+        OptionInvalid: An argument of ours sets it, or it would break a guarantee.
     """
     found: dict[str, str] = {}
     for name, value in (given or {}).items():
@@ -160,13 +162,13 @@ def checked(given: Mapping[str, object] | None) -> dict[str, str]:
 
 
 def check_tls(connection: ConnectionOptions, settings: Mapping[str, str]) -> None:
-    """Refuse TLS that would be ours alone.
+    """Refuse TLS on our own session when the connector would not use it too.
 
     Args:
         settings: The connector's own, of the write and of the session.
 
     Raises:
-        UsageError: Says what to set.
+        UsageError: It says what to set.
     """
     lower = {name.lower(): value.lower() for name, value in settings.items()}
     if connection.tls is not None and lower.get(SSL_ENABLED.lower()) != "true":
@@ -189,18 +191,18 @@ def write_options(
     writes_in_flight: int,
     write_time_us: int,
 ) -> dict[str, Any]:
-    """Of one bulk write of message rows: with each write, so that no session need be set up for it.
+    """The connector's options of one bulk write. They go with each write, not with the session.
 
     Args:
-        given: As `checked` has it.
+        given: As `checked` returns it.
         datacenter: The one that our own session works in: its quorum decides (G1).
-        write_time_us: Of all rows of the batch: the cluster's time as the driver has measured it.
-            Else each executor's own clock would say.
+        write_time_us: The write time of all rows of the batch: cluster time, as the driver has
+            measured it. Otherwise each executor's own clock would decide.
     """
     lower = {name.lower() for name in given}
     defaults = {
         _CONSISTENCY: "LOCAL_QUORUM",
-        # One row, one statement: chunks are large, and a batch of them is refused by the nodes.
+        # One row, one statement: chunks are large, and nodes refuse a batch of them.
         f"{PREFIX}output.batch.size.rows": "1",
         f"{PREFIX}connection.timeoutMS": str(int(connection.connect_timeout_s * 1000)),
     }

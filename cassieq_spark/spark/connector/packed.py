@@ -1,6 +1,6 @@
-"""A micro-batch packed into chunk rows, before anybody knows into which buckets they go.
+"""Pack a micro-batch into chunk rows, before anybody knows which buckets they go into.
 
-Nothing in here connects to Cassandra: a packed row depends on the rows of its partition, on the
+Nothing here connects to Cassandra: a packed row depends on the rows of its partition, on the
 options and on the time that the driver has measured for the whole batch.
 """
 
@@ -24,8 +24,8 @@ SCHEMA: Final = pa.schema(
     [
         ("partition", pa.int32()),
         ("number", pa.int32()),
-        # Which task attempt packed this row. Where two attempts of a task have both kept their
-        # blocks, a later job may read either: the driver's plan names the one it is about [P8].
+        # The task attempt that packed this row. Where two attempts of a task have both kept their
+        # blocks, a later job may read either: the driver's plan names the one it means [P8].
         ("attempt", pa.binary()),
         ("part", pa.int32()),
         ("parts", pa.int32()),
@@ -36,7 +36,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """One row for each part of a chunk; ``due`` is on the first part only. Each partition begins with a
-row that is none: number `NO_CHUNK`, which names the attempt where there is no chunk to do so."""
+head row that is no chunk, number `NO_CHUNK`: it names the attempt even where no chunk does."""
 
 NO_CHUNK: Final = -1
 
@@ -49,16 +49,16 @@ SPARK_SCHEMA: Final = (
 def packing(
     *, bucket_size: int, chunk_messages: int, chunk_bytes: int, now_us: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for ``mapInArrow``: messages in, rows of `SCHEMA` out, each chunk as a batch.
+    """Return the function for ``mapInArrow``: messages in, rows of `SCHEMA` out, a batch per chunk.
 
     Args:
-        bucket_size: No chunk holds more messages.
+        bucket_size: The most messages a chunk may hold.
         now_us: Cluster time that delays count from, the same in every attempt.
     """
 
     @boundary.crossing
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Runs in a task, once per attempt.
+        """Pack one partition. Runs in a task, once per attempt.
 
         Raises:
             BodyInvalid: See `Packer.add`.
@@ -79,7 +79,7 @@ def packing(
 
 
 class _Rows:
-    """Takes chunks, gives rows."""
+    """Takes chunks and makes rows of them."""
 
     def __init__(self, partition: int, bucket_size: int) -> None:
         self._partition = partition
@@ -89,11 +89,11 @@ class _Rows:
         self._ready: list[pa.RecordBatch] = []
 
     def capacity(self) -> int:
-        """Chunks are placed into buckets later, and whole: each may have what a bucket may."""
+        """The bucket size: chunks are placed into buckets later, and whole."""
         return self._bucket_size
 
     def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
-        """One row for each part of a megabyte [R15]."""
+        """Add one row for each part of a megabyte [R15]."""
         parts = [payload[start:end] for start, end in split_parts(len(payload))]
         due = None if due_us is None or not any(due_us) else encode_due(due_us)
         self._ready.append(self._batch(self._number, parts, count, due))
@@ -104,7 +104,7 @@ class _Rows:
         return self._batch(NO_CHUNK, [b""], 0, None)
 
     def taken(self) -> list[pa.RecordBatch]:
-        """What was added since the last call."""
+        """Take what was added since the last call."""
         ready, self._ready = self._ready, []
         return ready
 

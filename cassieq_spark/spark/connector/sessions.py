@@ -1,12 +1,12 @@
-"""A session of the connector that can look at no schema any more is closed; the next is a new one.
+"""Close a connector session whose schema refresh is stuck; the next session is a new one.
 
-Java driver 4.18.1, which connector 3.5.1 brings: a schema refresh that fails before its first
+In Java driver 4.18.1, which connector 3.5.1 brings, a schema refresh that fails before its first
 query, because the control connection is away at that moment, never clears its mark
-(``currentSchemaRefresh`` in ``MetadataManager.startSchemaRequest``), and each later refresh of that
-session waits for it, for ever. The connector refreshes before each write, without a timeout, and
-keeps a session for an hour: one node that dies at a bad moment would hold a query up until its
-program is restarted. A storm has found it (docs/reliability.md); ``tests/fault/test_stuck_session``
-shows that the driver does it.
+(``currentSchemaRefresh`` in ``MetadataManager.startSchemaRequest``). Each later refresh of that
+session then waits for it, for ever. The connector refreshes before each write, without a timeout,
+and keeps a session for an hour: one node that dies at a bad moment would block a query until its
+program is restarted. A storm has found this (docs/reliability.md);
+``tests/fault/test_stuck_session`` shows that the driver does it.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 CONNECTOR_OBJECT: Final = "com.datastax.spark.connector.cql.CassandraConnector$"
 
 LOOKS_EVERY_S: Final = 30.0
-"""While a write has no Spark job."""
+"""How often the watch looks while a write has no Spark job."""
 
 AGREEMENT_S: Final = 10.0
-"""So long the driver waits for nodes to agree on a schema; the connector does not change it."""
+"""How long the driver waits for nodes to agree on a schema; the connector does not change it."""
 
 POLL_S: Final = 0.1
 
 _closings_lock = threading.Lock()
 _closings = 0
-"""Of all sessions, by whichever write: who waits for one that another closes tries again, too."""
+"""Sessions closed by any write: a write whose session another one closes must try again, too."""
 
 _logger = get_logger("spark")
 
 
 def saving(save: Callable[[], None], rows: DataFrame, *, timeout_s: float) -> None:
-    """``save()``, a write of these rows through the connector; once more if its session was stuck.
+    """Run ``save()``, a write of these rows by the connector; once more if its session was stuck.
 
     Args:
-        timeout_s: Of one query of a refresh: what the connector connects with.
+        timeout_s: The timeout of one query of a refresh: the connector's connect timeout.
 
     Raises:
-        Exception: What ``save`` has raised.
+        Exception: Whatever ``save`` has raised.
     """
     with _Watch(rows.sparkSession, timeout_s) as watch:
         try:
@@ -60,10 +60,10 @@ def saving(save: Callable[[], None], rows: DataFrame, *, timeout_s: float) -> No
 
 
 def java_class(context: SparkContext, name: str, *, initialize: bool) -> Any:
-    """By the class loader that Spark itself looks for data sources with.
+    """Find a class by the class loader that Spark itself uses for data sources.
 
     Raises:
-        Py4JJavaError: There is none of that name.
+        Py4JJavaError: No class has that name.
     """
     jvm: Any = context._jvm  # noqa: SLF001 - Spark has no public way to ask
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
@@ -77,14 +77,14 @@ def connector_of(context: SparkContext) -> Any:
 
 
 class _Watch:
-    """Looks at the connector's sessions, in a thread, as long as the write does not run."""
+    """Looks at the connector's sessions, in a thread, while the write does not run."""
 
     def __init__(self, spark: SparkSession, timeout_s: float) -> None:
         context = spark.sparkContext
         self._connector = connector_of(context)
         self._group = context.getLocalProperty(RUN_ID)
         self._tracker = context.statusTracker()
-        # One refresh may wait for another's end; each for agreement, and for its own queries.
+        # A refresh may wait for another to end; each waits for agreement, and for its own queries.
         self._answers_within_s = 2 * (AGREEMENT_S + 2 * timeout_s)
         self._closings_before = _closings
         self._is_over = threading.Event()
@@ -99,7 +99,7 @@ class _Watch:
         self._thread.join()
 
     def has_closed_stuck_sessions(self) -> bool:
-        """Some write's watch has, since this one began; the connector's next session is new."""
+        """Whether any write has closed one since this began; then the next session is new."""
         if _closings == self._closings_before:
             self._try(self._close_stuck)
         if _closings == self._closings_before:
@@ -112,23 +112,24 @@ class _Watch:
             self._try(self._close_stuck)
 
     def _close_stuck(self) -> None:
-        """Close each session in which a refresh does not come to an end, by value or by error."""
+        """Close each session in which a refresh does not end, by value or by error."""
         global _closings  # noqa: PLW0603 - of this process, as the connector's sessions are
         if self._is_running():
             return
         failed, stuck = self._asked(self._sessions())
-        # A refresh that ends by an error is what makes a session stick: the one after it tells.
+        # A refresh that ends by an error is what makes a session stick: the one after it shows
+        # that.
         stuck += self._asked(failed)[1]
         for session in stuck:
             if self._is_over.is_set() or self._is_running():
                 return
             with _closings_lock:
-                _closings += 1  # before whoever waits for it is told
+                _closings += 1  # before whoever waits for the session gets its error
             session.forceCloseAsync()
             event(_logger, "connector_session_closed", session=session.getName())
 
     def _asked(self, sessions: list[Any]) -> tuple[list[Any], list[Any]]:
-        """(those whose refresh has failed, those whose refresh has not ended in time)."""
+        """Return (those whose refresh has failed, those whose refresh has not ended in time)."""
         waiting = [
             (session, session.refreshSchemaAsync().toCompletableFuture()) for session in sessions
         ]
@@ -142,14 +143,14 @@ class _Watch:
 
     @staticmethod
     def _try(step: Callable[[], object]) -> None:
-        """A JVM that is going takes the write with it, whose error is the one to tell."""
+        """Ignore a JVM that is shutting down: the write's own error is the one to report."""
         try:
             step()
         except Exception as error:  # noqa: BLE001 - as above
             event(_logger, "connector_look_failed", error=str(error))
 
     def _is_running(self) -> bool:
-        """A write that has its Spark job is left alone: it needs no schema any more."""
+        """Whether the write has its Spark job: from then on it needs no schema."""
         ours = self._tracker.getJobIdsForGroup(self._group)
         return not set(ours).isdisjoint(self._tracker.getActiveJobsIds())
 

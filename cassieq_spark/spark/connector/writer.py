@@ -1,9 +1,9 @@
-"""The connector sink (design 8): for ``df.writeStream.foreachBatch(...)``. I7.
+"""Write micro-batches by the connector, for ``df.writeStream.foreachBatch(...)`` (design 8). I7.
 
 The driver plays the part of a task of the Arrow writer: it is admitted, reserves and opens the
-buckets, has their rows written by Spark tasks through the Spark Cassandra Connector, prepares and
-commits. A row is fixed before it has a place: packed rows are kept by ``localCheckpoint``, so a
-block that is lost fails the batch, and each attempt to write a row writes the same bytes [P8].
+buckets, lets Spark tasks write the rows through the Spark Cassandra Connector, prepares and
+commits. A row is fixed before it has a place: ``localCheckpoint`` keeps packed rows, so a lost
+block fails the batch, and each attempt to write a row writes the same bytes [P8].
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _PLAN: Final = pa.schema(
         ("first", pa.int32()),
     ]
 )
-"""Where a chunk goes: one row each; the driver broadcasts it. A partition's head goes nowhere."""
+"""Where each chunk goes, one row each; the driver broadcasts it. A partition's head has none."""
 
 NOWHERE: Final = -1
 
@@ -91,11 +91,11 @@ def foreach_batch(
     writes_in_flight: int | None = None,
     connector: Mapping[str, object] | None = None,
 ) -> Callable[[DataFrame, int], None]:
-    """The function for ``df.writeStream.foreachBatch(...)`` that puts each micro-batch, once.
+    """Return the function for ``df.writeStream.foreachBatch(...)``: it puts each micro-batch once.
 
     It writes through the Spark Cassandra Connector, which must be on the session's class path: see
     `spark_config`. Each call is one transaction, exactly once by sink id and batch id, as with
-    ``format("cassieq")``; the same options, by the same names and variables.
+    ``format("cassieq")``; the options have the same names and variables.
 
     Args:
         sink_id: Names its transactions; default: the streaming query's id. A second write in one
@@ -104,9 +104,10 @@ def foreach_batch(
             ``{"spark.cassandra.output.throughputMBPerSec": 5}``.
 
     Returns:
-        ``f(df, batch_id)``. It raises `ConnectorMissing` before anything is written where the
-        connector is not there; `SinkIdReused`, `SinkFenced` and `SinkDiverged` as the Arrow writer
-        does; `BodyInvalid` and what fails in tasks as Spark's own error, with their text in it.
+        ``f(df, batch_id)``. It raises `ConnectorMissing` before anything is written if the
+        connector is missing; `SinkIdReused`, `SinkFenced` and `SinkDiverged` as the Arrow writer
+        does. `BodyInvalid` and other failures in tasks come as Spark's own error, which quotes
+        their text.
 
     Raises:
         OptionUnknown, OptionInvalid: Names the option, its value, and what is allowed.
@@ -135,14 +136,14 @@ def foreach_batch(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorWriter:
-    """What `foreach_batch` returns. Runs in the driver, in the process that started the query."""
+    """The function that `foreach_batch` returns. It runs in the driver process of the query."""
 
     options: SinkOptions
     connector: dict[str, str]
 
     @boundary.crossing
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Put one micro-batch; nothing of it is visible before it returns, then all of it is (I7).
+        """Put one micro-batch: none of it is visible before this returns, then all of it is (I7).
 
         Raises:
             ConnectorMissing, SinkIdReused, SinkFenced, SinkDiverged: See `foreach_batch`.
@@ -151,7 +152,7 @@ class ConnectorWriter:
         _check_session(frame.sparkSession, self.options, self.connector)
         lane = open_lane(store.shared(self.options.connection), self.options.queue)
         who = self._identity(frame.sparkSession.sparkContext, lane)
-        # Spark calls once a batch and run: a second call is another write of it [R26].
+        # Spark calls once per batch and run: a second call is another write of the batch [R26].
         admission = transaction.admit(lane, who, batch_id, refuse_second_write=True)
         if isinstance(admission, AlreadyCommitted):
             transaction.commit(lane, who, batch_id, [TaskResult(who=who, epoch=None)])
@@ -176,7 +177,7 @@ class ConnectorWriter:
         )
 
     def _write(self, frame: DataFrame, lane: Lane, who: Identity, epoch: int) -> TaskResult:
-        """Pack, place, write and prepare; nothing of it is decided yet."""
+        """Pack, place, write and prepare; after this nothing is decided yet."""
         meter, sink_id = Meter(), who.sink_id
         began, now_us = lane.clock.monotonic(), lane.clock.now_us()
         pack = packing(
@@ -240,7 +241,7 @@ def message_rows(
     *,
     enqueued_us: int,
 ) -> DataFrame:
-    """The packed rows with their places: exactly the columns that `ChunkWriter` writes."""
+    """Join the packed rows with their places: exactly the columns that `ChunkWriter` writes."""
     places: list[tuple[int, int, bytes, int, int]] = [
         (chunk.partition, chunk.number, attempts[chunk.partition], bucket.bucket, first)
         for plan, bucket in zip(plans, opened, strict=True)
@@ -256,8 +257,8 @@ def message_rows(
         (F.col("partition") == F.col("plan_partition")) & (F.col("number") == F.col("plan_number")),
         "left",
     )
-    # A row that no plan names must not be left out in silence, nor must all rows of a partition be
-    # missing: each attempt's has at least its head [P8].
+    # A row that no plan names must not be left out in silence, nor may all rows of a partition be
+    # missing: each attempt has at least its head [P8].
     is_planned = F.col("attempt") == F.col("plan_attempt")
     rows = placed.select(
         F.lit(str(lane.lane_id)).alias("lane"),
@@ -275,7 +276,7 @@ def message_rows(
 
 
 def _collected(packed: DataFrame) -> tuple[list[PackedChunk], dict[int, bytes]]:
-    """All chunks in their order, and which attempt packed each partition."""
+    """Collect all chunks in their order, and the attempt that packed each partition."""
     rows = (
         packed.where("part = 0")
         .select("partition", "number", "attempt", "count", "size_bytes", "due")
@@ -302,7 +303,7 @@ def _save(rows: DataFrame, options: Mapping[str, str], *, timeout_s: float) -> N
 
 
 def _check_session(spark: SparkSession, options: SinkOptions, connector: Mapping[str, str]) -> None:
-    """Before anything is reserved."""
+    """Check the session before anything is reserved."""
     try:
         context = spark.sparkContext
     except Exception as error:
@@ -333,9 +334,9 @@ def _require_connector(context: SparkContext) -> None:
 
 
 def _unpersist(packed: DataFrame) -> None:
-    """Give the blocks back now: Spark would when the driver's JVM next collects garbage.
+    """Release the blocks now: Spark would when the driver's JVM next collects garbage.
 
-    Not by the RDD's own method, which warns of a lost lineage each time.
+    The RDD's own method is not used, since it warns of a lost lineage each time.
     """
     rdd = packed._jdf.queryExecution().logical().rdd()  # noqa: SLF001 - no public way
     packed.sparkSession.sparkContext._jsc.sc().unpersistRDD(rdd.id(), False)  # noqa: SLF001 - as above

@@ -1,1 +1,1 @@
-"""Jobs that Spark runs on a queue: settle a DataFrame, redrive, repair."""
+"""These jobs run on Spark: settle a DataFrame, redrive, repair."""

@@ -1,10 +1,10 @@
-"""A redrive on Spark: SQL filters the `messages` view, tasks redrive what is left by its ids.
+"""Redrive on Spark: SQL filters the `messages` view, and tasks redrive what is left by its ids.
 
-    tasks read the view  ->  the driver puts the ids together by bucket  ->  tasks redrive, by the
+    tasks read the view  ->  the driver groups the ids by bucket  ->  tasks redrive, by the
     steps of `repair.redrive`
 
-One bucket's ids come to one task: a CAS takes all of them. Nothing rests on the filter being run
-once: what is not visible any more is passed over.
+One task gets all of a bucket's ids, so that one CAS takes them. The filter may run more than
+once: messages that are no longer visible are skipped.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ if TYPE_CHECKING:
     Work = tuple[BucketNo, Runs]
 
 BUCKETS_PER_TASK: Final = 8
-"""A bucket is at least one transaction, about eight LWTs; a task costs Spark about as much."""
+"""How many buckets one task gets. A bucket costs at least one transaction, about eight LWTs; a task
+costs Spark about as much.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """What a task needs; pickled into it."""
+    """The data that a task needs; pickled into it."""
 
     connection: ConnectionOptions
     lane: LaneSpec
@@ -64,22 +66,22 @@ def redrive_where(
     """Redrive the visible messages for which an SQL condition is true; see `Client.redrive`.
 
     Args:
-        where: On the columns of view ``messages`` and on ``source_queue``, ``reason``,
-            ``deliveries`` int, ``first_time`` and ``last_time`` timestamp, of the last move;
-            None: all.
-        connection: As the reader's options have them.
+        where: On the columns of view ``messages`` and on those of the last move,
+            ``source_queue``, ``reason``, ``deliveries`` int, ``first_time`` and ``last_time``
+            timestamp; None: all.
+        connection: Connection options, as the reader takes them.
 
     Raises:
-        UsageError: The target is not fit.
-        QueueNotFound: There is no such queue, or no target of that name.
-        PySparkException: The condition is none, or a task failed: what it had taken, the next
-            repair carries over.
+        UsageError: The target cannot be used.
+        QueueNotFound: The queue, or the target, does not exist.
+        PySparkException: The condition is not valid, or a task failed: the next repair carries
+            over what it had taken.
     """
     options = parse_connection(connection)
     lane = open_lane(store.shared(options), queue)
     done = redrive(
         lane, RedriveRequest(ids={}, to=to), is_dry_run=True
-    )  # refuses a target that is not fit
+    )  # refuses a target that cannot be used
     found = letters_of(spark, connection, queue)
     if where is not None:
         found = found.where(where)
@@ -98,7 +100,7 @@ def redrive_where(
 def letters_of(
     spark: SparkSession, connection: Mapping[str, object], queue: QueueName
 ) -> DataFrame:
-    """View ``messages`` of a queue, with the columns of `redrive_where`."""
+    """View ``messages`` of a queue, with the additional columns of `redrive_where`."""
     given = {name: str(value) for name, value in connection.items() if value is not None}
     messages = spark.read.format("cassieq").options(**given, queue=queue).load()
 
@@ -118,7 +120,7 @@ def letters_of(
 
 
 def by_bucket(ids: NDArray[np.int64], bucket_size: int) -> list[Work]:
-    """Ids in any order, as offsets by bucket, ascending."""
+    """Group ids, in any order, as offsets by bucket, ascending."""
     ids = np.unique(ids)
     starts = np.flatnonzero(np.diff(ids // bucket_size, prepend=-1))
     return [
@@ -132,7 +134,7 @@ def by_bucket(ids: NDArray[np.int64], bucket_size: int) -> list[Work]:
 
 
 def _runs(offsets: NDArray[np.int64]) -> Runs:
-    """Of offsets that ascend."""
+    """Make runs of ascending offsets."""
     breaks = np.flatnonzero(np.diff(offsets) > 1)
     firsts = offsets[np.concatenate(([0], breaks + 1))].tolist()
     lasts = offsets[np.concatenate((breaks, [len(offsets) - 1]))].tolist()
@@ -141,7 +143,7 @@ def _runs(offsets: NDArray[np.int64]) -> Runs:
 
 @boundary.crossing
 def _in_task(order: _Order, work: Iterable[Work]) -> Iterator[Redriven]:
-    """Runs in a Python worker, perhaps twice: what was taken before is found gone."""
+    """Runs in a Python worker, perhaps twice: the second run finds what was taken before gone."""
     lane = order.lane.on(task_store(order.connection))
     wanted = RedriveRequest(ids=dict(work), to=order.to)
     yield redrive(lane, wanted, is_dry_run=order.is_dry_run)

@@ -1,4 +1,4 @@
-"""A repair pass on Spark: tasks heal the buckets, the driver does the rest (design 9)."""
+"""Run a repair pass on Spark: tasks heal the buckets, the driver does the rest (design 9)."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from cassieq_spark.store.store import Store
 
 BUCKETS_PER_SHARE: Final = 256
-"""Of a task's work: about what its start costs Spark."""
+"""How many buckets one share has: they cost about as much as the start of a task costs Spark."""
 
 FEW_SHARES: Final = 4
-"""Up to so many the driver is faster alone."""
+"""Up to this many shares, the driver is faster alone."""
 
 SHARES_PER_CORE: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Some buckets of one queue, for a task; pickled into it."""
+    """Some buckets of one queue, for one task; pickled into it."""
 
     lane: LaneSpec
     buckets: tuple[BucketNo, ...]
@@ -50,13 +50,13 @@ def heal(
     *,
     is_full: bool = False,
 ) -> RepairReport:
-    """One pass; see `cassieq_spark.repair.heal.heal`.
+    """Run one pass; see `cassieq_spark.repair.heal.heal`.
 
-    Buckets are read by their keys, which the pointers name: no scan, and no connector on the class
-    path (ADR 14).
+    Buckets are read by their keys, which the pointers name: there is no scan, and no connector on
+    the class path (ADR 14).
 
     Raises:
-        QueueNotFound: A named queue is not there.
+        QueueNotFound: A named queue does not exist.
     """
     with opened(connection) as here:
         one = Pass(here, names, is_full=is_full)
@@ -96,7 +96,7 @@ def _by_tasks(
 def _heal_in_task(
     connection: ConnectionOptions, shares: Iterable[Share]
 ) -> Iterator[tuple[LaneId, Healed]]:
-    """As often as Spark runs it: each step is idempotent."""
+    """Heal shares in a task. Spark may run it again: each step is idempotent."""
     return _heal(task_store(connection), shares)
 
 

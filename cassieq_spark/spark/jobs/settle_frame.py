@@ -1,10 +1,10 @@
-"""`settle`: a verdict for each message of a batch, carried out by the executors (design 5, 7).
+"""`settle` lets executors carry out a verdict for each message of a batch (design 5, 7).
 
     tasks read receipts and verdicts  ->  the driver puts them together, and checks  ->  tasks
-    carry them out, one CAS a bucket
+    carry them out, one CAS per bucket
 
-Nothing is written before all of it was checked, and one bucket's verdicts come to one task: however
-a program has shuffled its rows, a bucket costs one CAS.
+Everything is checked before anything is written, and one task gets all verdicts of a bucket: it
+costs one CAS, however a program has shuffled its rows.
 """
 
 from __future__ import annotations
@@ -44,14 +44,16 @@ if TYPE_CHECKING:
     Work = tuple[BucketNo, Mapping[UUID, Mapping[str, Runs]]]
 
 BUCKETS_PER_TASK: Final = 64
-"""Beyond its first a task costs Spark about 35 ms, in which it settles as many buckets."""
+"""How many buckets one task gets. Each further task costs Spark about 35 ms; it settles as many
+buckets in that time.
+"""
 
 _logger = get_logger("spark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """What a task needs; pickled into it."""
+    """The data that a task needs; pickled into it."""
 
     connection: ConnectionOptions
     lane: LaneSpec
@@ -76,32 +78,33 @@ def settle(
 ) -> Settled:
     """Ack, release or reject each message of a DataFrame by its receipt. Runs two Spark jobs.
 
-    For ``foreachBatch`` under a source with ``ackMode`` = ``manual``; receipts of `Queue.get` are
-    as good. The rows are computed once: what is not deterministic should not be computed again for
-    something else. To settle the same again, in a retried task or a replayed batch, changes
-    nothing.
+    Use it in ``foreachBatch`` under a source with ``ackMode`` = ``manual``; receipts of
+    `Queue.get` work as well. The rows are computed once: if they are not deterministic, do not
+    compute them again for something else. It is harmless to settle the same rows again, as a
+    retried task or a replayed batch does.
 
     Args:
-        verdict_column: ``"ack"``: done; ``"release"``: back to the queue; ``"reject"``: to the
-            dead-letter queue by the next repair; null: left as it is, it comes back when its lease
-            ends.
-        queue: The queue that the receipts are of.
-        contact_points, keyspace, datacenter: As for `connect`, by ``CASSIEQ_...`` variables, too.
-        delay: Seconds or timedelta before which nobody gets what is released.
-        reason: Why the rejected ones are, at most 200 characters: their header ``cassieq-reason``.
-        on_stale: Receipts whose delivery ended settle nothing. ``count``: they are counted, and a
-            warning is logged; ``fail``: when all others are settled, `ReceiptExpired` names them.
-        options: More of the connection: ``username``, ``password``, ``ssl_ca_file`` and so on.
+        verdict_column: ``"ack"``: done; ``"release"``: back to the queue; ``"reject"``: the next
+            repair moves it to the dead-letter queue; null: unchanged, it comes back when its
+            lease ends.
+        queue: The queue that issued the receipts.
+        contact_points, keyspace, datacenter: As for `connect`, also by ``CASSIEQ_...`` variables.
+        delay: Seconds or timedelta during which nobody gets released messages.
+        reason: Why messages are rejected, at most 200 characters: header ``cassieq-reason``.
+        on_stale: Receipts whose delivery has ended settle nothing. ``count``: they are counted,
+            and a warning is logged; ``fail``: `ReceiptExpired` names them after all others are
+            settled.
+        options: Further connection options: ``username``, ``password``, ``ssl_ca_file`` and so on.
 
     Raises:
-        OptionInvalid: An argument has a wrong form, a verdict is none of these, or one message has
-            two; nothing was changed.
+        OptionInvalid: An argument has a wrong form, a verdict is unknown, or one message has two;
+            nothing was changed.
         ReceiptInvalid: A receipt is malformed, or of another queue; nothing was changed.
         UsageError: The DataFrame is a stream, or a message is to be rejected and the queue has no
             dead-letter queue; nothing was changed.
         ReceiptExpired: Only with ``on_stale="fail"``.
-        QueueNotFound: There is no such queue.
-        PySparkException: A task failed, the store's errors among them, by their text. Settle again.
+        QueueNotFound: The queue does not exist.
+        PySparkException: A task failed; the text also names errors of the store. Settle again.
     """
     connection = parse_connection(
         {
@@ -151,15 +154,15 @@ def _columns(df: DataFrame, receipts: str, verdict: str) -> tuple[Column, Column
 
 
 def _column(name: str) -> Column:
-    """Whatever is in its name."""
+    """The column of that name, whatever characters the name has."""
     quoted = name.replace("`", "``")
     return F.col(f"`{quoted}`").cast("string")
 
 
 def _read(df: DataFrame, receipts: Column, verdict: Column) -> Iterator[bytes]:
-    """By an Arrow UDF: ``mapInArrow`` asks for pandas, for nothing (Spark 4.3)."""
+    """Read the rows by an Arrow UDF: ``mapInArrow`` needs pandas, for nothing (Spark 4.3)."""
     gather = F.arrow_udf(verdicts.gather, "binary")  # type: ignore[attr-defined]  # not in stubs
-    # Deterministic, it would be evaluated for the filter, and again for the result.
+    # If it were deterministic, Spark would evaluate it for the filter, and again for the result.
     part = gather.asNondeterministic()(receipts, verdict).alias("part")
     for row in df.select(part).where("part is not null").collect():
         yield bytes(row.part)
@@ -175,7 +178,7 @@ def _carry_out(spark: SparkSession, order: _Order, work: list[Work]) -> list[Set
 
 @boundary.crossing
 def _in_task(order: _Order, work: Iterator[Work]) -> Iterator[Settled]:
-    """Runs in a Python worker, perhaps twice: what was carried out before is found so."""
+    """Runs in a Python worker, perhaps twice: the second run finds verdicts already carried out."""
     lane = order.lane.on(task_store(order.connection))
     due_us = lane.clock.now_us() + order.delay_us if order.delay_us else None
     actions: dict[str, Action] = {

@@ -1,7 +1,7 @@
-"""Two columns of a DataFrame, receipts and verdicts, gathered by bucket and lease.
+"""Group two columns of a DataFrame, receipts and verdicts, by bucket and lease.
 
-Tasks make a few bytes of each record batch; the driver puts them together, so that all that is
-wrong is found before anything is written, and one bucket's verdicts come to one task.
+Tasks make a few bytes of each record batch. The driver puts them together, so that it finds every
+mistake before anything is written, and one task gets all verdicts of a bucket.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ ACK: Final = "ack"
 RELEASE: Final = "release"
 REJECT: Final = "reject"
 VERDICTS: Final = (ACK, RELEASE, REJECT)
-"""What may be in the verdict column, besides null."""
+"""The allowed values of the verdict column, besides null."""
 
 _HEAD: Final = papers.RAW_BYTES - 12
-"""Bytes of a receipt that all of one delivery share."""
+"""How many bytes all receipts of one delivery share."""
 
 _SEXTETS: Final = np.zeros(256, dtype=np.uint8)
 _SEXTETS[list(f"{ascii_uppercase}{ascii_lowercase}{digits}-_".encode())] = np.arange(64)
@@ -48,10 +48,10 @@ _SEXTETS[list(f"{ascii_uppercase}{ascii_lowercase}{digits}-_".encode())] = np.ar
 
 @dataclass(slots=True)
 class Gathered:
-    """What a whole DataFrame says.
+    """The receipts and verdicts of a whole DataFrame.
 
     Attributes:
-        left: Rows without a verdict.
+        left: The number of rows without a verdict.
     """
 
     by_bucket: dict[BucketNo, dict[UUID, dict[str, Runs]]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Gathered:
 
 
 def gather(receipts: pa.Array, verdicts: pa.Array) -> pa.Array:
-    """An Arrow UDF: what one record batch says, in its first row; null in all others.
+    """An Arrow UDF: the result for a record batch is in its first row; all others are null.
 
     Runs in a task, and writes nothing.
     """
@@ -78,16 +78,16 @@ def gather(receipts: pa.Array, verdicts: pa.Array) -> pa.Array:
     try:
         said = (len(verdicts) - pc.count(verdicts).as_py(), list(_groups(receipts, verdicts)))
     except (OptionInvalid, ReceiptInvalid) as error:
-        # As a value, for the driver to raise: an exception of a task comes there as text only.
+        # A value that the driver raises: an exception of a task would arrive there as text only.
         said = (error.code, error.message)
     return pa.array([msgpack.packb(said), *[None] * (len(receipts) - 1)], pa.binary())
 
 
 def put_together(lane: Lane, parts: Iterable[bytes]) -> Gathered:
-    """What all record batches say.
+    """Put together what all record batches say.
 
     Raises:
-        OptionInvalid: A verdict is none, or one message has two.
+        OptionInvalid: A verdict is unknown, or one message has two.
         ReceiptInvalid: One is malformed, or of another queue.
     """
     gathered = Gathered()
@@ -129,7 +129,7 @@ def _check_agreement(lane: Lane, gathered: Gathered) -> None:
 def _groups(
     receipts: pa.Array, verdicts: pa.Array
 ) -> Iterator[tuple[bytes, int, bytes, str, bytes]]:
-    """(lane, bucket, lease, verdict, runs) of one record batch."""
+    """Yield (lane, bucket, lease, verdict, runs) of one record batch."""
     for verdict in pc.unique(verdicts).to_pylist():
         if verdict is None:
             continue
@@ -150,10 +150,10 @@ def _groups(
 
 
 def _places(receipts: pa.StringArray) -> Iterator[tuple[tuple[bytes, int, bytes], Runs]]:
-    """((lane, bucket, lease), runs) that receipts name, decoded together.
+    """Yield ((lane, bucket, lease), runs) that receipts name, decoded together.
 
-    What is read of a receipt is written again and compared: so it is whole. What differs, or is of
-    another kind, goes the slow way, which says what is wrong with it.
+    Each decoded receipt is encoded again and compared: that proves it whole. A receipt that
+    differs, or is of another kind, takes the slow way, which says what is wrong with it.
     """
     regular = pc.equal(pc.binary_length(receipts), papers.TEXT_LENGTH)
     slow = receipts.filter(pc.invert(regular)).to_pylist()
@@ -170,7 +170,7 @@ def _places(receipts: pa.StringArray) -> Iterator[tuple[tuple[bytes, int, bytes]
 
 
 def _deliveries(texts: pa.StringArray) -> Iterator[tuple[bytes, NDArray[Any], NDArray[np.int64]]]:
-    """(what its receipts begin with, their positions, their first offsets) of each delivery."""
+    """Yield (common beginning, positions, first offsets) of the receipts of each delivery."""
     if not len(texts):
         return
     raw = _decoded(texts)
@@ -199,7 +199,7 @@ def _place(text: str) -> tuple[tuple[bytes, int, bytes], Runs]:
 
 
 def _decoded(texts: pa.StringArray) -> NDArray[np.uint8]:
-    """base64url of `papers.TEXT_LENGTH` characters each to (n, bytes); no base64 to anything."""
+    """Decode base64url of `papers.TEXT_LENGTH` characters to (n, bytes); other text to anything."""
     width = papers.TEXT_LENGTH
     start = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset]
     characters = np.frombuffer(texts.buffers()[2], dtype=np.uint8)
@@ -215,7 +215,7 @@ def _decoded(texts: pa.StringArray) -> NDArray[np.uint8]:
 
 
 def _runs(offsets: NDArray[np.int64]) -> Runs:
-    """`Runs.from_offsets` for many."""
+    """`Runs.from_offsets` for many offsets."""
     numbers = np.unique(offsets)
     cuts = np.flatnonzero(np.diff(numbers) != 1)
     firsts = numbers[np.concatenate([[0], cuts + 1])]

@@ -1,1 +1,1 @@
-"""The streaming source: what ``spark.readStream.format("cassieq")`` runs."""
+"""The streaming source is what ``spark.readStream.format("cassieq")`` runs."""

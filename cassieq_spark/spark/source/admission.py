@@ -1,4 +1,4 @@
-"""How much a micro-batch may take, and whether it is worth one yet (``...PerTrigger`` options)."""
+"""Limit a micro-batch, and decide whether to wait for more (``...PerTrigger`` options)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of one micro-batch.
+    """The limits of one micro-batch.
 
     Attributes:
-        at_most: Messages.
-        at_most_bytes: As they are stored; None: no limit.
-        at_least: So many must be visible, or ``wait_s`` over since some are; 0: take what is there.
+        at_most: The most messages.
+        at_most_bytes: The most bytes, as stored; None: no limit.
+        at_least: Wait until this many are visible, or ``wait_s`` since some are; 0: do not wait.
     """
 
     at_most: int = ID_LIMIT
@@ -32,7 +32,7 @@ class Limits:
 
     @classmethod
     def of(cls, options: SourceOptions, limit: ReadLimit) -> Limits:
-        """For the limit that Spark hands on: ours, or "all" for ``Trigger.Once``."""
+        """The limits for what Spark passes on: our own kind, or "all" for ``Trigger.Once``."""
         if isinstance(limit, ReadAllAvailable):
             return cls()
         return cls(
@@ -44,10 +44,10 @@ class Limits:
 
 
 def read_limit(options: SourceOptions) -> ReadLimit:
-    """What Spark is to hand back with each trigger.
+    """The limit that Spark has to pass back with each trigger.
 
-    Its own kinds are one limit each, and there is none for several (Spark 4.2, 4.3): this one says
-    that there are limits, and `Limits.of` knows them.
+    Each of Spark's own kinds is one limit, and none combines several (Spark 4.2, 4.3): this one
+    only says that there are limits, and `Limits.of` knows them.
     """
     has_limits = (
         options.max_messages_per_trigger
@@ -59,14 +59,14 @@ def read_limit(options: SourceOptions) -> ReadLimit:
 
 
 class Patience:
-    """Waits until there is enough for a batch, and no longer than it may (I10)."""
+    """Waits until there is enough for a batch, and no longer than allowed (I10)."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since: float | None = None
 
     def should_wait(self, reader: Reader, limits: Limits) -> bool:
-        """Whether what is visible is to wait for more. Counts it, and claims nothing."""
+        """Whether the visible messages should wait for more. It counts them, and claims nothing."""
         if not limits.at_least:
             return False
         found = reader.count(limits.at_least)

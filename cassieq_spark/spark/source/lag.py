@@ -1,7 +1,7 @@
-"""How far a streaming query is behind: what Spark shows as a source's ``latestOffset``.
+"""Report how far a streaming query is behind; Spark shows it as a source's ``latestOffset``.
 
-Spark asks after every trigger, idle ones too (4.2, 4.3), so counting happens in a thread aside and
-now and then only; what this run has done itself is told as it is.
+Spark asks after every trigger, idle ones too (4.2, 4.3), so a separate thread counts, and only now
+and then. What this run has done itself is always exact.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 REPORT_VERSION: Final = 1
 FIRST_COUNT_S: Final = 0.5
-"""The first report waits so long for its counts: a short query has no other."""
+"""How long the first report waits for its counts: a short query has no other report."""
 
 _logger = get_logger("spark")
 
 
 class Lag:
-    """Of one run of one query."""
+    """The lag of one run of one query."""
 
     def __init__(self, lane: Lane, reader: Reader, options: SourceOptions) -> None:
         self._lane = lane
@@ -42,11 +42,11 @@ class Lag:
         self._was_quiet = False
 
     def report(self) -> dict[str, Any]:
-        """For the query's progress; the counts are null until they are known.
+        """The report for the query's progress; the counts are null until they are known.
 
         ``behind``: visible messages; ``in_flight``: leased ones, of all consumers;
-        ``oldest_age_s``: of the oldest that nobody has acked; as of ``counted_at``. ``claimed``,
-        ``redelivered``, ``acked`` (messages) and ``leases_lost``: by this run.
+        ``oldest_age_s``: age of the oldest message that nobody has acked; all as of ``counted_at``.
+        ``claimed``, ``redelivered``, ``acked`` (messages) and ``leases_lost``: by this run.
         """
         self._count_if_due()
         counted, counted_at = self._counted or (None, None)
@@ -69,13 +69,13 @@ class Lag:
         }
 
     def close(self) -> None:
-        """End its thread."""
+        """End the thread."""
         self._aside.shutdown()
 
     def _count_if_due(self) -> None:
         now = self._lane.clock.monotonic()
         is_under_way = self._counting is not None and not self._counting.done()
-        # While nothing happens in the queue the last count of it stands (I9).
+        # While nothing happens in the queue, its last count stays true (I9).
         is_known = self._was_quiet and self._reader.is_quiet
         if now < self._due or is_under_way or is_known:
             return

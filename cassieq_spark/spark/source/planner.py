@@ -1,4 +1,4 @@
-"""What a streaming query's planner process remembers between Spark's calls (design 7).
+"""Remember a streaming query's state between Spark's calls, in its planner process (design 7).
 
 Holds I2, I4, I8: one claim per start offset, one plan per batch and run, acks by lease id.
 """
@@ -44,9 +44,9 @@ class Planner:
     """One run of one streaming query. Spark calls it from one thread.
 
     Attributes:
-        run: Fresh with each start of the query: leases carry it, so that a copy of this checkpoint
+        run: Fresh with each start of the query. Leases carry it, so that a copy of this checkpoint
             that runs elsewhere is noticed [P25].
-        lag: How far it is behind.
+        lag: How far the query is behind.
     """
 
     def __init__(self, lane: Lane, options: SourceOptions) -> None:
@@ -82,15 +82,15 @@ class Planner:
         self._rows: dict[BucketNo, Stored[Bucket]] = {}
 
     def latest(self, start: dict[str, Any], limits: Limits) -> dict[str, Any]:
-        """Ack ``start``, then claim; ``start`` itself when there is nothing to claim, or too few.
+        """Ack ``start``, then claim; return ``start`` itself if there is nothing, or too little.
 
-        While nothing new is there a call is two reads (I9).
+        While nothing new is there, a call is two reads (I9).
 
-        The same ``start`` again gets the same answer, and claims nothing: what the first answer
-        claimed would be named by no offset [P23].
+        The same ``start`` again gets the same answer, and claims nothing: no offset would ever name
+        what the first answer claimed [P23].
 
         Raises:
-            StreamFenced: Another run has taken our leases over.
+            StreamFenced: Another run has taken over our leases.
             DataLoss: The queue was deleted, re-created or purged under the checkpoint.
             OffsetUnreadable: ``start`` is of another source or a later release.
         """
@@ -118,12 +118,12 @@ class Planner:
         self._remember(_key(end.to_json()), [one.planned for one in claimed])
         self._rows = {one.bucket: one.row for one in claimed}
         if _messages(claimed) >= limits.at_most or limits.at_most_bytes:
-            # There is more, it seems: look for it while Spark works on this batch.
+            # There seems to be more: look for it while Spark works on this batch.
             self._looking = self._aside.submit(self._look_ahead, limits)
         return end.to_json()
 
     def aim_at_now(self) -> None:
-        """Claim only ids that are handed out by now (``Trigger.AvailableNow``).
+        """Claim only ids that have been handed out so far (``Trigger.AvailableNow``).
 
         Raises:
             QueueDeleted: The queue is gone.
@@ -134,10 +134,10 @@ class Planner:
         self._target_id = monoton.value.next_id
 
     def plan(self, start: dict[str, Any], end: dict[str, Any]) -> list[Planned]:
-        """What the batch holds, decided once per run and remembered [P11].
+        """The content of a batch, decided once per run and remembered [P11].
 
-        A batch that this run has claimed is planned as claimed. One that an earlier run has logged
-        is a replay: the leases it names that still exist are taken over, whoever's run they carry.
+        A batch that this run has claimed is planned as claimed. A batch that an earlier run has
+        logged is a replay: the leases it names that still exist are taken over, whatever their run.
 
         Raises:
             LeaseLost: A lease is somebody else's by now, and ``onLeaseLost`` is ``fail``.
@@ -159,15 +159,15 @@ class Planner:
             self._ack(offset)
 
     def close(self) -> None:
-        """End its threads."""
+        """End the threads."""
         self._aside.shutdown()
         self.lag.close()
         self._renewal.close()
 
     def _ack_and_claim(self, offset: SourceOffset, limits: Limits) -> list[Claimed]:
-        """Side by side, where no claim can meet the ack in a row; both are done when this returns.
+        """Ack and claim side by side, on different rows; both are done when this returns.
 
-        Were the ack still under way when Spark logs the next offset, a crash would leave a batch
+        If the ack were still under way when Spark logs the next offset, a crash would leave a batch
         that is committed and not acked, and no restart would ack it (I4).
         """
         aside = self._aside.submit(self._ack, offset) if self._is_all_claimed(offset) else None
@@ -198,12 +198,12 @@ class Planner:
             self._looking = None
         if not self._reader.may_find():
             return []
-        # To the target of AvailableNow nothing more comes: it would wait for ever.
+        # Nothing new comes below AvailableNow's target: it would wait for ever.
         if self._target_id is None and self._patience.should_wait(self._reader, limits):
             return []
         claimed: list[Claimed] = []
         while more := self._get(limits, claimed):
-            # Held from now on: what comes after it may wait for the store for long (I2) [T5].
+            # Hold these from now on: the next step may wait for the store for long (I2) [T5].
             self._renewal.hold(
                 _ids_by_bucket(more), until_us=min(one.lease.until_us for one in more)
             )
@@ -216,7 +216,7 @@ class Planner:
         return claimed
 
     def _get(self, limits: Limits, claimed: list[Claimed]) -> list[Claimed]:
-        """More than what was claimed; what there is goes out though more cannot be had [T22]."""
+        """Claim more than ``claimed``; if that fails, return what there is [T22]."""
         try:
             with self.lane.store.session.within(each_s=PATIENT_GRACE_S if claimed else inf):
                 return self._reader.get(

@@ -1,7 +1,7 @@
-"""``spark.readStream.format("cassieq")``: the stream reader, as Spark calls it.
+"""The stream reader of ``spark.readStream.format("cassieq")`` answers Spark's calls.
 
 Spark keeps one Python process per running query and calls all methods but ``read`` there, one at a
-time; ``read`` runs in tasks, on a pickled copy. What the process must remember is in `Planner`.
+time; ``read`` runs in tasks, on a pickled copy. `Planner` holds what the process must remember.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @boundary.spark_facing
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One streaming query's consumer."""
+    """The consumer of one streaming query."""
 
     def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
         self._options = options
@@ -37,15 +37,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: Planner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks get the settings; sessions and threads stay in the planner's process."""
+        """Give tasks the settings only; sessions and threads stay in the planner's process."""
         return {"_options": self._options, "_names": self._names, "_planner": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Called several times, and again on a restart of batch 0: a constant [P23]."""
+        """A constant: Spark calls it several times, and again on a restart of batch 0 [P23]."""
         return INITIAL.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """From the ``...PerTrigger`` options; without any: all that is visible."""
+        """The limit by the ``...PerTrigger`` options; without any: all that is visible."""
         return read_limit(self._options)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -61,11 +61,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan().lag.report()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The target: what has an id by now."""
+        """Set the target: every id that has been handed out by now."""
         self._plan().aim_at_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Called once per batch and action; on a restart before any `latestOffset`."""
+        """Plan a batch. Called once per batch and action, on a restart before `latestOffset`."""
         planner = self._plan()
         return spread(
             planner.plan(start, end),
@@ -76,12 +76,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Runs in tasks, as often as they run: the same rows each time (I8)."""
+        """Read a partition. Runs in tasks, as often as they run: the same rows each time (I8)."""
         if isinstance(partition, PlannedPartition):
             yield from read_partition(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Comes one batch late, and never for the last batch; `latestOffset` acks before it."""
+        """Ack. It comes one batch late, never for the last one; `latestOffset` acks first."""
         self._plan().ack(end)
 
     def stop(self) -> None:

@@ -1,7 +1,7 @@
 """Renew the leases of a running micro-batch in the background (design 7). Holds I2, I10.
 
-Each bucket has rounds of its own: one that cannot be reached is given up before its next round is
-due, and no other waits for it (ADR 21) [T5].
+Each bucket has rounds of its own: a round without an answer is given up before its next one is
+due, and no other bucket waits for it (ADR 21) [T5].
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 RENEWALS_PER_TIMEOUT = 3
 
 ROUND_PART = 0.9
-"""A round that is not answered after this part of its period is given up: the next one is due, with
-an end that is reckoned anew."""
+"""A round that is not answered after this part of its period is given up: the next one is due, and
+computes the end of the leases anew."""
 
 _logger = get_logger("spark")
 
@@ -67,10 +67,10 @@ class Renewal:
         self._thread: threading.Thread | None = None
 
     def touch(self) -> None:
-        """The engine called.
+        """Note that the engine has called.
 
         Raises:
-            StreamFenced: A lease of ours was found under another run; it is never taken back [R17].
+            StreamFenced: Another run holds a lease of ours; it is never taken back [R17].
         """
         with self._lock:
             self._called = self._lane.clock.monotonic()
@@ -78,10 +78,10 @@ class Renewal:
                 raise self._fenced
 
     def hold(self, leases: Mapping[BucketNo, frozenset[UUID]], *, until_us: int) -> None:
-        """Renew these from now on; ``until_us`` is when the first of them runs out."""
+        """Renew these from now on; ``until_us`` is when the first of them ends."""
         left_s = max(0, until_us - self._lane.clock.now_us()) / 1e6
         with self._lock:
-            # A CAS that took long has left them less than a whole timeout.
+            # After a slow CAS they have less than a whole timeout left.
             due = self._lane.clock.monotonic() + min(self._period_s, left_s / 2)
             for bucket, ids in leases.items():
                 self._held[bucket] = self._held.get(bucket, frozenset()) | ids
@@ -96,13 +96,13 @@ class Renewal:
             event(_logger, "lease_short", queue=self._lane.queue, until_us=until_us)
 
     def drop(self, leases: Mapping[BucketNo, Iterable[UUID]]) -> None:
-        """Renew these no more: they are about to be acked."""
+        """Stop to renew these: they are about to be acked."""
         with self._lock:
             for bucket, ids in leases.items():
                 self._keep(bucket, self._held.get(bucket, frozenset()) - frozenset(ids))
 
     def close(self) -> None:
-        """End the thread; a round that is under way ends by itself, before the next. Idempotent."""
+        """End the thread. A round that is under way ends by itself, before the next. Idempotent."""
         with self._lock:
             self._ended.set()
             self._is_due.notify()
@@ -120,7 +120,7 @@ class Renewal:
                         self._end_round(bucket, error)
 
     def _await_due(self) -> list[BucketNo] | None:
-        """Those whose round is due; None: this is the end."""
+        """Wait for buckets whose round is due; None: the renewal is closed."""
         with self._lock:
             while not self._ended.is_set() and os.getppid() == self._parent:
                 due, pause_s = self._next()
@@ -130,20 +130,20 @@ class Renewal:
             return None
 
     def _next(self) -> tuple[list[BucketNo], float]:
-        """Caller holds the lock. Whose round begins now, and else in how many seconds the next."""
+        """Return (buckets due now, seconds until the next one). The caller holds the lock."""
         now = self._lane.clock.monotonic()
         if now - self._called > self._give_up_after_s:
             return [], self._period_s
         waiting = self._held.keys() - self._under_way
         due = [bucket for bucket in waiting if self._due[bucket] <= now]
-        # What did not answer comes last: it may still be away, and others are sure to get on.
+        # Buckets that did not answer come last: they may still be away, and the others are not.
         due.sort(key=lambda bucket: (bucket in self._failed, self._due[bucket]))
         self._under_way.update(due)
         self._due.update(dict.fromkeys(due, now + self._period_s))
         return due, min([self._period_s, *(self._due[bucket] - now for bucket in waiting)])
 
     def _round(self, bucket: BucketNo) -> None:
-        """Renew one bucket's, whatever becomes of the others'."""
+        """Renew one bucket's leases, whatever becomes of the others."""
         failure: Exception | None = None
         try:
             with self._lock:
@@ -156,13 +156,13 @@ class Renewal:
 
     def _end_round(self, bucket: BucketNo, failure: Exception | None) -> None:
         if failure is not None:
-            # The next round tries again; until the leases run out nothing is lost.
+            # The next round tries again; nothing is lost until the leases run out.
             text = str(failure)
             event(_logger, "renewal_failed", queue=self._lane.queue, bucket=bucket, error=text)
         with self._lock:
             self._under_way.discard(bucket)
             (self._failed.discard if failure is None else self._failed.add)(bucket)
-            # One that was held up has written an end that is near, or over (I2): its next is due.
+            # A round that was held up has set an end that is near, or over (I2): its next is due.
             self._is_due.notify()
 
     def _renew(self, bucket: BucketNo, held: frozenset[UUID]) -> None:
@@ -183,7 +183,7 @@ class Renewal:
                 self._held.clear()
 
     def _keep(self, bucket: BucketNo, left: frozenset[UUID]) -> None:
-        """Caller holds the lock."""
+        """Keep only these leases of a bucket. The caller holds the lock."""
         if left:
             self._held[bucket] = left
         else:
@@ -192,10 +192,10 @@ class Renewal:
             self._failed.discard(bucket)
 
     def _note_ended(self, bucket: BucketNo, ended: frozenset[UUID]) -> None:
-        """A held lease that ended ran out and was re-claimed: its messages go to two consumers.
+        """Report held leases that ran out and were re-claimed: two consumers get their messages.
 
-        Unless it was acked just now: then it is held no more [P25]. Where the query's own program
-        settles messages, that is how a lease ends, and whose was lost the program is told.
+        A lease that was just acked is not held any more [P25]. Where the query's own program
+        settles messages, leases end that way, and settling reports those it had lost.
         """
         with self._lock:
             held = self._held.get(bucket, frozenset())

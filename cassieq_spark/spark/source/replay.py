@@ -109,7 +109,7 @@ class Replay:
         return plan
 
     def is_of_this_lane(self, offset: SourceOffset) -> bool:
-        """Whether the queue is still the one the checkpoint was written for.
+        """Whether the queue is still the one that the checkpoint was written for.
 
         Raises:
             DataLoss: It is not, and ``failOnDataLoss`` is true.
@@ -126,7 +126,7 @@ class Replay:
         return False
 
     def _lose(self, leased: LeasedRuns, *, is_gone: bool) -> None:
-        """A lease that a replay names and that is not there any more.
+        """Leave out a lease that a replay names and that does not exist any more.
 
         Its messages were acked by somebody, or are somebody's later delivery: they are left out,
         and never claimed again under another id for this offset [P11]. A dropped bucket counts as
@@ -150,7 +150,7 @@ class Replay:
             )
 
     def _purged(self, bucket: BucketNo, messages: int) -> None:
-        """A batch that was not committed yet was dropped by somebody's order."""
+        """Report that a purge has dropped messages of a batch that was not committed yet."""
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"queue {self.lane.queue!r} was purged while this query was down: {messages} "

@@ -1,1 +1,1 @@
-"""The views: what ``spark.read.format("cassieq")`` shows of a queue."""
+"""The views are what ``spark.read.format("cassieq")`` shows of a queue."""

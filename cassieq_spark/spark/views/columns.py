@@ -1,4 +1,4 @@
-"""The views' columns: types, where their values come from, which filters are taken for them."""
+"""Define the views' columns: their types, the source of their values, and their filters."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Column:
     """One column of a view of facts.
 
     Attributes:
-        of: Its value, from (name of the queue, facts): times are µs, maps are dicts.
+        of: Computes its value from (name of the queue, facts): times are µs, maps are dicts.
     """
 
     name: str
@@ -64,9 +64,9 @@ class View:
 
     Attributes:
         schema: All its columns.
-        filtered: The columns whose filters are applied where the rows are made, with what their
-            values are.
-        ids: Those of them that hold an id in the row's bucket.
+        filtered: The columns whose filters are applied where the rows are made, with the type of
+            their values.
+        ids: The filtered columns that hold an id in the row's bucket.
     """
 
     name: str
@@ -77,7 +77,7 @@ class View:
 
     @property
     def whose(self) -> str:
-        """As errors call it."""
+        """The owner of the columns, as errors call it."""
         return "a queue" if self.name == "messages" else f"the {self.name} view"
 
 
@@ -136,7 +136,7 @@ BUCKETS: Final = _of_facts(
 )
 
 LOOKED_INTO: Final = frozenset({"messages", "fresh", "delayed", "stored_bytes"})
-"""For these the messages of a bucket that is not sealed must be read."""
+"""Columns that need a read of a bucket's messages if the bucket is not sealed."""
 
 LEASES: Final = _of_facts(
     "leases",
@@ -231,14 +231,14 @@ VIEWS: Final = {view.name: view for view in (MESSAGES, BUCKETS, LEASES, DEAD, QU
 
 
 def arrow_schema(view: View, names: tuple[str, ...]) -> pa.Schema:
-    """Exactly what Spark checks a source's record batches against (4.2, 4.3)."""
+    """The schema that Spark checks a source's record batches against, exactly (4.2, 4.3)."""
     return to_arrow_schema(StructType([view.schema[name] for name in names]), timezone="UTC")
 
 
 def batches(
     view: View, names: tuple[str, ...], rows: Iterable[tuple[str, object]]
 ) -> Iterator[pa.RecordBatch]:
-    """Facts, each with its queue's name, as record batches of up to 1,000 rows."""
+    """Turn facts, each with its queue's name, into record batches of up to 1,000 rows."""
     schema = arrow_schema(view, names)
     of = [view.columns[name].of for name in names]
     some: list[tuple[str, object]] = []
@@ -264,5 +264,5 @@ def _batch(
 
 
 def _plain(value: object) -> object:
-    """A map as Arrow takes it."""
+    """Turn a map into the form that Arrow takes."""
     return list(value.items()) if isinstance(value, dict) else value

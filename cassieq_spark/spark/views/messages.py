@@ -1,4 +1,4 @@
-"""``spark.read.format("cassieq")``: a look at what is visible now; it leases nothing."""
+"""``spark.read.format("cassieq")`` shows the messages that are visible now; it leases nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @boundary.spark_facing
 class LookReader(DataSourceReader):
-    """Planned once in the driver's Python process, then read by tasks."""
+    """Reads visible messages: planned once in the driver's Python process, then read by tasks."""
 
     def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
         self._options = options
@@ -36,7 +36,7 @@ class LookReader(DataSourceReader):
         self._conditions: tuple[Condition, ...] = ()
 
     def partitions(self) -> list[InputPartition]:
-        """The visible messages of this moment; what is acked meanwhile is left out when read."""
+        """Plan the messages visible at this moment; a read leaves out what is acked meanwhile."""
         queue = cast("QueueName", self._options.queue)
         lane = open_lane(store.shared(self._options.connection), queue)
         if not pushdown.hold(self._conditions, {"queue": queue}):
@@ -60,6 +60,6 @@ class LookReader(DataSourceReader):
                 yield replace(planned, runs=runs)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Runs in a task; pure in its partition. An empty queue plans one empty partition."""
+        """Read in a task; pure in its partition. An empty queue plans one empty partition."""
         if isinstance(partition, PlannedPartition):
             yield from read_partition(partition)

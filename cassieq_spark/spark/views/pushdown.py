@@ -1,4 +1,4 @@
-"""What the filters of a query let through: which buckets, which ids, which rows (issue 5)."""
+"""Work out what a query's filters let through: which buckets, which ids, which rows (issue 5)."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Condition:
     """A filter that is applied here, and not by Spark. Pickled into tasks.
 
     Attributes:
-        kind: Which of pyspark's filters.
-        values: What it compares with: several for ``In``, which has no null here; none for the two
+        kind: The class of pyspark's filter.
+        values: What it compares with: several for ``In``, without null; none for the two filters
             that compare with null.
     """
 
@@ -64,7 +64,7 @@ class Condition:
     values: tuple[Value, ...] = ()
 
     def holds(self, value: object) -> bool:
-        """Whether a row with this value in the column is let through, as SQL has it."""
+        """Whether SQL lets a row with this value in the column through."""
         if self.kind is IsNull:
             return value is None
         if self.kind is IsNotNull:
@@ -76,7 +76,7 @@ class Condition:
         return _COMPARED[self.kind](value, self.values[0])
 
     def spans(self) -> tuple[range, ...]:
-        """Which whole numbers are let through, from 0 on, ascending."""
+        """The whole numbers that are let through, from 0 on, ascending."""
         numbers = [value for value in self.values if isinstance(value, int)]
         if self.kind is In:
             return _clipped(range(number, number + 1) for number in sorted(set(numbers)))
@@ -88,10 +88,10 @@ class Condition:
 def split(
     filters: Iterable[Filter], kinds: Mapping[str, type[Value]]
 ) -> tuple[tuple[Condition, ...], list[Filter]]:
-    """(those that are applied here, those that are left to Spark).
+    """Return (filters applied here, filters left to Spark).
 
     Args:
-        kinds: The columns that filters are taken for, with what their values are.
+        kinds: The columns that filters are taken for, with the type of their values.
     """
     taken: list[Condition] = []
     left: list[Filter] = []
@@ -105,12 +105,12 @@ def split(
 
 
 def hold(conditions: Iterable[Condition], values: Mapping[str, object]) -> bool:
-    """Whether all those hold whose column is among the values."""
+    """Whether all conditions hold whose column is among the values."""
     return all(one.holds(values[one.column]) for one in conditions if one.column in values)
 
 
 def id_spans(conditions: Iterable[Condition]) -> tuple[range, ...]:
-    """Ids that the conditions on column ``id`` let through."""
+    """The ids that the conditions on column ``id`` let through."""
     spans = EVERYTHING
     for one in conditions:
         if one.column == "id":
@@ -121,7 +121,7 @@ def id_spans(conditions: Iterable[Condition]) -> tuple[range, ...]:
 def bucket_spans(
     conditions: Iterable[Condition], bucket_size: int, *, ids: Collection[str]
 ) -> tuple[range, ...]:
-    """Buckets outside of which no row is let through.
+    """The buckets that may have rows that are let through.
 
     Args:
         ids: The columns whose value is an id in the row's bucket.
@@ -145,7 +145,7 @@ def offsets_of(bucket: BucketNo, bucket_size: int, ids: tuple[range, ...]) -> Ru
 
 
 def intersect(left: tuple[range, ...], right: tuple[range, ...]) -> tuple[range, ...]:
-    """What is in both; each ascending, without overlaps."""
+    """The numbers in both; each argument is ascending, without overlaps."""
     common: list[range] = []
     at = 0
     for one in left:
@@ -159,7 +159,7 @@ def intersect(left: tuple[range, ...], right: tuple[range, ...]) -> tuple[range,
 
 
 def _condition(one: Filter, kinds: Mapping[str, type[Value]]) -> Condition | None:
-    """None: Spark applies it."""
+    """The condition of a filter; None if Spark has to apply it."""
     if not isinstance(one, Compared | In | IsNull | IsNotNull):
         return None
     kind = kinds.get(one.attribute[0]) if len(one.attribute) == 1 else None
@@ -167,7 +167,7 @@ def _condition(one: Filter, kinds: Mapping[str, type[Value]]) -> Condition | Non
         return None
     values: tuple[object, ...] = ()
     if isinstance(one, In):
-        # In SQL a null in a list lets nothing more through.
+        # In SQL a null in a list lets no further row through.
         values = tuple(value for value in one.value if value is not None)
     elif isinstance(one, Compared):
         values = (one.value,)
@@ -178,17 +178,17 @@ def _condition(one: Filter, kinds: Mapping[str, type[Value]]) -> Condition | Non
 
 
 def _buckets(ids: range, bucket_size: int) -> range:
-    """Of these ids."""
+    """The buckets of these ids."""
     return range(ids.start // bucket_size, -(-ids.stop // bucket_size))
 
 
 def _clipped(spans: Iterable[range]) -> tuple[range, ...]:
-    """What is in the world of ids, joined."""
+    """Cut spans to the allowed ids, and join them."""
     return intersect(_joined(spans), EVERYTHING)
 
 
 def _joined(spans: Iterable[range]) -> tuple[range, ...]:
-    """Ascending spans, overlapping and touching ones as one."""
+    """Join ascending spans: overlapping and touching ones become one."""
     joined: list[range] = []
     for span in spans:
         if not span:

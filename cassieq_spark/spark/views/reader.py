@@ -1,7 +1,7 @@
-"""``spark.read.format("cassieq").option("view", ...)``: a queue's state, a reader for each view.
+"""``spark.read.format("cassieq").option("view", ...)`` shows a queue's state, a reader per view.
 
-They lease nothing and write nothing. The driver plans numbers of buckets, tasks read their rows,
-anew with each action. Messages have a reader of their own, in `look`.
+Views lease nothing and write nothing. The driver plans bucket numbers; tasks read their rows, anew
+with each action. Messages have a reader of their own, in `messages`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 MOST_BUCKETS: Final = 1_024
 FEWEST_BUCKETS: Final = 64
-"""Bucket rows for one task, unless it is asked for more tasks: a quorum read each, 64 at once."""
+"""Bucket rows for one task, unless more tasks are asked for: each is a quorum read, 64 at once."""
 
 FEWEST_QUEUES: Final = 8
 
@@ -54,14 +54,14 @@ class ViewReader(DataSourceReader):
 
     @property
     def _asked(self) -> Asked:
-        """By name, and made where it is used: a view's functions do not pickle."""
+        """The columns and filters asked for, made on use: a view's functions do not pickle."""
         return Asked(view=VIEWS[self._options.view], names=self._names, conditions=self._conditions)
 
     def partitions(self) -> list[InputPartition]:
-        """Windows of buckets, or shares of the queues.
+        """Plan windows of buckets, or shares of the queues.
 
         Raises:
-            QueueNotFound: There is no queue of that name.
+            QueueNotFound: No queue has that name.
         """
         where = store.shared(self._options.connection)
         if self._asked.view in (QUEUES, STATS):
@@ -75,7 +75,7 @@ class ViewReader(DataSourceReader):
         return [BucketsPartition(lane, part) for part in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Runs in tasks; what it shows is of the moment in which it reads it."""
+        """Read in a task, anew with each action: it shows the state at the moment of the read."""
         if isinstance(partition, BucketsPartition | QueuesPartition):
             yield from partition.read(store.shared(self._options.connection), self._asked)
 
@@ -88,20 +88,20 @@ class ViewReader(DataSourceReader):
 
 @boundary.spark_facing
 class PushingViewReader(ViewReader):
-    """It takes filters, and Spark refuses it unless filter pushdown is on."""
+    """A view reader that takes filters. Spark refuses one unless filter pushdown is on."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Called once before `partitions`; what is returned is left to Spark."""
+        """Take filters; return those left to Spark. Called once before `partitions`."""
         self._conditions, left = pushdown.split(filters, self._asked.view.filtered)
         return left
 
 
 @boundary.spark_facing
 class PushingLookReader(LookReader):
-    """As `PushingViewReader`, of view ``messages``."""
+    """As `PushingViewReader`, for view ``messages``."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Called once before `partitions`; what is returned is left to Spark."""
+        """Take filters; return those left to Spark. Called once before `partitions`."""
         self._conditions, left = pushdown.split(filters, MESSAGES.filtered)
         return left
 
@@ -112,7 +112,7 @@ def schema_of(view: str) -> StructType:
 
 
 def reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
-    """The reader of a view.
+    """Return the reader of a view.
 
     Raises:
         OptionInvalid: The schema names a column that the view does not have, or another type.
@@ -127,13 +127,13 @@ def reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
 def windows(
     spans: tuple[range, ...], live: range, *, at_least: int | None
 ) -> list[tuple[range, ...]]:
-    """Buckets by task, about as many live ones for each.
+    """Divide buckets among tasks, with about as many live ones for each.
 
-    What comes after those that are live now is the last task's: Spark plans once per ``load``, and
-    a later action on it shall see later buckets.
+    The last task gets whatever comes after the live buckets: Spark plans once per ``load``, and a
+    later action on it should see later buckets.
 
     Args:
-        at_least: So many tasks, as far as there are buckets. Unset: one for each core of the
+        at_least: The least number of tasks, as far as there are buckets. Unset: one per core of the
             driver's machine, if that gives each some work.
     """
     spans = pushdown.intersect(spans, (range(live.start, ID_LIMIT),))

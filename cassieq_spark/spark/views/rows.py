@@ -1,4 +1,4 @@
-"""A task's part of a view: reads bucket rows or queue rows, and makes record batches of them."""
+"""Do a task's part of a view: read bucket rows or queue rows, and make record batches of them."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ UNSEALED: Final = (facts.OPEN, Status.SEALING.value)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is wanted of a view.
+    """The columns and rows that are asked of a view.
 
     Attributes:
         names: The columns.
-        conditions: Filters that Spark does not apply any more.
+        conditions: Filters that Spark no longer applies.
     """
 
     view: View
@@ -72,11 +72,11 @@ class BucketsPartition(InputPartition):
         self.spans = spans
 
     def __repr__(self) -> str:
-        """Spark prints partitions."""
+        """Show no rows: Spark prints partitions."""
         return f"BucketsPartition(queue={self.lane.queue!r}, spans={len(self.spans)})"
 
     def read(self, where: Store, asked: Asked) -> Iterator[pa.RecordBatch]:
-        """Of views ``buckets``, ``leases`` and ``dead``.
+        """Read for views ``buckets``, ``leases`` and ``dead``.
 
         Raises:
             QueueDeleted: The queue is gone.
@@ -97,15 +97,16 @@ class QueuesPartition(InputPartition):
         self.shares = shares
 
     def __repr__(self) -> str:
-        """Spark prints partitions."""
+        """Show no rows: Spark prints partitions."""
         return f"QueuesPartition(queue={self.queue!r}, share={self.share}, of={self.shares})"
 
     def read(self, where: Store, asked: Asked) -> Iterator[pa.RecordBatch]:
-        """Of views ``queues`` and ``stats``."""
+        """Read for views ``queues`` and ``stats``."""
         rows = [
             row
             for row in queue_rows(where, self.queue, asked)
-            # By name: the same in each task, however many queues come and go meanwhile.
+            # By name, so that it is the same in each task, however many queues come and go
+            # meanwhile.
             if zlib.crc32(row.name.encode()) % self.shares == self.share
         ]
         found = _settings if asked.view is QUEUES else _stats
@@ -113,13 +114,13 @@ class QueuesPartition(InputPartition):
 
 
 def queue_rows(where: Store, queue: QueueName | None, asked: Asked) -> list[QueueRow]:
-    """The queues that a view of many shows, by name.
+    """The queues that a view of many queues shows, by name.
 
     Args:
-        queue: None: all. Of `stats`, all of this data centre: others cannot be counted here.
+        queue: None: all; for `stats` all of this data centre, since others cannot be counted here.
 
     Raises:
-        QueueNotFound: There is none of that name.
+        QueueNotFound: No queue has that name.
     """
     if queue is None:
         rows = every_row(where)
@@ -150,7 +151,7 @@ def _stats(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object
         try:
             yield row.name, stats.stats(lane_of(where, row))
         except QueueDeleted:
-            continue  # since it was listed
+            continue  # deleted since it was listed
 
 
 def _bucket_rows(
@@ -172,7 +173,7 @@ def _lease_rows(lane: Lane, spans: tuple[range, ...], _: Asked) -> Iterator[tupl
 
 
 def _let_through(asked: Asked, rows: Iterable[tuple[str, Any]]) -> Iterator[pa.RecordBatch]:
-    """Those for which all conditions hold."""
+    """The rows for which all conditions hold."""
     of = {one.column: asked.view.columns[one.column].of for one in asked.conditions}
     return batches(
         asked.view,
@@ -188,14 +189,14 @@ def _let_through(asked: Asked, rows: Iterable[tuple[str, Any]]) -> Iterator[pa.R
 
 
 def _sealed(lane: Lane, spans: tuple[range, ...]) -> Iterator[tuple[BucketNo, Bucket]]:
-    """Only these have leases and dead messages."""
+    """Yield sealed buckets: only these have leases and dead messages."""
     for bucket, row, _ in stats.live_rows(lane, spans, scans=False):
         if row is not None and row.value.status is Status.SEALED:
             yield bucket, row.value
 
 
 def _dead(lane: Lane, spans: tuple[range, ...], asked: Asked) -> Iterator[pa.RecordBatch]:
-    """Messages of dead sets; those that repair has moved and dropped meanwhile are left out."""
+    """Messages of dead sets, without those that repair has moved and dropped meanwhile."""
     ids = pushdown.id_spans(asked.conditions)
     builder = Builder(
         tuple(name for name in asked.names if name in columns.SCHEMA.names),

@@ -1,1 +1,1 @@
-"""One file per table of design 2: its reads, its writes, and row <-> model."""
+"""Each file is one table of design 2: its reads, its writes, and row <-> model."""

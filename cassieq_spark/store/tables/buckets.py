@@ -1,4 +1,4 @@
-"""Table ``bucket``: the state of each bucket. LWT only (G1, G2)."""
+"""Table ``bucket`` holds the state of each bucket. LWT only (G1, G2)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Buckets:
         self._lane = lane
 
     def read(self, bucket: BucketNo) -> Stored[Bucket] | None:
-        """The row by quorum; None means nothing until the repair pointer was read after it (G5).
+        """Read the row by quorum; None means nothing until the repair pointer is read after (G5).
 
         Raises:
-            RowCorrupt: It is something else; names the bucket.
+            RowCorrupt: It is something else; the error names the bucket.
         """
         row = self._session.one(statements.READ_BUCKET, (self._lane, bucket))
         return None if row is None or row.writer is None else _stored(self._lane, bucket, row)
@@ -39,13 +39,13 @@ class Buckets:
     def read_many(
         self, buckets: Iterable[BucketNo]
     ) -> tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]:
-        """As `read`, for a look at several at once; one that cannot be read is ``corrupt`` [T21].
+        """As `read`, for several at once; a row that cannot be read has status ``corrupt`` [T21].
 
-        Who wants to change that one hears the error from `read`; the others are as they are.
+        Whoever wants to change that row gets the error from `read`; the others are as they are.
 
         Returns:
             Rows, and the errors of those not answered, though asked until a read's deadline. They
-            were asked side by side, so that one keeps no other [T5].
+            were asked side by side, so that one holds up no other [T5].
         """
         found, unread = self.read_some(buckets)
         again = self._session.each(self._look_at, unread)
@@ -62,9 +62,9 @@ class Buckets:
     def read_some(
         self, buckets: Iterable[BucketNo]
     ) -> tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]:
-        """As `read_many`, but once: rows, and the errors of those not answered [T5].
+        """As `read_many`, but asked only once: rows, and the errors of those not answered [T5].
 
-        For what can do without one now: nobody waits for that one.
+        It is for callers that can do without a row for now: nobody waits for that one.
         """
         wanted = list(buckets)
         sent = [
@@ -160,7 +160,7 @@ class Buckets:
         )
 
     def delete(self, bucket: BucketNo) -> None:
-        """Remove the row of a bucket below the repair pointer, a ghost's too."""
+        """Remove the row of a bucket below the repair pointer, or its ghost."""
         self._sender.delete(statements.DELETE_BUCKET, (self._lane, bucket))
 
 

@@ -1,7 +1,7 @@
-"""Column ``claims`` of table ``bucket``: what changes with every claim, as bytes (ADR 19).
+"""Column ``claims`` of table ``bucket`` holds what changes with every claim, as bytes (ADR 19).
 
-A map, so that a later release may add to it. Words and ids that many entries share stand once, and
-entries refer to them by number: what an entry takes at most is in `model.row_limits` [T2].
+It is a map, so that a later release may add to it. Words and ids that many entries share are stored
+once, and entries refer to them by number: `model.row_limits` has the most an entry takes [T2].
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cassieq_spark.model.delays import Delayed
 from cassieq_spark.model.ids import EMPTY, QueueName, Runs
 
 CORRUPT = (ValueError, TypeError, LookupError, AttributeError, struct.error)
-"""What bytes that `encode` did not write may raise in `decode`."""
+"""The errors that `decode` may raise for bytes that `encode` did not write."""
 
 
 def encode(row: Bucket) -> bytes:
-    """All of a row that its status does not say."""
+    """Encode all of a row that its status does not say."""
     claims: dict[str, Any] = {}
     if row.fresh:
         claims["fresh"] = row.fresh.encode()
@@ -42,11 +42,11 @@ def encode(row: Bucket) -> bytes:
 
 
 def decode(encoded: bytes) -> dict[str, Any]:
-    """The fields of a `Bucket` that `encode` wrote; those that are empty are left out.
+    """Decode the fields of a `Bucket` that `encode` wrote; empty fields are left out.
 
     Raises:
         RowCorrupt: A set of ids is something else.
-        ValueError, TypeError, KeyError, IndexError, struct.error: So is all of it.
+        ValueError, TypeError, KeyError, IndexError, struct.error: All of it is something else.
     """
     claims = msgpack.unpackb(encoded)
     fields: dict[str, Any] = {}
@@ -70,7 +70,7 @@ def decode(encoded: bytes) -> dict[str, Any]:
 
 
 def encode_leases(leases: tuple[Lease, ...]) -> list[Any]:
-    """Holders once, and ends as differences to the first."""
+    """Store holders once, and ends as differences to the first."""
     numbers: dict[tuple[str, UUID | None], int] = {}
     base_us = leases[0].until_us
     entries = []
@@ -110,7 +110,7 @@ def decode_leases(encoded: Any) -> tuple[Lease, ...]:
 
 
 def encode_dead(dead: tuple[DeadSet, ...]) -> list[Any]:
-    """Sets and reasons once; most sets have no target of their own."""
+    """Store sets and reasons once; most sets have no target of their own."""
     sets: dict[UUID, int] = {}
     heads: list[list[Any]] = []
     reasons: dict[str, int] = {}
@@ -154,12 +154,12 @@ def _head(part: DeadSet) -> list[Any]:
 
 
 def _encode_delayed(groups: tuple[Delayed, ...]) -> list[Any]:
-    """Due times as differences: 2,000 groups take about 10 KB instead of 30 [R7]."""
+    """Store due times as differences: 2,000 groups take about 10 KB instead of 30 [R7]."""
     encoded: list[Any] = []
     before = 0
     for group in groups:
         entry = [group.due_us - before, group.runs.encode()]
-        # Put with a delay, as nearly all are: left out.
+        # Nearly all were put with a delay, so they have 0 deliveries, which are left out.
         encoded.append([*entry, group.deliveries] if group.deliveries else entry)
         before = group.due_us
     return encoded
@@ -181,7 +181,7 @@ def _decode_delayed(encoded: Any) -> tuple[Delayed, ...]:
 
 
 def _encode_revisions(revisions: tuple[tuple[int, int], ...]) -> list[bytes]:
-    """Offsets as a set; numbers, which are 63 random bits, one after the other."""
+    """Store offsets as a set; then the revisions, which are 63 random bits, one after the other."""
     offsets = Runs.from_offsets(offset for offset, _ in revisions)
     return [
         offsets.encode(),

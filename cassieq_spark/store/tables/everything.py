@@ -1,4 +1,4 @@
-"""Which partitions the large tables have, of all lanes: for a full repair and a full verify pass.
+"""List the partitions of the large tables, of all lanes: for a full repair and a full verify pass.
 
 A ``SELECT DISTINCT`` is a scan of the whole table; what its read repair writes back is whole rows
 (tests/fault/test_replicas.py) [T10].

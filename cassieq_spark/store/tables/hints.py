@@ -1,4 +1,4 @@
-"""Table ``expiry``: which buckets have something coming back in which minute (design 6)."""
+"""Table ``expiry`` holds which buckets have something coming back in which minute (design 6)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.pointers import PointerTable
 
 WRITES_AT_ONCE: Final = 256
-"""So many are under way at a time: a row may have four thousand delays, a lane as many buckets."""
+"""The most writes under way at once: a row may have 4,000 delays, a lane as many buckets."""
 
 
 class Hints:
-    """The expiry hints of one lane: they save a look at every row, the bucket row is the truth."""
+    """The expiry hints of one lane: they save a look at every row; the bucket row is the truth."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class Hints:
         self._clock = clock
 
     def write(self, hints: Iterable[tuple[BucketNo, int]], *, now_us: int) -> None:
-        """One hint per bucket and minute, for (bucket, time something comes back, in µs).
+        """Write one hint per bucket and minute, for (bucket, time something comes back, in µs).
 
-        One more where the time pointer is ahead of now, as far as this client has seen; and again
-        what took so long that the pointer may have passed its minute meanwhile [T7].
+        If the time pointer is ahead of now, as far as this client has seen, write one more. Write
+        again what took so long that the pointer may have passed its minute meanwhile [T7].
         """
         due = list(hints)
         while due:

@@ -1,4 +1,4 @@
-"""Table ``leader``: who does a work that is enough once. Saves work, decides nothing [P29]."""
+"""Table ``leader`` elects one process for work that one should do; it decides nothing [P29]."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class Leaders:
-    """The leases of works, by name."""
+    """The leader leases, by name of the work."""
 
     def __init__(self, session: CqlSession, sender: CasSender) -> None:
         self._session = session
         self._sender = sender
 
     def lead(self, name: str, holder: UUID, *, ttl_s: int) -> bool:
-        """Take the lease, or keep it; whether it is ours for so long.
+        """Take the lease, or keep it; return whether it is ours for ``ttl_s`` seconds.
 
         A first sending whose answer was lost may have taken it: then the last look says so.
         """
         return self._keep(name, holder, ttl_s) or self._take(name, holder, ttl_s)
 
     def give_up(self, name: str, holder: UUID) -> None:
-        """Let the next one begin at once."""
+        """Let the next process begin at once."""
         self._sender.answer(statements.GIVE_LEAD_UP, (name,), (name, holder))
 
     def _take(self, name: str, holder: UUID, ttl_s: int) -> bool:

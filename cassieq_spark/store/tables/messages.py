@@ -1,4 +1,4 @@
-"""Table ``message``: immutable rows of one or more messages. Never LWT."""
+"""Table ``message`` holds immutable rows of one or more messages. Never LWT."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ChunkRow:
 
 
 class ChunkWriter:
-    """Writes chunk rows of one lane with a bound on what is under way.
+    """Writes chunk rows of one lane, with a limit on what is under way.
 
     Use it as a context manager: leaving it without an error waits until all is stored.
     """
@@ -59,7 +59,7 @@ class ChunkWriter:
         self._sent_bytes = 0
 
     def write(self, bucket: BucketNo, chunk: ChunkRow) -> None:
-        """Send one chunk; waits for older ones first when too many are under way.
+        """Send one chunk; wait for older ones first when too many are under way.
 
         Raises:
             StoreTimeout, StoreUnavailable: An older chunk could not be stored.
@@ -117,7 +117,7 @@ class Messages:
         self._lane = lane
 
     def writer(self, *, writes_in_flight: int, bytes_in_flight: int) -> ChunkWriter:
-        """A bounded writer for one lane."""
+        """Make a writer for the lane, with a limit on what is under way."""
         return ChunkWriter(
             self._session,
             self._lane,
@@ -126,7 +126,7 @@ class Messages:
         )
 
     def scan(self, bucket: BucketNo) -> list[ChunkRow]:
-        """Every whole chunk of a bucket: all columns, by quorum, paged [P4].
+        """Read every whole chunk of a bucket: all columns, by quorum, paged [P4].
 
         A chunk with a part missing does not exist [R15].
         """
@@ -139,7 +139,7 @@ class Messages:
     def count(self, bucket: BucketNo, *, now_us: int) -> int:
         """About how many messages of a bucket are due; decides nothing, and reads no payload."""
         rows = self._session.run(statements.COUNT_MESSAGES, (self._lane, bucket))
-        # A torn row says less than it is [P4].
+        # A torn row reports less than it holds [P4].
         return sum(
             row.count or 0
             for row in rows
@@ -147,14 +147,14 @@ class Messages:
         )
 
     def drop(self, bucket: BucketNo) -> None:
-        """All of one bucket, by partition; a day ahead, so that late writes stay shadowed [P14]."""
+        """Drop one bucket's partition, a day ahead, so that late writes stay shadowed [P14]."""
         stamp = self._session.clock.now_us() + DROP_AHEAD_US
         self._session.run(statements.DROP_MESSAGES, (stamp, self._lane, bucket))
 
     def read(
         self, wanted: Iterable[tuple[BucketNo, Runs]], *, in_flight: int = 4
     ) -> Iterator[tuple[int, list[ChunkRow]]]:
-        """(position in ``wanted``, the whole chunks that hold its runs), in order.
+        """Yield (position in ``wanted``, the whole chunks that hold its runs), in order.
 
         The next few buckets are read while the caller works on one.
         """
@@ -173,15 +173,15 @@ class Messages:
         rows = self._session.finish(future, statements.READ_MESSAGES, params)
         lane, bucket, first, _ = params
         if first > 0 and not (rows and rows[0].first == first):
-            # A chunk row is keyed by its first offset: the one that holds ours begins before it, by
-            # less than the largest chunk.
+            # The key of a chunk row is its first offset: the row that holds our offset begins
+            # before it, by less than the largest chunk.
             before = (lane, bucket, max(0, first - MAX_CHUNK_MESSAGES + 1), first - 1)
             rows = self._session.run(statements.READ_MESSAGES, before) + rows
         return position, list(_whole(rows))
 
 
 def _whole(rows: Iterable[Any]) -> Iterator[ChunkRow]:
-    """Parts put together; rows come ordered by (first, part)."""
+    """Put parts together; rows come ordered by (first, part)."""
     parts: list[Any] = []
     for row in rows:
         if parts and parts[0].first != row.first:

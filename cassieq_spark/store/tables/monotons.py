@@ -1,4 +1,4 @@
-"""Table ``monoton``: the next id of each lane. LWT only (G1, G2); holds I6."""
+"""Table ``monoton`` holds the next id of each lane. LWT only (G1, G2); holds I6."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from cassieq_spark.store.session import CqlSession
 
 CLOSED: Final = -1
-"""In place of a next id: the lane's creator has given it up before anybody was given one [T14]."""
+"""In place of a next id: the lane's creator gave it up before any id was handed out [T14]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Monoton:
-    """What a lane has handed out.
+    """The ids that a lane has handed out.
 
     Attributes:
         next_id: The first id that nobody has reserved; or `CLOSED`.
@@ -30,7 +30,7 @@ class Monoton:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody will ever be given an id of this lane."""
+        """Whether no id of this lane will ever be handed out."""
         return self.next_id == CLOSED
 
 
@@ -43,12 +43,12 @@ class Monotons:
         self._lane = lane
 
     def read(self) -> Stored[Monoton] | None:
-        """The row by quorum; None: the queue was deleted [P13], or never was one [T14]."""
+        """Read the row by quorum; None: the queue was deleted [P13], or never existed [T14]."""
         found = self.find()
         return None if found is None or found.value.is_closed else found
 
     def find(self) -> Stored[Monoton] | None:
-        """As `read`, but also one that is closed."""
+        """Read the row as `read` does, also if it is closed."""
         row = self._session.one(statements.READ_MONOTON, (self._lane,))
         if row is None or row.writer is None:
             return None
@@ -69,7 +69,7 @@ class Monotons:
         )
 
     def update(self, old: Stored[Monoton], row: Monoton) -> Outcome[Monoton]:
-        """The reservation; or the end of a lane that was to be no queue's."""
+        """CAS for a reservation, or for the end of a lane that got no queue."""
 
         def bind(version: Version) -> tuple[Any, ...]:
             return row.next_id, row.reserved_us, *version.columns, self._lane, old.version.writer
@@ -86,7 +86,7 @@ class Monotons:
     def delete(self, old: Stored[Monoton]) -> None:
         """Remove this row for ever: no id of that lane is handed out again [P13].
 
-        Not one from which ids were reserved since it was read: whoever removes it knows how far the
-        lane's data goes [T15]. Read again whether it is gone.
+        The row stays if ids were reserved since it was read: whoever removes it knows how far the
+        lane's data goes [T15]. Read again to see whether it is gone.
         """
         self._sender.delete(statements.DELETE_MONOTON, (self._lane,), before=old.version)

@@ -1,4 +1,4 @@
-"""Table ``overlay``: bodies that were updated, immutable rows beside the messages. Never LWT."""
+"""Table ``overlay`` holds updated bodies, as immutable rows beside the messages. Never LWT."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cassieq_spark.store.session import CqlSession
 
 DROP_AHEAD_US = 86_400_000_000
-"""A drop is written a day ahead, so that what was sent before it and lands after stays shadowed
+"""A drop is written a day ahead, so that writes sent before it that land after it stay shadowed
 [P14]."""
 
 
@@ -43,13 +43,13 @@ class Overlays:
         bucket: BucketNo,
         revisions: Iterable[tuple[int, int]],
     ) -> dict[int, bytes]:
-        """Bodies by offset, for (offset, revision) of a bucket row.
+        """Read bodies by offset, for (offset, revision) of a bucket row.
 
-        All are asked for at once: `fetch` says how many.
+        All are asked for at once; `fetch` limits their number.
 
         Returns:
-            Those that are there. One that is not was replaced or dropped since, or is lost: only
-            its row can tell.
+            The bodies that exist. A missing one was replaced or dropped since, or is lost: only its
+            row can tell.
         """
         sent: list[tuple[int, Any, tuple[Any, ...]]] = []
         for offset, revision in revisions:
@@ -63,11 +63,11 @@ class Overlays:
         return found
 
     def drop_one(self, bucket: BucketNo, offset: int, revision: int) -> None:
-        """One body that no row will ever name again: of a revision that was replaced or refused."""
+        """Drop one body that no row will ever name again: its revision was replaced or refused."""
         stamp = self._session.clock.now_us() + DROP_AHEAD_US
         self._session.run(statements.DROP_OVERLAY, (stamp, self._lane, bucket, offset, revision))
 
     def drop(self, bucket: BucketNo) -> None:
-        """All of one bucket, by partition."""
+        """Drop all bodies of one bucket, by partition."""
         stamp = self._session.clock.now_us() + DROP_AHEAD_US
         self._session.run(statements.DROP_OVERLAYS, (stamp, self._lane, bucket))

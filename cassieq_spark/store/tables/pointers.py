@@ -1,4 +1,4 @@
-"""Table ``pointer``: max registers without LWT (G4). Holds I6."""
+"""Table ``pointer`` holds max registers without LWT (G4). Holds I6."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PointerTable:
         self._times = times
 
     def read(self) -> Pointers:
-        """All pointers of a lane, one quorum read; absent = 0."""
+        """Read all pointers of a lane by one quorum read; absent = 0."""
         values = {
             row.kind: row.value or 0
             for row in self._session.run(statements.READ_POINTERS, (self._lane,))
@@ -38,14 +38,14 @@ class PointerTable:
         )
 
     def time_seen(self) -> int:
-        """The time pointer as this client last read it, for whatever reason; it may be further."""
+        """The time pointer as this client last read it; it may be further by now."""
         return self._times.get(self._lane, 0)
 
     def advance(self, pointer: Pointer, value: int) -> None:
         """Move a pointer up; a value below the present one changes nothing.
 
-        Answered at quorum, so what the new value permits may begin (G4). The value is its own write
-        timestamp: that is what makes the largest win, whoever writes last.
+        It is answered at quorum, so what the new value permits may begin (G4). The value is its own
+        write timestamp: so the largest wins, whoever writes last.
 
         Raises:
             ValueError: The value is below 1, which no timestamp may be.

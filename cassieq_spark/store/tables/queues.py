@@ -1,4 +1,4 @@
-"""Table ``queue``: names, settings, lanes. LWT only (G1, G2)."""
+"""Table ``queue`` holds names, settings and lanes. LWT only (G1, G2)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class QueueStatus(StrEnum):
-    """Where a queue is in its life."""
+    """The phase of a queue's life."""
 
     ACTIVE = "active"
     DELETING = "deleting"
@@ -29,7 +29,7 @@ class QueueRow:
 
     Attributes:
         lanes: The sequences of ids in it; one at first, and nothing below may rely on that.
-        home_datacenter: Whose quorum decides; clients elsewhere are refused [P21].
+        home_datacenter: The data centre whose quorum decides; clients elsewhere are refused [P21].
         created_us: Cluster time; the time pointer's start [R13].
     """
 
@@ -50,9 +50,9 @@ class Queues:
         self._sender = sender
 
     def find(self, name: QueueName) -> Stored[QueueRow] | None:
-        """The row as a quorum of this data centre has it: an older one, perhaps, or none yet.
+        """The row as a quorum of this data centre has it, which may be an older one, or none yet.
 
-        None, too, if that quorum does not answer: `read` asks all.
+        Also None if that quorum does not answer: `read` asks all.
         """
         return _one(self._session.attempt(statements.FIND_QUEUE, (name,)))
 
@@ -94,7 +94,7 @@ class Queues:
         )
 
     def update(self, old: Stored[QueueRow], row: QueueRow) -> Outcome[QueueRow]:
-        """Other settings, or the first step of a deletion."""
+        """CAS for other settings, or for the first step of a deletion."""
 
         def bind(version: Version) -> tuple[Any, ...]:
             return (
@@ -115,7 +115,7 @@ class Queues:
         )
 
     def delete(self, old: Stored[QueueRow]) -> None:
-        """Remove this row; not one that was created under the name since."""
+        """Remove this row; a row created under the name since stays."""
         self._sender.delete(statements.DELETE_QUEUE, (old.value.name,), before=old.version)
 
 
@@ -129,7 +129,7 @@ def _all(rows: list[Any]) -> list[QueueRow]:
 
 
 def _is_half(row: Any) -> bool:
-    """None of it is there any more; or, for one data centre, not yet: an update came before it."""
+    """Whether a row is gone, or, in one data centre, not yet whole: an update came before it."""
     return row.writer is None or row.lanes is None
 
 

@@ -1,4 +1,4 @@
-"""Tables ``sink`` and ``sink_list``: what was committed. ``sink`` is LWT only (G1, G2)."""
+"""Tables ``sink`` and ``sink_list`` hold what was committed. ``sink`` is LWT only (G1, G2)."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class Sinks:
         self._sender = sender
 
     def read(self, sink_id: str) -> Stored[SinkRow] | None:
-        """The row by quorum."""
+        """Read the row by quorum."""
         return self._read(statements.READ_SINK, sink_id)
 
     def read_serial(self, sink_id: str) -> Stored[SinkRow] | None:
-        """The row after every commit that was under way has ended."""
+        """Read the row after every commit that was under way has ended."""
         return self._read(statements.READ_SINK_SERIAL, sink_id)
 
     def once(self, *, start: int = FIRST_TOKEN, at_most: int = ALL) -> list[Glimpse]:
@@ -92,7 +92,7 @@ class Sinks:
         return list(found.values())
 
     def every(self) -> Iterator[tuple[str, LaneId]]:
-        """(sink id, lane) of all sinks that one replica knows, for a look: a scan of the table."""
+        """Yield (sink id, lane) of all sinks that one replica knows, by a scan of the table."""
         for row in self._session.run(statements.GLANCE_SINKS, ()):
             if row.lane is not None:
                 yield row.sink_id, LaneId(row.lane)
@@ -110,10 +110,10 @@ class Sinks:
         )
 
     def update(self, sink_id: str, old: Stored[SinkRow], row: SinkRow) -> Outcome[SinkRow]:
-        """The commit point, an abort, a registration (I7).
+        """CAS for the commit point, an abort or a registration (I7).
 
-        The list that nothing names afterwards is deleted: the old row's, or where the CAS was
-        refused, and so cannot happen any more, that of the new one [T19].
+        It deletes the list that nothing names afterwards: the old row's; or, if the CAS was refused
+        and so cannot happen any more, the new one's [T19].
         """
         former = self._list_id(sink_id, old)
         ref = self._store_list(sink_id, row.listed)
@@ -145,13 +145,13 @@ class Sinks:
         return found
 
     def drop_lists(self, sink_id: str, stored: Stored[SinkRow] | None, ids: Iterable[UUID]) -> int:
-        """Delete those of some lists that the row does not name; how many.
+        """Delete the lists among these that the row does not name; return how many.
 
-        Who has stored one of them may be about to name it, by a CAS on the row as it was then. So
-        the row is made another first, and that CAS is dead [T19].
+        Whoever has stored one of them may be about to name it, by a CAS on the row as it was then.
+        So the row is changed first, and that CAS is dead [T19].
 
         Args:
-            stored: The row, read by SERIAL after the lists were seen; None: it is not there.
+            stored: The row, read by SERIAL after the lists were seen; None: it does not exist.
         """
         unnamed: set[UUID | None] = set(ids)
         if stored is not None:
@@ -171,8 +171,8 @@ class Sinks:
             try:
                 return Stored(value=self._decode(row, sink_id), version=Version.of_row(row))
             except RowCorrupt:
-                # Its long list was deleted because the row has moved on since we read it. The list
-                # of a row that is still there is never taken for an empty one (I7) [T19].
+                # The row has moved on since we read it, so its long list was deleted. The list of a
+                # row that still exists is never taken for an empty one (I7) [T19].
                 again = self._session.one(statement, (sink_id,))
                 if again is not None and again.writer == row.writer:
                     raise
@@ -180,7 +180,7 @@ class Sinks:
         return None
 
     def _list_id(self, sink_id: str, stored: Stored[SinkRow]) -> UUID | None:
-        """Of the list of a row as it was read, if it has rows of its own; they are rare."""
+        """The id of a read row's list, if the list has rows of its own; such lists are rare."""
         if len(_encode_list(stored.value.listed)) <= LIST_IN_ROW_BYTES:
             return None
         row = self._session.one(statements.READ_SINK, (sink_id,))
@@ -188,7 +188,7 @@ class Sinks:
         return row.list_id if row is not None and is_same else None
 
     def _drop_list(self, sink_id: str, list_id: UUID | None) -> None:
-        """Once, and unheard if it fails: what the row says is decided, and a full repair sweeps."""
+        """Delete a list once, ignoring failures: the row has decided, and a full repair sweeps."""
         with suppress(CassieqError):
             if list_id is None:
                 return
