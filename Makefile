@@ -15,7 +15,10 @@ LOWEST := .venv-lowest
 PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-input
 
 # pytest's arguments, e.g. make test TESTS='tests/unit -k receipt'
-TESTS ?= tests
+TESTS ?= -m 'not long' tests
+FAULT_TESTS ?= -m long tests
+# Begin no long test after so many seconds; empty: run all of them.
+FIT ?=
 # So many processes run them, each with a node and a Spark of its own; 0: this one, all in a row.
 # In the order of the files: rings, which take longest, are not left for the end.
 WORKERS ?= 0
@@ -48,7 +51,7 @@ faketime:
 	fi
 
 .PHONY: test
-test: setup  ## All tests; TESTS='tests/unit -k receipt' for some
+test: setup  ## All tests but the long ones; TESTS='tests/unit -k receipt' for some
 	@$(WITH_JAVA) $(PYTEST) $(TESTS)
 
 # Storms: so many seeds, one after the other; SEED=17 for one again, STORM_SECONDS=60 for longer ones.
@@ -56,13 +59,16 @@ SEEDS ?= 5
 STORM_SECONDS ?= 15
 
 .PHONY: fault
-fault: setup  ## Storms of faults on a ring of three; SEEDS=100 for a long run, SEED=17 for one again
+fault: fault-tests storms  ## The long tests, then storms: what make test leaves out
+
+.PHONY: storms
+storms: setup  ## Storms of faults on a ring of three; SEEDS=100 for a long run, SEED=17 for one again
 	@$(WITH_JAVA) $(PYTHON) -m tests.storm --seconds $(STORM_SECONDS) \
 		$(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 .PHONY: fault-tests
-fault-tests: setup  ## Only the tests that kill and stop processes, on one and three nodes
-	@$(WITH_JAVA) $(PYTEST) -m fault $(TESTS)
+fault-tests: setup  ## The long tests, most of which kill nodes and processes; FIT=1500 ends after 25 minutes
+	@$(WITH_JAVA) $(PYTEST) $(if $(FIT),--fit $(FIT)) $(FAULT_TESTS)
 
 # What leans on the engine: its facts, replays, drains, stops, both sinks, verdicts, lag.
 LOWEST_TESTS ?= $(addprefix tests/spark/test_,engine_facts.py replay.py drain.py refused.py \
@@ -77,8 +83,8 @@ ablations: setup  ## Take one rule of the protocol away after the other: does a 
 	@$(WITH_JAVA) $(PYTHON) -m tests.ablations
 
 .PHONY: coverage
-coverage: setup  ## All tests, with the branches they miss
-	@$(WITH_JAVA) $(PYTHON) -m pytest --cov --cov-report=term-missing $(TESTS)
+coverage: setup  ## All tests, the long ones too, with the branches they miss
+	@$(WITH_JAVA) $(PYTHON) -m pytest --cov --cov-report=term-missing tests
 
 .PHONY: demo
 demo: setup  ## Spark streams through a queue, on a Cassandra that is started for it

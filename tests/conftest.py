@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import traceback
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import psutil
@@ -28,6 +30,10 @@ pytest_plugins = [
 ]
 
 FOLDER_MARKS = {"docs", "explicit", "fault", "node", "spark", "stateful", "unit"}
+#: Folders whose tests take long: ``make fault`` runs them. One of each kind carries ``sample``, and
+#: is in ``make test``, too.
+LONG_FOLDERS = {"fault"}
+
 FIXTURE_MARKS = {
     "cassandra": "node",
     "client": "node",
@@ -48,6 +54,8 @@ RING_FILES = {
     "test_sink_replicas.py",
     "test_storm.py",
 }
+
+BEGAN = pytest.StashKey[float]()
 
 #: Threads that serve the whole process once something has needed them: the driver's reactor, and
 #: the connections between Spark's two halves.
@@ -71,10 +79,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for fixture, mark in FIXTURE_MARKS.items()
             if fixture in getattr(item, "fixturenames", ())
         }
+        if marks & LONG_FOLDERS and item.get_closest_marker("sample") is None:
+            marks.add("long")
         for mark in sorted(marks):
             item.add_marker(mark)
         if not RESTARTED.keys().isdisjoint(getattr(item, "fixturenames", ())):
             assert item.path.name in RING_FILES, f"{item.path.name} is missing in RING_FILES"
+    if config.getoption("fit") is not None:
+        # Another file comes first each day: what does not fit today is run another day.
+        files = list(dict.fromkeys(item.path for item in items))
+        first = datetime.now(UTC).toordinal() % max(1, len(files))
+        order = {path: at for at, path in enumerate([*files[first:], *files[:first]])}
+        items.sort(key=lambda item: order[item.path])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--fit`: for a run that must end in time, as CI's."""
+    parser.addoption(
+        "--fit", type=float, metavar="SECONDS", help="begin no test after so many seconds"
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """When the seconds of `--fit` begin."""
+    session.config.stash[BEGAN] = time.monotonic()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what `--fit` has no time for."""
+    fit_s = item.config.getoption("fit")
+    if fit_s is not None and time.monotonic() - item.config.stash[BEGAN] > fit_s:
+        pytest.skip(f"no time left of {fit_s:.0f} s: make fault runs it")
 
 
 @pytest.hookimpl(optionalhook=True)

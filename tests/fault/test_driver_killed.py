@@ -29,7 +29,7 @@ POINTS = [
     ("planned", 0),
     ("in_a_task", 1),
     ("prepared", 1),
-    ("committed", 1),
+    pytest.param("committed", 1, marks=pytest.mark.sample),
 ]
 
 

@@ -132,6 +132,7 @@ def test_a_node_may_go_and_come_back_between_any_two_steps(
         assert (0, 0) == (stats.visible, stats.invisible)
 
 
+@pytest.mark.sample
 @pytest.mark.invariant("I7")
 def test_without_a_quorum_a_batch_ends_in_an_error_and_nothing_of_it_is_seen(
     ring: EmbeddedCassandra, queue_name: str, monkeypatch: pytest.MonkeyPatch

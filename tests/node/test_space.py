@@ -28,7 +28,7 @@ MESSAGES = 1_000_000
 TOGETHER = 50_000
 BODY = bytes(range(96))
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 class Node:

@@ -52,6 +52,7 @@ STREAMS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_after_fifty_failed_writes_and_streams_of_every_kind_a_session_works_as_before(
     client: cassieq.Client,  # noqa: ARG001 - it has made the tables
