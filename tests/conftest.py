@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 import traceback
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import psutil
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
+from cassieq_spark.clock import SystemClock
 from cassieq_spark.testing import ConditionNotMet, wait_until
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ RING_FILES = {
     "test_storm.py",
 }
 
+DAY_US = 86_400_000_000
 BEGAN = pytest.StashKey[float]()
 
 #: Threads that serve the whole process once something has needed them: the driver's reactor, and
@@ -88,7 +89,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("fit") is not None:
         # Another file comes first each day: what does not fit today is run another day.
         files = list(dict.fromkeys(item.path for item in items))
-        first = datetime.now(UTC).toordinal() % max(1, len(files))
+        first = SystemClock().now_us() // DAY_US % max(1, len(files))
         order = {path: at for at, path in enumerate([*files[first:], *files[:first]])}
         items.sort(key=lambda item: order[item.path])
 
