@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import OptionInvalid, UsageError
 from cassieq_spark.model.ids import Runs, bucket_of, first_id
 from cassieq_spark.options import (
+    ConnectionArguments,
     ConnectionOptions,
     QueueSettings,
     arguments,
+    by_option,
     parse_connection,
     queue_name,
 )
@@ -34,10 +36,8 @@ from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from os import PathLike
 
     from cassieq_spark.model.ids import BucketNo, LaneId
-    from cassieq_spark.options.values import Secret
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.repair.report import RepairReport
     from cassieq_spark.repair.verify import VerifyReport
@@ -54,53 +54,22 @@ class QueueInfo:
 
 
 def connect(
-    contact_points: str | Sequence[str],
-    *,
-    keyspace: str | None = None,
-    datacenter: str | None = None,
-    connect_timeout: float | None = None,
-    username: str | None = None,
-    password: str | Secret | None = None,
-    ssl_ca_file: str | PathLike[str] | None = None,
-    ssl_cert_file: str | PathLike[str] | None = None,
-    ssl_key_file: str | PathLike[str] | None = None,
-    ssl_key_password: str | Secret | None = None,
-    ssl_verify_hostname: bool | None = None,
+    contact_points: str | Sequence[str], **connection: Unpack[ConnectionArguments]
 ) -> Client:
     """Connect to a keyspace. Close the client, or use it as a context manager.
 
     Args:
         contact_points: ``"host:port,host:port"`` or a list of ``"host:port"``; the port is 9042 if
             it is left out.
-        keyspace: Default ``cassieq``.
-        datacenter: The local data centre; default: that of the contact points.
-        connect_timeout: Seconds to wait for a node to answer, default 10.
-        username: The role to log in as, with its ``password``; default: no login.
-        ssl_ca_file: PEM file of the CA that signed the nodes' certificates; it turns TLS on.
-        ssl_cert_file: PEM file of this client's own certificate; its key is in ``ssl_key_file``,
-            or in the same file. ``ssl_key_password`` decrypts the key, if it is encrypted.
-        ssl_verify_hostname: Whether a node's certificate must name its address; default true.
+        connection: See `ConnectionArguments`: keyspace, data centre, timeout, login, TLS.
 
     Raises:
-        UsageError: An argument has a wrong form, or a file has the wrong content.
+        UsageError: An argument is unknown or has a wrong form, or a file has the wrong content.
         AuthenticationRefused: The nodes ask for a login, or refuse the one that was given.
         TlsFailed: Nodes and this client do not accept each other's certificates.
         StoreUnavailable: No node answers; the error names host and port.
     """
-    given: dict[str, Any] = {
-        "contactPoints": contact_points,
-        "keyspace": keyspace,
-        "datacenter": datacenter,
-        "connectTimeoutSeconds": connect_timeout,
-        "username": username,
-        "password": password,
-        "sslCaFile": ssl_ca_file,
-        "sslCertFile": ssl_cert_file,
-        "sslKeyFile": ssl_key_file,
-        "sslKeyPassword": ssl_key_password,
-        "sslVerifyHostname": ssl_verify_hostname,
-    }
-    options = parse_connection({key: value for key, value in given.items() if value is not None})
+    options = parse_connection(by_option({**connection, "contact_points": contact_points}))
     return Client(options)
 
 

@@ -1,11 +1,12 @@
 """Define all options in one table, and the values they are parsed into (conventions 4).
 
-`OPTIONS` generates the parsers, ``docs/reference/options.md``, ``conf/cassieq.toml`` and the table
-in the README. To add an option, add its row to its group and its field in `parsed`.
+`OPTIONS` generates the parsers, ``docs/reference/options.md`` and ``conf/cassieq.toml``. To add an
+option, add its row to its group and its field in `parsed`.
 """
 
 from __future__ import annotations
 
+from cassieq_spark.options.of_connection import ConnectionArguments, by_option
 from cassieq_spark.options.option import Option, Scope
 from cassieq_spark.options.parse import (
     QueueSettings,
@@ -28,6 +29,7 @@ from cassieq_spark.options.values import DEFAULT_PORT
 __all__ = [
     "DEFAULT_PORT",
     "OPTIONS",
+    "ConnectionArguments",
     "ConnectionOptions",
     "Option",
     "QueueSettings",
@@ -35,6 +37,7 @@ __all__ = [
     "Scope",
     "SinkOptions",
     "SourceOptions",
+    "by_option",
     "parse_connection",
     "parse_read",
     "parse_sink",

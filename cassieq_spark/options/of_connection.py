@@ -2,10 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from cassieq_spark.options import values
 from cassieq_spark.options.option import EVERYWHERE, Option
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from os import PathLike
+
+    from cassieq_spark.options.values import Secret
+
+
+class ConnectionArguments(TypedDict, total=False):
+    """The keywords of `connect` and `foreach_batch` that say how to reach Cassandra.
+
+    Each is an option in Python's spelling: ``connect_timeout`` is ``connectTimeout``. None means
+    the default, as in the reference of options.
+
+    Attributes:
+        keyspace: Default ``cassieq``.
+        datacenter: The local data centre; default: that of the contact points.
+        connect_timeout: Seconds to wait for a node to answer, or text such as ``"5s"``; default 10.
+        username: The role to log in as, with its ``password``; default: no login.
+        ssl_ca_file: PEM file of the CA that signed the nodes' certificates; it turns TLS on.
+        ssl_cert_file: PEM file of this client's own certificate; its key is in ``ssl_key_file``,
+            or in the same file. ``ssl_key_password`` decrypts the key, if it is encrypted.
+        ssl_verify_hostname: Whether a node's certificate must name its address; default true.
+    """
+
+    keyspace: str | None
+    datacenter: str | None
+    connect_timeout: float | str | None
+    username: str | None
+    password: str | Secret | None
+    ssl_ca_file: str | PathLike[str] | None
+    ssl_cert_file: str | PathLike[str] | None
+    ssl_key_file: str | PathLike[str] | None
+    ssl_key_password: str | Secret | None
+    ssl_verify_hostname: bool | None
+
+
+def by_option(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Name keywords as their options: ``contact_points`` is ``contactPoints``."""
+    return {
+        re.sub(r"_([a-z])", lambda found: found[1].upper(), keyword): value
+        for keyword, value in keywords.items()
+    }
+
 
 CONNECTION: Final[tuple[Option, ...]] = (
     Option(
@@ -31,7 +76,7 @@ CONNECTION: Final[tuple[Option, ...]] = (
         doc="The local data centre. Unset: that of the contact points.",
     ),
     Option(
-        name="connectTimeoutSeconds",
+        name="connectTimeout",
         scopes=EVERYWHERE,
         values=values.seconds(1, 60),
         default=10.0,

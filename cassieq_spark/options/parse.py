@@ -197,7 +197,7 @@ def _connection(found: Mapping[str, Any]) -> ConnectionOptions:
         contact_points=found["contactPoints"],
         keyspace=found["keyspace"],
         datacenter=found["datacenter"],
-        connect_timeout_s=found["connectTimeoutSeconds"],
+        connect_timeout_s=found["connectTimeout"],
         login=_login(found),
         tls=_tls(found),
     )

@@ -104,7 +104,7 @@ def test_no_cassandra_at_the_address_ends_and_names_host_and_port(
         port = taken.getsockname()[1]
         says = rf"\[cassieq:store_unavailable\].*127\.0\.0\.1:{port}"
         with pytest.raises(PySparkException, match=says):
-            use(door, streams, contactPoints=f"127.0.0.1:{port}", connectTimeoutSeconds=2)
+            use(door, streams, contactPoints=f"127.0.0.1:{port}", connectTimeout=2)
 
 
 @pytest.mark.parametrize("door", DOORS)

@@ -54,7 +54,7 @@ WRONG: dict[str, list[Any]] = {
                       "a..b", ".", ".a", "a." + "x" * 64],
     "keyspace": ["", "Orders", "1a", "a-b", "a" * 49, "_a", 5, "a\n"],
     "datacenter": ["", " dc", "dc ", "d\nc", "x" * 201, 5],
-    "connectTimeoutSeconds": [0.99, 61, "61s", True],
+    "connectTimeout": [0.99, 61, "61s", True],
     "username": ["", " u", "u\n", "u" * 201, 5],
     "password": ["", "p\0", "p" * 1_001, 5, b"p", "\ud800"],
     "sslCaFile": ["", " ", "a\n", 5, b"ca.pem"],

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cassieq_spark import connect
 from cassieq_spark.errors import OptionInvalid, OptionUnknown
 from cassieq_spark.options import (
     OPTIONS,
+    ConnectionArguments,
     ConnectionOptions,
     ReadOptions,
+    Scope,
     SinkOptions,
     SourceOptions,
+    by_option,
     parse_connection,
     parse_read,
     parse_sink,
@@ -67,7 +71,7 @@ def test_a_source_takes_all_its_options_as_text_in_any_case() -> None:
         "CONTACTPOINTS": "a:1,b:2",
         "keyspace": "other",
         "datacenter": "dc1",
-        "connecttimeoutseconds": "2.5",
+        "connecttimeout": "2.5",
         "queue": "orders",
         "minpartitions": "8",
         "maxmessagespertrigger": "1000",
@@ -205,7 +209,7 @@ def test_an_option_of_another_scope_is_refused_with_its_owner() -> None:
 
 
 def test_an_option_like_no_other_is_refused_with_all_there_are() -> None:
-    with pytest.raises(OptionUnknown, match="It has: connectTimeoutSeconds, contactPoints, "):
+    with pytest.raises(OptionUnknown, match="It has: connectTimeout, contactPoints, "):
         parse_connection({"zzz": "1"})
 
 
@@ -299,3 +303,14 @@ def test_a_batch_id_without_a_sink_id_is_refused_and_both_are_named() -> None:
         "[cassieq:option_invalid] option 'batchId' is 7, but 'sinkId' is not set: a batch id alone "
         "names nothing. Set both, or neither"
     ) == str(refused.value)
+
+
+def test_every_connection_option_is_a_keyword_and_no_other() -> None:
+    options = {option.name for option in OPTIONS if Scope.CONNECTION in option.scopes}
+    keywords = dict.fromkeys(ConnectionArguments.__annotations__)
+    assert options == {"contactPoints", *by_option(keywords)}
+
+
+def test_a_misspelt_keyword_is_told_as_a_misspelt_option_is() -> None:
+    with pytest.raises(OptionUnknown, match="Did you mean 'connectTimeout'"):
+        connect("127.0.0.1", conect_timeout=3)  # type: ignore[call-arg]

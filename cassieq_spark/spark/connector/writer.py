@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # ships no types
@@ -21,7 +21,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket_plan import BucketPlan, PackedChunk, assign
 from cassieq_spark.model.costs import Costs
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult
-from cassieq_spark.options import parse_sink
+from cassieq_spark.options import ConnectionArguments, by_option, parse_sink
 from cassieq_spark.queue.lane import open_lane
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.buckets import OpenBucket, open_buckets, prepare
@@ -37,14 +37,12 @@ from cassieq_spark.store import store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from os import PathLike
 
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.options import SinkOptions
-    from cassieq_spark.options.values import Secret
     from cassieq_spark.queue.lane import Lane
 
 CONNECTOR_CLASS: Final = "com.datastax.spark.connector.datasource.CassandraTable"
@@ -75,21 +73,12 @@ def foreach_batch(
     queue: str,
     sink_id: str | None = None,
     contact_points: str | Sequence[str] | None = None,
-    keyspace: str | None = None,
-    datacenter: str | None = None,
-    connect_timeout: float | None = None,
-    username: str | None = None,
-    password: str | Secret | None = None,
-    ssl_ca_file: str | PathLike[str] | None = None,
-    ssl_cert_file: str | PathLike[str] | None = None,
-    ssl_key_file: str | PathLike[str] | None = None,
-    ssl_key_password: str | Secret | None = None,
-    ssl_verify_hostname: bool | None = None,
     chunk_messages: int | None = None,
     chunk_bytes: int | str | None = None,
     bucket_bytes: int | str | None = None,
     writes_in_flight: int | None = None,
     connector: Mapping[str, object] | None = None,
+    **connection: Unpack[ConnectionArguments],
 ) -> Callable[[DataFrame, int], None]:
     """Return the function for ``df.writeStream.foreachBatch(...)``: it puts each micro-batch once.
 
@@ -102,6 +91,7 @@ def foreach_batch(
             batch needs another one.
         connector: Settings of the connector for these writes, such as
             ``{"spark.cassandra.output.throughputMBPerSec": 5}``.
+        connection: See `ConnectionArguments`; what is left out comes from the environment.
 
     Returns:
         ``f(df, batch_id)``. It raises `ConnectorMissing` before anything is written if the
@@ -112,25 +102,18 @@ def foreach_batch(
     Raises:
         OptionUnknown, OptionInvalid: Names the option, its value, and what is allowed.
     """
-    given: dict[str, Any] = {
-        "queue": queue,
-        "sinkId": sink_id,
-        "contactPoints": contact_points,
-        "keyspace": keyspace,
-        "datacenter": datacenter,
-        "connectTimeoutSeconds": connect_timeout,
-        "username": username,
-        "password": password,
-        "sslCaFile": ssl_ca_file,
-        "sslCertFile": ssl_cert_file,
-        "sslKeyFile": ssl_key_file,
-        "sslKeyPassword": ssl_key_password,
-        "sslVerifyHostname": ssl_verify_hostname,
-        "chunkMessages": chunk_messages,
-        "chunkBytes": chunk_bytes,
-        "bucketBytes": bucket_bytes,
-        "writesInFlight": writes_in_flight,
-    }
+    given = by_option(
+        {
+            **connection,
+            "queue": queue,
+            "sink_id": sink_id,
+            "contact_points": contact_points,
+            "chunk_messages": chunk_messages,
+            "chunk_bytes": chunk_bytes,
+            "bucket_bytes": bucket_bytes,
+            "writes_in_flight": writes_in_flight,
+        }
+    )
     return ConnectorWriter(options=parse_sink(given), connector=config.checked(connector))
 
 

@@ -98,7 +98,7 @@ def of_a_wrong_schema() -> None:
 
 
 def without_cassandra() -> None:
-    put_to(fresh("without_cassandra"), contactPoints="127.0.0.1:1", connectTimeoutSeconds="1")
+    put_to(fresh("without_cassandra"), contactPoints="127.0.0.1:1", connectTimeout="1")
 
 
 def without_a_keyspace() -> None:
