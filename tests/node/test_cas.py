@@ -56,17 +56,17 @@ def row(door: Door) -> Row:
     return Row(door)
 
 
-def another_client(door: Door) -> Monotons:
+def another_client(row: Row) -> Monotons:
     """The same session under another client id: a cheap crowd."""
 
     class Other:
         client_id = new_uuid()
 
         def __getattr__(self, name: str) -> object:
-            return getattr(door.session, name)
+            return getattr(row.door.session, name)
 
     other = Other()
-    return Monotons(other, CasSender(other), door.lane.lane_id)  # type: ignore[arg-type]  # has all a session has
+    return Monotons(other, CasSender(other), row.lane)  # type: ignore[arg-type]  # a session's
 
 
 def test_a_cas_on_a_row_that_others_changed_is_refused_and_shows_it(row: Row) -> None:
@@ -104,7 +104,7 @@ def test_p7_a_lost_answer_is_settled_by_sending_the_same_statement_again(
 def test_p7_a_cas_that_took_effect_and_was_overtaken_has_happened(door: Door, row: Row) -> None:
     """Its answer is lost, another client writes on top, then it is sent again: refused, but ours
     is among the tags."""
-    other = another_client(door)
+    other = another_client(row)
     door.faults.plan("reserve", Fault.TIMEOUT_AFTER)
     door.faults.before("reserve", lambda: _is_applied(row.set(20, by=other)), after=1)
     outcome = row.set(10)
@@ -123,7 +123,7 @@ def test_p7_a_cas_that_lands_between_two_sends_has_happened_once(door: Door, row
 @pytest.mark.invariant("I3")
 def test_p7_a_cas_that_was_refused_cannot_happen_any_more(door: Door, row: Row) -> None:
     """Late on its way, overtaken, sent again: refused; when it lands its condition is dead."""
-    other = another_client(door)
+    other = another_client(row)
     door.faults.plan("reserve", Fault.LATE)
     door.faults.before("reserve", lambda: _is_applied(row.set(20, by=other)), after=1)
     assert isinstance(row.set(10), Refused)
@@ -158,7 +158,7 @@ def test_r8_more_clients_than_tags_make_a_lost_answer_a_look_at_effects(
 
     def crowd() -> None:
         for number in range(TAGGED_CLIENTS):
-            _is_applied(row.set(100 + number, by=another_client(door)))
+            _is_applied(row.set(100 + number, by=another_client(row)))
 
     door.faults.plan("reserve", Fault.TIMEOUT_AFTER)
     door.faults.before("reserve", crowd, after=1)
@@ -172,10 +172,10 @@ def test_r8_what_was_evicted_before_the_row_was_read_says_nothing_about_a_later_
     door: Door, row: Row
 ) -> None:
     for number in range(TAGGED_CLIENTS + 5):
-        row.set(number + 1, by=another_client(door))
+        row.set(number + 1, by=another_client(row))
     old = row.now
     assert old.version.tags.evicted > 0
-    row.set(500, by=another_client(door))
+    row.set(500, by=another_client(row))
     # One more eviction, but of a CAS that came before this one could have happened.
     assert row.now.version.tags.evicted <= old.version.row_version
     assert isinstance(row.set(600, old=old), Refused)
