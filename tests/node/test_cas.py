@@ -169,7 +169,7 @@ def test_r8_more_clients_than_tags_make_a_lost_answer_a_look_at_effects(
 
 
 def test_r8_what_was_evicted_before_the_row_was_read_says_nothing_about_a_later_cas(
-    door: Door, row: Row
+    row: Row,
 ) -> None:
     for number in range(TAGGED_CLIENTS + 5):
         row.set(number + 1, by=another_client(row))
