@@ -123,6 +123,19 @@ def pieces(door: Door, runs: Runs, *, is_look: bool = False) -> Iterator[Found]:
     return fetch(door.store, door.lane.lane_id, door.lane.queue, [planned])
 
 
+def reads_of_bodies(door: Door, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bodies each read from now on asks for."""
+    asked: list[int] = []
+    read = door.store.overlays.read
+
+    def noted(lane: object, bucket: object, some: list[tuple[int, int]]) -> dict[int, bytes]:
+        asked.append(len(some))
+        return read(lane, bucket, some)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(door.store.overlays, "read", noted)
+    return asked
+
+
 @pytest.fixture
 def updated(open_door: OpenDoor) -> Door:
     """One chunk of 200 messages; every second one has a body of 10 KB."""
@@ -154,14 +167,7 @@ def test_so_many_bodies_are_asked_for_at_once_as_fit(
     updated: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "BODIES_BYTES", 30_000)
-    asked = []
-    read = updated.store.overlays.read
-
-    def noted(lane: object, bucket: object, some: list[tuple[int, int]]) -> dict[int, bytes]:
-        asked.append(len(some))
-        return read(lane, bucket, some)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(updated.store.overlays, "read", noted)
+    asked = reads_of_bodies(updated, monkeypatch)
     list(pieces(updated, Runs.span(0, 199)))
     assert 100 == sum(asked)
     assert 6 >= max(asked)
@@ -178,14 +184,7 @@ def test_bodies_of_single_rows_are_asked_for_side_by_side(
     seal.close(door.lane, bucket)
     for message in door.queue.get(100):
         door.queue.update(message, body=b"new " + message.body)
-    asked = []
-    read = door.store.overlays.read
-
-    def noted(lane: object, bucket: object, some: list[tuple[int, int]]) -> dict[int, bytes]:
-        asked.append(len(some))
-        return read(lane, bucket, some)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(door.store.overlays, "read", noted)
+    asked = reads_of_bodies(door, monkeypatch)
     found = list(pieces(door, Runs.span(0, 99)))
     assert [{at: b"new m%d" % at} for at in range(100)] == [dict(one.bodies) for one in found]
     assert 100 == sum(asked)
