@@ -22,7 +22,7 @@ from cassieq_spark.repair.drop import drop, free, sweep
 from cassieq_spark.repair.gaps import close_gaps
 from cassieq_spark.repair.graves import sweep_lanes
 from cassieq_spark.repair.report import QueueRepair, RepairReport
-from cassieq_spark.repair.steps import Healed, heal_buckets, noting
+from cassieq_spark.repair.steps import Healed, heal_buckets, note, noting
 from cassieq_spark.repair.transactions import (
     abort_if_silent,
     end_of_deleted,
@@ -105,8 +105,7 @@ class Pass:
             finished = [bucket for bucket in healed.finished if bucket >= low]
             done.freed, failed = free(lane, finished)
             for error in failed:
-                with noting(done):
-                    raise error
+                note(done, error)
         self._dead_sets |= healed.dead_sets
         self._has_all &= not healed.has_missed
         self.report.queues.append(done)

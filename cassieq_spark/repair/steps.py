@@ -90,8 +90,7 @@ def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
                 now = _heal_bucket(lane, bucket, row, done)
             _note(healed, bucket, now)
         for bucket, error in unread.items():
-            with noting(done, lane, bucket):
-                raise error
+            note(done, named(error, lane, bucket))
         healed.has_missed = has_missed or bool(unread)
     return healed
 
@@ -115,8 +114,7 @@ def _finish_halves(lane: Lane, rows: dict[BucketNo, Row], done: QueueRepair) -> 
         done.rolled_forward += len(changed)
         rows.update(changed)
         for error in failed.values():
-            with noting(done):
-                raise error
+            note(done, error)
     for bucket, row in list(rows.items()):
         if row.value.status is Status.SEALING:
             with noting(done, lane, bucket):
@@ -234,5 +232,10 @@ def noting(
     except CassieqError as error:
         if lane is not None and bucket is not None:
             named(error, lane, bucket)
-        done.problems.append(str(error))
-        event(_logger, "repair_failed", queue=done.queue, error=str(error))
+        note(done, error)
+
+
+def note(done: QueueRepair, error: CassieqError) -> None:
+    """Report a step that failed."""
+    done.problems.append(str(error))
+    event(_logger, "repair_failed", queue=done.queue, error=str(error))

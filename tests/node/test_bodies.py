@@ -125,6 +125,19 @@ def pieces(door: Door, runs: Runs, *, is_look: bool = False) -> Iterator[Found]:
     return fetch(door.store, door.lane.lane_id, door.lane.queue, [planned])
 
 
+def reads_of_bodies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bodies each read from now on asks for."""
+    asked: list[int] = []
+    read = Overlays.read
+
+    def noted(self: Overlays, bucket: BucketNo, some: list[tuple[int, int]]) -> dict[int, bytes]:
+        asked.append(len(some))
+        return read(self, bucket, some)
+
+    monkeypatch.setattr(Overlays, "read", noted)
+    return asked
+
+
 @pytest.fixture
 def updated(open_door: OpenDoor) -> Door:
     """One chunk of 200 messages; every second one has a body of 10 KB."""
@@ -156,14 +169,7 @@ def test_so_many_bodies_are_asked_for_at_once_as_fit(
     updated: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "BODIES_BYTES", 30_000)
-    asked = []
-    read = Overlays.read
-
-    def noted(self: Overlays, bucket: BucketNo, some: list[tuple[int, int]]) -> dict[int, bytes]:
-        asked.append(len(some))
-        return read(self, bucket, some)
-
-    monkeypatch.setattr(Overlays, "read", noted)
+    asked = reads_of_bodies(monkeypatch)
     list(pieces(updated, Runs.span(0, 199)))
     assert 100 == sum(asked)
     assert 6 >= max(asked)
@@ -180,14 +186,7 @@ def test_bodies_of_single_rows_are_asked_for_side_by_side(
     seal.close(door.lane, bucket)
     for message in door.queue.get(100):
         door.queue.update(message, body=b"new " + message.body)
-    asked = []
-    read = Overlays.read
-
-    def noted(self: Overlays, bucket: BucketNo, some: list[tuple[int, int]]) -> dict[int, bytes]:
-        asked.append(len(some))
-        return read(self, bucket, some)
-
-    monkeypatch.setattr(Overlays, "read", noted)
+    asked = reads_of_bodies(monkeypatch)
     found = list(pieces(door, Runs.span(0, 99)))
     assert [{at: b"new m%d" % at} for at in range(100)] == [dict(one.bodies) for one in found]
     assert 100 == sum(asked)

@@ -280,16 +280,21 @@ def test_what_was_purged_since_the_look_ahead_is_not_found(open_door: OpenDoor) 
     assert [] == reader.get(2)
 
 
+def fill_every_second(door: Door, buckets: int, *, size: int) -> None:
+    """Sealed buckets in which every second id has a message: each is a run of its own."""
+    for _ in range(buckets):
+        bucket = door.reserve()
+        for at in range(0, size, 2):
+            door.write(bucket, at, b"m")
+        seal.close(door.lane, bucket)
+
+
 def test_one_call_takes_so_many_runs_of_ids_that_an_offset_can_name_them(
     open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where every second message came back, each message is a run of its own."""
     door = open_door(bucket_size=100)
-    for _ in range(12):
-        bucket = door.reserve()
-        for at in range(0, 100, 2):
-            door.write(bucket, at, b"m")
-        seal.close(door.lane, bucket)
+    fill_every_second(door, 12, size=100)
     monkeypatch.setattr(budget, "RUNS_PER_CALL", 200)
     reader = door.reader()
     sizes = []
@@ -305,10 +310,7 @@ def test_a_bucket_of_more_runs_than_a_call_may_take_is_claimed_from(
     open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     door = open_door(bucket_size=100)
-    bucket = door.reserve()
-    for at in range(0, 100, 2):
-        door.write(bucket, at, b"m")
-    seal.close(door.lane, bucket)
+    fill_every_second(door, 1, size=100)
     monkeypatch.setattr(budget, "RUNS_PER_CALL", 1)
     assert 50 == sum(one.lease.runs.count for one in door.reader().get(10_000))
 
@@ -318,11 +320,7 @@ def test_a_bucket_counts_for_as_many_runs_as_one_claim_takes_there(
 ) -> None:
     """And not for as many as came back: a call goes to as many buckets as it may."""
     door = open_door(bucket_size=400)
-    for _ in range(4):
-        bucket = door.reserve()
-        for at in range(0, 400, 2):
-            door.write(bucket, at, b"m")
-        seal.close(door.lane, bucket)
+    fill_every_second(door, 4, size=400)
     monkeypatch.setattr(budget, "RUNS_PER_CALL", 4 * RUNS_PER_LEASE)
     claimed = door.reader().get(10_000)
     assert {0, 1, 2, 3} == {one.bucket for one in claimed}

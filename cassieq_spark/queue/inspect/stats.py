@@ -254,7 +254,7 @@ def live_rows(
                 found: tuple[Stored[Bucket] | None, list[ChunkRow]] | None = row, []
                 try:
                     if row is not None and row.value.status is Status.PREPARED:
-                        found = _as_decided(bucket, row, sinks), []
+                        found = _as_decided(lane, bucket, row, sinks), []
                     elif scans and _is_unsealed(row):
                         found = _look_into(lane, bucket)
                 except StoreError as error:
@@ -292,7 +292,7 @@ class Sinks:
         return known
 
 
-def _as_decided(bucket: BucketNo, row: Stored[Bucket], sinks: Sinks) -> Stored[Bucket]:
+def _as_decided(lane: Lane, bucket: BucketNo, row: Stored[Bucket], sinks: Sinks) -> Stored[Bucket]:
     """A committed bucket as it will be when it is rolled forward, as a get would do.
 
     Otherwise a look would see only a part of a batch whose driver died after its commit (I7). A
@@ -306,7 +306,8 @@ def _as_decided(bucket: BucketNo, row: Stored[Bucket], sinks: Sinks) -> Stored[B
         found = sinks.read(sink.sink_id)
     except RowCorrupt as error:
         # A get delivers nothing of it either, and goes on [T21].
-        event(_logger, "settling_failed", sink=sink.sink_id, error=str(error))
+        told = str(error)
+        event(_logger, "settling_failed", queue=lane.queue, sink=sink.sink_id, error=told)
         return row
     if fate(found, bucket=bucket, epoch=sink.epoch) is not Fate.SEAL:
         return row

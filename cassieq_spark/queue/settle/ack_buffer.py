@@ -113,9 +113,9 @@ class AckBuffer:
             behind = {bucket: behind[bucket] for bucket in behind.keys() - ready}
         landed, late = wait(begun, self._left_s(until))
         failures = [failure for flight in landed if (failure := flight.result()) is not None]
-        # A queue that is gone says more than an answer that is not there.
-        for failure in sorted(failures, key=lambda one: isinstance(one, StoreError)):
-            raise failure
+        if failures:
+            # A queue that is gone says more than an answer that is not there.
+            raise min(failures, key=lambda one: isinstance(one, StoreError))
         if late or behind:
             raise StoreTimeout(
                 f"acks of {len(late) or len(behind)} buckets of queue {self._lane.queue!r} are not "
