@@ -33,6 +33,8 @@ _CALLS: Final = (
         "Set --username, and the password by the variable CASSIEQ_PASSWORD",
     ),
     (r"set 'sslVerifyHostname' to false", "give --no-ssl-verify-hostname"),
+    (r"seconds or timedelta", "seconds, or text such as '30s' or '5m'"),
+    (r"seconds, timedelta, or text", "seconds, or text"),
 )
 
 _ARGUMENTS: Final = {

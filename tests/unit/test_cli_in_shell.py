@@ -68,6 +68,16 @@ def test_a_call_of_python_is_the_command_that_does_the_same(text: str, expected:
             "set 'sslCertFile' and 'sslKeyFile', or set 'sslVerifyHostname' to false",
             "set --ssl-cert-file and --ssl-key-file, or give --no-ssl-verify-hostname",
         ),
+        (
+            "option 'linger' of create_queue() is 61, allowed: a time: seconds or timedelta",
+            "--linger is 61, allowed: a time: seconds, or text such as '30s' or '5m'",
+        ),
+        (
+            "option 'connectTimeoutSeconds' of connect() is 'x', allowed: a time: seconds, "
+            "timedelta, or text such as '30s' or '5m'",
+            "--connect-timeout-seconds is 'x', allowed: a time: seconds, or text such as '30s' or "
+            "'5m'",
+        ),
         ("[cassieq:option_invalid] wait is -1, ", "[cassieq:option_invalid] --wait is -1, "),
         ("[cassieq:option_invalid] to is 'q', ", "[cassieq:option_invalid] --to is 'q', "),
     ],

@@ -209,8 +209,8 @@ def forget(lane: Lane, sink_id: str) -> None:
             roll_forward(lane, sink_id, stored.value.listed)
         elif not lane.store.lane(stored.value.lane).pointers.read().is_deleted:
             raise SinkIdReused(
-                f"sink {sink_id!r} does not belong to queue {lane.queue!r}, but to another one "
-                f"(lane {stored.value.lane}). Call forget_sink with the name of that queue",
+                f"sink {sink_id!r} belongs to another queue (lane {stored.value.lane}), not to "
+                f"queue {lane.queue!r}. Call forget_sink with the name of that queue",
                 sink_id=sink_id,
             )
         row = rules.forget(stored.value, lane=lane.lane_id, now_us=lane.clock.now_us())
