@@ -258,8 +258,8 @@ class Client:
         ids = None if messages is None else _listed(messages)
         if where is not None and not callable(where):
             raise OptionInvalid(
-                f"where is {type(where).__name__}, allowed: a function of a message that says "
-                "whether to redrive it"
+                f"where is {type(where).__name__}, allowed: a function that takes a message and "
+                "returns whether to redrive it"
             )
         wanted_count = None if at_most is None else arguments.count("at_most", at_most)
         target = None if to is None else queue_name(to)
@@ -324,7 +324,7 @@ def _listed(messages: Iterable[Message | int]) -> list[Message | int]:
     if found is None:
         raise OptionInvalid(
             f"messages is {type(messages).__name__}, allowed: a list of messages or of their ids, "
-            "or None for all; nothing was redriven"
+            "or None for all messages. Nothing was redriven"
         )
     return found
 
@@ -335,8 +335,8 @@ def _by_bucket(messages: Iterable[Message | int], lane: Lane) -> dict[BucketNo, 
     for one in messages:
         if isinstance(one, Message) and one.lane != lane.lane_id:
             raise OptionInvalid(
-                f"message {one.message_id} is not of queue {lane.queue!r}: its id {one.id} is that "
-                "of another message there. Pass what that queue's get or peek returned"
+                f"message {one.message_id} is not of queue {lane.queue!r}: there, its id {one.id} "
+                "belongs to another message. Pass messages that this queue's get or peek returned"
             )
         number = arguments.id_of(one.id if isinstance(one, Message) else one)
         bucket = bucket_of(number, lane.bucket_size)

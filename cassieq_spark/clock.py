@@ -323,7 +323,8 @@ def _middle(offsets: Iterable[float], own: float | None) -> float:
 
 def _unknown(told: int, known: int) -> StoreUnavailable:
     return StoreUnavailable(
-        f"the time of the cluster is unknown: {told} of {known} nodes of this data centre told "
-        f"theirs in {PATIENCE_S:g} s, with round trips below {WIDEST_US // 1_000} ms. Are the "
-        "nodes up, or this machine or the network too slow? Try again"
+        f"the cluster's time is unknown: {told} of {known} nodes of this data centre told their "
+        f"time within {PATIENCE_S:g} s, with round trips below {WIDEST_US // 1_000} ms. Check "
+        "that the nodes are up, and that neither this machine nor the network is too slow. Then "
+        "try again"
     )

@@ -56,24 +56,24 @@ class UsageError(CassieqError, ValueError):
     """Mistakes of the caller, found before anything is written."""
 
     code = "usage"
-    meaning = "The call or the cluster's set-up does not fit."
-    remedy = "Do as the message says."
+    meaning = "The call is wrong, or the cluster's set-up does not support it."
+    remedy = "Do what the message says."
 
 
 class OptionUnknown(UsageError):
     """No option has that name."""
 
     code = "option_unknown"
-    meaning = "An option is misspelt or belongs to another scope."
-    remedy = "Use the name the message suggests, or one of the options reference."
+    meaning = "An option is misspelt, or belongs to another scope."
+    remedy = "Use the name that the message suggests, or one from the options reference."
 
 
 class OptionInvalid(UsageError):
     """An option's value is out of its range or of another type."""
 
     code = "option_invalid"
-    meaning = "An option has a value it cannot have."
-    remedy = "Use a value of the range that the message names."
+    meaning = "An option has a value that is not allowed."
+    remedy = "Use a value in the range that the message names."
 
 
 class BodyInvalid(UsageError):
@@ -81,15 +81,18 @@ class BodyInvalid(UsageError):
 
     code = "body_invalid"
     meaning = "A message cannot be stored as it is."
-    remedy = "Look at the row that the message names; cast text to binary."
+    remedy = "Look at the row that the message names. Cast text to binary."
 
 
 class ConnectorMissing(UsageError):
     """The Spark Cassandra Connector is not on the session's class path."""
 
     code = "connector_missing"
-    meaning = "What `foreach_batch` writes through is not on the class path of the Spark session."
-    remedy = "Start the session with the settings of cassieq_spark.spark_config(...)."
+    meaning = (
+        "The Spark Cassandra Connector, which `foreach_batch` writes through, is not on the "
+        "class path of the Spark session."
+    )
+    remedy = "Start the session with the settings from cassieq_spark.spark_config(...)."
 
 
 class QueueError(CassieqError):
@@ -100,16 +103,18 @@ class QueueNotFound(QueueError):
     """No queue has that name."""
 
     code = "queue_not_found"
-    meaning = "No queue of that name is in the keyspace."
-    remedy = "Create it, or look for a misspelt name with client.queues()."
+    meaning = "The keyspace has no queue of that name."
+    remedy = "Create the queue, or look for a misspelt name: client.queues() lists all names."
 
 
 class QueueExists(QueueError):
     """The queue exists with other settings; ``differences`` names them."""
 
     code = "queue_exists"
-    meaning = "A queue of that name has other settings than asked for."
-    remedy = "Open it with client.queue(), or choose another name."
+    meaning = "A queue of that name exists with other settings than you asked for."
+    remedy = (
+        "Open it with client.queue(), change it with client.alter_queue(), or choose another name."
+    )
 
     def __init__(self, message: str, *, queue: str = "", differences: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -122,7 +127,7 @@ class QueueDeleted(QueueError):
 
     code = "queue_deleted"
     meaning = "The queue was deleted while it was open."
-    remedy = "Open it again if it was created anew; else stop."
+    remedy = "Open the queue again if it was created anew. Otherwise stop."
 
 
 class ReceiptError(CassieqError):
@@ -133,8 +138,8 @@ class ReceiptInvalid(ReceiptError, ValueError):
     """The text is not a receipt of this queue."""
 
     code = "receipt_invalid"
-    meaning = "A receipt is truncated, altered, of another queue, or no receipt at all."
-    remedy = "Pass receipts as they were got, unchanged."
+    meaning = "A receipt is cut off or altered, is of another queue, or is not a receipt at all."
+    remedy = "Pass receipts unchanged, as you got them."
 
 
 class ReceiptExpired(ReceiptError):
@@ -142,10 +147,10 @@ class ReceiptExpired(ReceiptError):
 
     code = "receipt_expired"
     meaning = (
-        "The delivery that a receipt is of has ended: its time was over, or the message was "
-        "released, updated, rejected or acked since."
+        "The delivery that a receipt stands for has ended: the visibility timeout was over, or "
+        "the message has been released, updated, rejected or acked."
     )
-    remedy = "Drop the result, or make the work idempotent; a longer visibility timeout helps."
+    remedy = "Discard the result, or make the work idempotent. A longer visibility timeout helps."
 
     def __init__(self, message: str, *, refused: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -161,8 +166,8 @@ class PutAmbiguous(CassieqError):
     """
 
     code = "put_ambiguous"
-    meaning = "The outcome of a put cannot be known."
-    remedy = "Look for the message id where it is consumed before you put it again."
+    meaning = "It cannot be known whether a put took effect."
+    remedy = "Look for the message id where messages are consumed before you put it again."
 
     def __init__(
         self, message: str, *, message_ids: tuple[str, ...] = (), stored: tuple[str, ...] = ()
@@ -181,8 +186,8 @@ class StoreUnavailable(StoreError):
 
     code = "store_unavailable"
     retriable = True
-    meaning = "No node, or too few replicas for a quorum, could take the statement."
-    remedy = "Bring nodes back; the same client recovers by itself."
+    meaning = "No node could take the statement, or too few replicas were up for a quorum."
+    remedy = "Bring nodes back up. The same client then recovers by itself."
 
 
 class StoreTimeout(StoreError):
@@ -190,8 +195,8 @@ class StoreTimeout(StoreError):
 
     code = "store_timeout"
     retriable = True
-    meaning = "A statement stayed unanswered through all its retries."
-    remedy = "Try again; look at the cluster's load."
+    meaning = "A statement was not answered, even after all its retries."
+    remedy = "Try again. Look at the cluster's load."
 
 
 class CasAmbiguous(StoreError):
@@ -200,8 +205,8 @@ class CasAmbiguous(StoreError):
     code = "cas_ambiguous"
     meaning = "It is unknown whether a conditional write took effect."
     remedy = (
-        "Nothing is lost: leases run out and transactions are decided by whoever comes next. A "
-        "df.write without an id may be in the queue: look before you write it again."
+        "Nothing is lost: leases run out, and whoever comes next decides open transactions. A "
+        "df.write without an id may be in the queue already: look before you write it again."
     )
 
 
@@ -210,15 +215,15 @@ class CasContention(StoreError):
 
     code = "cas_contention"
     retriable = True
-    meaning = "Too many clients change the same row."
-    remedy = "Try again; use larger batches, prefetch, or fewer clients."
+    meaning = "Too many clients change the same row at the same time."
+    remedy = "Try again. Use larger batches, prefetching, or fewer clients."
 
 
 class SchemaMissing(StoreError):
     """The keyspace or its tables do not exist."""
 
     code = "schema_missing"
-    meaning = "The keyspace was not bootstrapped."
+    meaning = "The keyspace or its tables do not exist."
     remedy = "Call client.bootstrap(replication=...) once."
 
 
@@ -226,15 +231,21 @@ class SchemaMismatch(StoreError):
     """The tables, or the cluster's settings, do not fit this release."""
 
     code = "schema_mismatch"
-    meaning = "The keyspace is of another schema version, or the cluster forbids what is needed."
-    remedy = "Use the matching release, migrate, or change the setting that the message names."
+    meaning = (
+        "The keyspace has another schema version, or the cluster forbids something that this "
+        "package needs."
+    )
+    remedy = (
+        "Use the matching release, migrate the keyspace, or change the setting that the message "
+        "names."
+    )
 
 
 class ReplicationDiffers(SchemaMismatch):
     """The keyspace exists with another replication than the one asked for."""
 
     code = "replication_differs"
-    meaning = "The keyspace is there with another replication than `bootstrap` was asked for."
+    meaning = "The keyspace exists with another replication than `bootstrap` was asked for."
     remedy = "Leave the replication out, or alter the keyspace as the message says."
 
 
@@ -242,16 +253,16 @@ class RowCorrupt(StoreError):
     """A stored value cannot be what this package wrote."""
 
     code = "row_corrupt"
-    meaning = "A row or chunk was altered from outside, or a rule of the protocol was broken."
-    remedy = "Stop consumers of that queue and run a verify pass; report it."
+    meaning = "Something else has altered a row or a chunk, or a rule of the protocol was broken."
+    remedy = "Stop the consumers of that queue, run a verify pass, and report it."
 
 
 class AuthenticationRefused(StoreError):
     """The nodes refuse this role, or ask for a login where none was given."""
 
     code = "authentication_refused"
-    meaning = "A node wants a login and got none, or refused the one it got."
-    remedy = "Set username and password; look for a role that may not log in or was renamed."
+    meaning = "A node asks for a login and got none, or it refused the login that it got."
+    remedy = "Set username and password. Check that the role exists and may log in."
 
 
 class TlsFailed(StoreError):
@@ -259,7 +270,9 @@ class TlsFailed(StoreError):
 
     code = "tls_failed"
     meaning = "One side does not speak TLS, or does not accept the other's certificate."
-    remedy = "Do as the message says; docs/operations/security.md has the set-up of both sides."
+    remedy = (
+        "Do what the message says. docs/operations/security.md describes the set-up of both sides."
+    )
 
 
 class StreamError(CassieqError):
@@ -270,15 +283,18 @@ class LeaseLost(StreamError):
     """Messages of a replayed batch were delivered to somebody else meanwhile."""
 
     code = "lease_lost"
-    meaning = "The query was down longer than its visibility timeout."
-    remedy = "Use onLeaseLost=skip, or a longer visibilityTimeout."
+    meaning = (
+        "The query was down for longer than its visibility timeout, and another consumer has "
+        "messages of its batch."
+    )
+    remedy = "Set onLeaseLost to skip, or use a longer visibilityTimeout."
 
 
 class DataLoss(StreamError):
     """Messages that a checkpoint names are gone for good."""
 
     code = "data_loss"
-    meaning = "The queue was deleted, re-created or purged under a checkpoint."
+    meaning = "The queue was purged, or deleted and created anew, since the checkpoint was written."
     remedy = "Start with a new checkpoint, or set failOnDataLoss to false."
 
 
@@ -286,16 +302,16 @@ class OffsetUnreadable(StreamError):
     """A checkpoint's offset belongs to another source or to a later release."""
 
     code = "offset_unreadable"
-    meaning = "The checkpoint was not written by this source, or by a newer release."
-    remedy = "Use the release that wrote it, or a new checkpoint."
+    meaning = "The checkpoint was written by another source, or by a newer release."
+    remedy = "Use the release that wrote it, or start with a new checkpoint."
 
 
 class SinkFenced(StreamError):
     """Another run, or an abort, has ended this transaction; nothing of it is visible."""
 
     code = "sink_fenced"
-    meaning = "A sink's transaction was overtaken or aborted."
-    remedy = "Restart the query; if two run on one checkpoint, stop one."
+    meaning = "Another run has taken over a sink's transaction, or the transaction was aborted."
+    remedy = "Restart the query. If two queries run on one checkpoint, stop one of them."
 
     def __init__(self, message: str, *, sink_id: str = "") -> None:
         super().__init__(message)
@@ -306,9 +322,10 @@ class SinkIdReused(StreamError):
     """One sink id is used by two queries, queues, checkpoints or writes of one batch."""
 
     code = "sink_id_reused"
-    meaning = "A sink id has another owner."
+    meaning = "The sink id belongs to another query, queue, checkpoint or write."
     remedy = (
-        "Use another sinkId, or client.forget_sink(queue, sink_id) if the owner is gone for good."
+        "Use another sinkId, or call client.forget_sink(queue, sink_id) if the owner is gone for "
+        "good."
     )
 
     def __init__(self, message: str, *, sink_id: str = "") -> None:
@@ -320,7 +337,7 @@ class SinkDiverged(StreamError):
     """A batch is older than the last one committed."""
 
     code = "sink_diverged"
-    meaning = "A checkpoint was restored from an older backup, or is a copy."
+    meaning = "The checkpoint was restored from an older backup, or is a copy."
     remedy = "Start from the newest checkpoint, or call client.forget_sink(queue, sink_id)."
 
     def __init__(self, message: str, *, sink_id: str = "") -> None:
@@ -332,7 +349,7 @@ class StreamFenced(StreamError):
     """Another run of this checkpoint has taken over the leases."""
 
     code = "stream_fenced"
-    meaning = "Two queries run on one checkpoint or on copies of it."
+    meaning = "Two queries run on one checkpoint, or on copies of it."
     remedy = "Stop one of them."
 
 
@@ -345,23 +362,25 @@ class EmbeddedFailed(EnvironmentProblem):
 
     code = "embedded_failed"
     meaning = "An embedded Cassandra node did not start or stop."
-    remedy = "Read the end of its log in the message."
+    remedy = "Read the end of its log, which is in the message."
 
 
 class JavaNotFound(EnvironmentProblem):
     """No Java of a suitable version was found."""
 
     code = "java_not_found"
-    meaning = "Cassandra or Spark needs a Java that is not there."
-    remedy = "Install Java 17 or set JAVA_HOME."
+    meaning = "Cassandra or Spark needs a version of Java that was not found."
+    remedy = "Install Java 17, or set JAVA_HOME."
 
 
 class OutputFailed(EnvironmentProblem):
     """A command could not write to standard output or to its report file."""
 
     code = "output_failed"
-    meaning = "What a command prints could not be written: the disk is full, or nothing is there."
-    remedy = "Free space, or write elsewhere; what the command did before stays done."
+    meaning = (
+        "A command could not write its output: the disk is full, or standard output is closed."
+    )
+    remedy = "Free space, or write to another place. What the command did before stays done."
 
 
 class WorkerEnvironment(EnvironmentProblem):
@@ -369,4 +388,4 @@ class WorkerEnvironment(EnvironmentProblem):
 
     code = "worker_environment"
     meaning = "Spark's Python workers run another interpreter than the driver, or lack a package."
-    remedy = "Set PYSPARK_PYTHON to the interpreter that has cassieq_spark, on every node."
+    remedy = "On every node, set PYSPARK_PYTHON to the interpreter that has cassieq_spark."

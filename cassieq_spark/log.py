@@ -22,163 +22,185 @@ class Event:
 EVENTS: Final[dict[str, Event]] = {
     "acks_stale": Event(
         level=logging.WARNING,
-        meaning="Receipts that a consumer acked had expired: nothing was changed for them.",
+        meaning="A consumer acked messages with receipts that had expired. Nothing was changed for "
+        "them.",
     ),
     "batch_committed": Event(level=logging.INFO, meaning="A sink's micro-batch became visible."),
     "batch_prepared": Event(
         level=logging.DEBUG,
-        meaning="All of a micro-batch was stored through the connector; it is not visible yet.",
+        meaning="A whole micro-batch was stored through the connector. It is not visible yet.",
     ),
     "batch_purged": Event(
         level=logging.WARNING,
-        meaning="A restarted query goes on without messages of its batch that a purge dropped.",
+        meaning="A purge dropped messages of a restarted query's batch. The query goes on without "
+        "them.",
     ),
-    "batch_replayed": Event(level=logging.INFO, meaning="A restart resumed a logged batch."),
+    "batch_replayed": Event(
+        level=logging.INFO,
+        meaning="A restarted query resumed a batch that its checkpoint had logged.",
+    ),
     "bucket_row_corrupt": Event(
         level=logging.ERROR,
-        meaning="A bucket's row cannot be read: nothing of it is delivered or dropped until it is "
-        "restored. Others go on.",
+        meaning="A bucket's row cannot be read. Its messages are neither delivered nor dropped "
+        "until the row is restored. Other buckets go on.",
     ),
-    "bucket_sealed": Event(level=logging.DEBUG, meaning="An open bucket's content was fixed."),
+    "bucket_sealed": Event(level=logging.DEBUG, meaning="The content of an open bucket was fixed."),
     "bucket_unreachable": Event(
         level=logging.WARNING,
-        meaning="The store did not answer for one bucket or sink; all others went on without it.",
+        meaning="Cassandra did not answer for one bucket or sink. All others went on without it.",
     ),
     "buckets_dropped": Event(
-        level=logging.INFO, meaning="Buckets in which all is done were dropped with their rows."
+        level=logging.INFO, meaning="Finished buckets were dropped, together with their rows."
     ),
     "claim_answered_late": Event(
         level=logging.WARNING,
-        meaning="A claim was answered too late to be handed out, and was given back uncounted.",
+        meaning="A claim was answered too late to hand out its messages. They were given back, and "
+        "no delivery was counted.",
     ),
     "connector_look_failed": Event(
         level=logging.INFO,
-        meaning="Whether a session of the connector is stuck could not be looked at.",
+        meaning="It could not be checked whether a session of the connector is stuck.",
     ),
     "connector_session_closed": Event(
         level=logging.WARNING,
-        meaning="A session of the connector could look at no schema any more; the write is tried "
-        "once more, with a new one.",
+        meaning="A session of the connector could no longer read the schema. The write is tried "
+        "once more with a new session.",
     ),
     "consumer_failed": Event(
         level=logging.WARNING,
-        meaning="A consumer's thread could not reach the store; it tries again.",
+        meaning="A consumer's thread could not reach Cassandra. It tries again.",
     ),
     "dead_moved": Event(
-        level=logging.WARNING, meaning="Messages out of deliveries went to their dead-letter queue."
+        level=logging.WARNING, meaning="Dead messages were moved to their dead-letter queue."
     ),
     "error_crossed": Event(
         level=logging.DEBUG,
-        meaning="An error left for Spark as one short text; here are its traceback and its causes.",
+        meaning="An error went to Spark as one short text. This event has its traceback and its "
+        "causes.",
     ),
     "get_given_back": Event(
         level=logging.WARNING,
-        meaning="Messages were claimed and could not be read: they were given back uncounted.",
+        meaning="Messages were claimed but could not be read. They were given back, and no "
+        "delivery was counted.",
     ),
     "get_ran_out": Event(
         level=logging.WARNING,
-        meaning="Leases ran out while bodies were read: those messages were not handed out.",
+        meaning="Leases ran out while bodies were being read. Those messages were not handed out.",
     ),
     "give_back_failed": Event(
-        level=logging.INFO, meaning="Unused reserved buckets are left for readers to close."
+        level=logging.INFO,
+        meaning="Unused reserved buckets could not be given back. Readers will close them.",
     ),
     "heartbeat_failed": Event(
-        level=logging.INFO, meaning="A writer could not say that it is at work."
+        level=logging.INFO, meaning="A writer could not store its heartbeat."
     ),
     "lag_unknown": Event(
-        level=logging.INFO, meaning="A query's lag could not be counted; tried again later."
+        level=logging.INFO, meaning="A query's lag could not be counted. It is tried again later."
     ),
     "last_ack_failed": Event(
         level=logging.WARNING,
-        meaning="The last batch of a query that ended could not be acked; its restart acks it.",
+        meaning="The last batch of a query that ended could not be acked. The query's restart acks "
+        "it.",
     ),
     "lead_lost": Event(
-        level=logging.INFO, meaning="Two repairs may run at once: twice the work, and no harm."
+        level=logging.INFO,
+        meaning="Repair lost its leader lease. Two repairs may now run at once: twice the work, "
+        "but no harm.",
     ),
     "lease_lost_in_batch": Event(
         level=logging.WARNING,
-        meaning="Leases of a running batch ran out: another consumer processes its messages too.",
+        meaning="Leases of a running batch ran out. Another consumer processes its messages too.",
     ),
     "lease_lost_on_replay": Event(
         level=logging.WARNING,
-        meaning="A restarted query found messages of its batch acked or held by somebody else.",
+        meaning="A restarted query found that messages of its batch were acked, or that another "
+        "consumer holds them.",
     ),
     "lease_short": Event(
         level=logging.WARNING, meaning="Leases ran out before their batch could begin."
     ),
     "look_ahead_failed": Event(
         level=logging.INFO,
-        meaning="The next batch could not be looked for beside this one; it is looked for again.",
+        meaning="The look-ahead for the next batch failed. The batch is looked for again.",
     ),
     "messages_redriven": Event(
         level=logging.INFO,
-        meaning="Messages went from a queue to the one that a redrive sent them to.",
+        meaning="A redrive sent messages of a queue to another one.",
     ),
     "messages_unreadable": Event(
         level=logging.ERROR,
-        meaning="Stored messages are not as they were put: they stay leased, and die when they are "
-        "out of deliveries. Others go on.",
+        meaning="Stored messages are not as they were put. They stay leased, and die when they are "
+        "out of deliveries. Other messages go on.",
     ),
     "node_clock_wrong": Event(
         level=logging.WARNING,
-        meaning="A Cassandra node's clock is more than a second from the others': set it by NTP.",
+        meaning="A Cassandra node's clock differs from the other nodes' clocks by more than a "
+        "second. Set it by NTP.",
     ),
     "paxos_variant_v1": Event(
         level=logging.WARNING,
-        meaning="The cluster runs Paxos v1, which is not safe across range movements; set v2.",
+        meaning="The cluster runs Paxos v1, which is not safe during range movements. Set "
+        "paxos_variant to v2.",
     ),
     "pointer_not_advanced": Event(
         level=logging.WARNING,
-        meaning="The store did not answer for a pointer; the next look moves it on.",
+        meaning="Cassandra did not answer for a pointer. The next look advances it.",
     ),
     "put_unanswered": Event(
         level=logging.INFO,
-        meaning="A put's write was not answered: its bucket is sealed, to know what is in it.",
+        meaning="The write of a put was not answered. Its bucket is sealed, to find out what is in "
+        "it.",
     ),
     "put_unproven": Event(
-        level=logging.WARNING, meaning="A put could be neither proven nor settled: PutAmbiguous."
+        level=logging.WARNING,
+        meaning="It is unknown whether a put took effect. The caller gets PutAmbiguous.",
     ),
     "query_progress": Event(level=logging.INFO, meaning="How far a streaming query is behind."),
     "queue_altered": Event(level=logging.INFO, meaning="Settings of a queue were changed."),
     "queue_created": Event(level=logging.INFO, meaning="A queue was created."),
-    "queue_deleted": Event(level=logging.INFO, meaning="A queue was deleted with all it held."),
+    "queue_deleted": Event(
+        level=logging.INFO, meaning="A queue was deleted with all that it held."
+    ),
     "queue_purged": Event(level=logging.WARNING, meaning="All messages of a queue were dropped."),
     "queue_recreated": Event(
-        level=logging.WARNING, meaning="A checkpoint goes on with a queue that was created anew."
+        level=logging.WARNING,
+        meaning="A checkpoint goes on with a queue that was deleted and created anew.",
     ),
     "renewal_failed": Event(
-        level=logging.WARNING, meaning="Leases could not be renewed; tried again next period."
+        level=logging.WARNING,
+        meaning="Leases could not be renewed. It is tried again in the next period.",
     ),
     "repair_failed": Event(
-        level=logging.WARNING, meaning="A repair step could not be done; the next pass tries again."
+        level=logging.WARNING, meaning="A step of repair failed. The next pass tries it again."
     ),
     "replay_skipped": Event(
-        level=logging.INFO, meaning="A batch was in the queue already; nothing was written."
+        level=logging.INFO, meaning="A batch was already in the queue. Nothing was written."
     ),
     "reserved_bucket_lost": Event(
-        level=logging.INFO, meaning="A reserved bucket was closed before its writer came to it."
+        level=logging.INFO, meaning="A reserved bucket was closed before its writer used it."
     ),
     "roll_forward_left_to_others": Event(
         level=logging.WARNING,
-        meaning="A batch is committed but not visible yet; the next reader makes it so.",
+        meaning="A batch is committed but not visible yet. The next reader makes it visible.",
     ),
     "rolled_forward_by_reader": Event(
         level=logging.INFO, meaning="A reader finished a commit that its driver had left half-way."
     ),
     "settling_failed": Event(
         level=logging.WARNING,
-        meaning="What a sink has decided could not be read or carried out; its messages wait.",
+        meaning="A sink's decision could not be read or carried out. Its messages wait.",
     ),
     "sink_forgotten": Event(
         level=logging.INFO, meaning="A sink id was freed for a new checkpoint."
     ),
     "transaction_aborted": Event(
         level=logging.WARNING,
-        meaning="A bulk writer was silent for long: nothing of its transaction will be visible.",
+        meaning="A bulk writer was silent for too long. Nothing of its transaction will be "
+        "visible.",
     ),
     "verdicts_stale": Event(
         level=logging.WARNING,
-        meaning="Verdicts came with receipts that had expired: nothing was changed for them.",
+        meaning="Verdicts came with receipts that had expired. Nothing was changed for them.",
     ),
 }
 

@@ -87,23 +87,31 @@ def snapshot() -> dict[str, int]:
 
 
 STATEMENTS: Final = _declare(
-    LabelledCounter("statements_total", "Statements sent to Cassandra, by their name.")
+    LabelledCounter("statements_total", "Statements sent to Cassandra, by statement name.")
 )
 RETRIES: Final = _counter(
     "statements_again_total", "Statements sent again because they were not answered."
 )
 CAS_APPLIED: Final = _counter("cas_applied_total", "Conditional writes that took effect.")
-CAS_REFUSED: Final = _counter("cas_refused_total", "Conditional writes that lost to another.")
+CAS_REFUSED: Final = _counter(
+    "cas_refused_total", "Conditional writes that lost against another client."
+)
 CAS_UNKNOWN: Final = _counter("cas_unknown_total", "Conditional writes whose answer was lost.")
-MESSAGES_PUT: Final = _counter("messages_put_total", "Messages put by a client, acknowledged.")
+MESSAGES_PUT: Final = _counter(
+    "messages_put_total", "Messages that clients put and Cassandra acknowledged."
+)
 MESSAGES_CLAIMED: Final = _counter("messages_claimed_total", "Messages leased.")
 REDELIVERED: Final = _counter(
-    "redelivered_total", "Messages leased for the second time or a later one."
+    "redelivered_total", "Messages leased for a second or later delivery."
 )
 MESSAGES_ACKED: Final = _counter("messages_acked_total", "Messages acknowledged.")
-MESSAGES_PREPARED: Final = _counter("messages_prepared_total", "Messages written in bulk.")
+MESSAGES_PREPARED: Final = _counter("messages_prepared_total", "Messages written in bulk by sinks.")
 ACKS: Final = _counter("ack_writes_total", "Buckets in which messages were acknowledged.")
-LEASES_LOST: Final = _counter("leases_lost_total", "Leases that ended before their ack.")
+LEASES_LOST: Final = _counter(
+    "leases_lost_total", "Leases that ended before their messages were acked."
+)
 LEASE_RENEWALS: Final = _counter("lease_renewals_total", "Buckets whose leases were extended.")
 CHUNKS_WRITTEN: Final = _counter("chunks_written_total", "Chunks sent to Cassandra.")
-BYTES_WRITTEN: Final = _counter("chunk_bytes_written_total", "Encoded bytes of those chunks.")
+BYTES_WRITTEN: Final = _counter(
+    "chunk_bytes_written_total", "Encoded bytes of the chunks sent to Cassandra."
+)

@@ -1,10 +1,10 @@
-"""`spark-submit jobs/redrive.py`: send dead letters back, chosen by SQL; each once, whatever dies.
+"""`spark-submit jobs/redrive.py` sends dead letters back, chosen by SQL: each of them once.
 
     jobs/redrive.py --queue orders.dead --where "reason = 'timeout' and tag = 'eu'" --dry-run
 
-The condition is on the columns of view `messages` and on source_queue, reason, deliveries,
-first_time and last_time. Exit code 0: done. 1: something stays or waits, and standard error says
-what. 2: a wrong argument.
+The condition may use the columns of view `messages`, and source_queue, reason, deliveries,
+first_time and last_time. Exit codes: 0 done; 1 something stays or waits, and standard error says
+what; 2 an argument is wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from cassieq_spark.cli.exits import ended_by
-from cassieq_spark.cli.output import print_error, print_note, print_result
+from cassieq_spark.cli.output import print_error, print_problem, print_result
 from cassieq_spark.cli.repair import is_for_a_program
 from cassieq_spark.cli.report_file import check_report_file, write_report
 from cassieq_spark.errors import CassieqError
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             is_dry_run=given.dry_run,
         )
         for problem in done.problems:
-            print_note(problem)
+            print_problem(problem)
         write_report(given.report, done.to_dict())
         print_result(done.to_dict(), as_json=is_for_a_program())
     except (CassieqError, BrokenPipeError) as error:
@@ -66,13 +66,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Of its command line."""
     known = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    known.add_argument("--contact-points", help="default: CASSIEQ_CONTACT_POINTS")
-    known.add_argument("--keyspace")
-    known.add_argument("--datacenter")
-    known.add_argument("--queue", required=True, help="where the dead letters are")
-    known.add_argument("--where", help="SQL; default: all that are visible")
-    known.add_argument("--to", help="default: each to the queue it came from")
-    known.add_argument("--dry-run", action="store_true", help="say what would go where")
+    known.add_argument("--contact-points", help="default: variable CASSIEQ_CONTACT_POINTS")
+    known.add_argument("--keyspace", help="keyspace that holds the queues")
+    known.add_argument("--datacenter", help="local data centre")
+    known.add_argument("--queue", required=True, help="queue that holds the dead letters")
+    known.add_argument("--where", help="condition in SQL; default: all visible messages")
+    known.add_argument(
+        "--to", help="queue to send them to; default: each goes to the queue that it came from"
+    )
+    known.add_argument(
+        "--dry-run", action="store_true", help="only say which messages would go where"
+    )
     known.add_argument("--report", help="write the report into this file, as JSON")
     return known
 

@@ -1,7 +1,7 @@
-"""`spark-submit jobs/repair.py`: heal queues from whatever died, and say what was done.
+"""`spark-submit jobs/repair.py` repairs queues after processes died, and says what was done.
 
-Exit code 0: healed. 1: something needs a person, and standard error says what. 2: a wrong argument.
-With --interval, a pass that failed is tried again; a wrong argument ends the job.
+Exit codes: 0 healed; 1 something needs a person, and standard error says what; 2 an argument is
+wrong. With --interval, the next pass tries again what failed. A wrong argument ends the job.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _pass(given: argparse.Namespace, connection: ConnectionOptions, names: Any) 
     try:
         found = _work(given, connection, names)
         if found is None:
-            print_note("another repair is at work: nothing to do")
+            print_note("another repair is at work, so there is nothing to do")
             return HEALED
         write_report(given.report, found.to_dict())
         needs_a_person = show(found, as_json=is_for_a_program())
@@ -104,20 +104,25 @@ def _work(
 def parser() -> argparse.ArgumentParser:
     """Of its command line."""
     known = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    known.add_argument("--contact-points", help="default: CASSIEQ_CONTACT_POINTS")
-    known.add_argument("--keyspace")
-    known.add_argument("--datacenter")
-    known.add_argument("--queue", action="append", help="repeatable; default: all of this place")
+    known.add_argument("--contact-points", help="default: variable CASSIEQ_CONTACT_POINTS")
+    known.add_argument("--keyspace", help="keyspace that holds the queues")
+    known.add_argument("--datacenter", help="local data centre")
+    known.add_argument(
+        "--queue",
+        action="append",
+        help="a queue to repair; repeatable; default: every queue in the keyspace (of this data "
+        "centre)",
+    )
     when = known.add_mutually_exclusive_group()
-    when.add_argument("--once", action="store_true", help="one pass, then end")
+    when.add_argument("--once", action="store_true", help="run one pass, then end")
     when.add_argument("--interval", default="30s", help="time between passes (default 30s)")
     what = known.add_mutually_exclusive_group()
     what.add_argument("--full", action="store_true", help="also sweep below the repair pointers")
-    what.add_argument("--dry-run", action="store_true", help="say what would be done")
-    what.add_argument("--verify", action="store_true", help="look for broken invariants only")
+    what.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    what.add_argument("--verify", action="store_true", help="only look for broken invariants")
     known.add_argument("--report", help="write the report into this file, as JSON")
     known.add_argument(
-        "--no-leader", action="store_true", help="work though another repair is at work"
+        "--no-leader", action="store_true", help="work even if another repair is at work"
     )
     return known
 

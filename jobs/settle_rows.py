@@ -1,7 +1,7 @@
-"""`spark-submit jobs/settle_rows.py`: JSON orders, each with a verdict of its own.
+"""`spark-submit jobs/settle_rows.py` reads JSON orders and gives each a verdict of its own.
 
-What is no JSON goes to the queue's dead-letter queue; an order whose ``not_before`` is in the
-future is given back for a minute; the others are appended to a table of files, and acked.
+Messages that are not JSON go to the queue's dead-letter queue. Orders whose ``not_before`` is in
+the future are given back for a minute. The others are appended to a table of files, and acked.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ ORDER = "id string, amount double, not_before timestamp"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Take what is there now; raises what the query ends with."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--contact-points", required=True)
-    parser.add_argument("--keyspace", default="cassieq")
-    parser.add_argument("--queue", required=True)
+    parser.add_argument("--contact-points", required=True, help="Cassandra nodes, as host:port")
+    parser.add_argument("--keyspace", default="cassieq", help="keyspace that holds the queue")
+    parser.add_argument("--queue", required=True, help="queue to read")
     parser.add_argument("--output", required=True, help="directory of the table")
-    parser.add_argument("--checkpoint", required=True, help="directory of the query's progress")
+    parser.add_argument("--checkpoint", required=True, help="directory for the query's checkpoint")
     given = parser.parse_args(arguments)
     where = {"contact_points": given.contact_points, "keyspace": given.keyspace}
 

@@ -1,7 +1,7 @@
-"""`spark-submit jobs/to_files.py`: a queue's messages into Parquet files, each exactly once.
+"""`spark-submit jobs/to_files.py` writes a queue's messages into Parquet files, each exactly once.
 
-The file sink knows which batches it has; the checkpoint knows which messages a batch holds. With
-``--drain`` it ends when all that was there is written.
+The file sink knows which batches it has, and the checkpoint knows which messages a batch holds.
+With ``--drain`` the job ends when all messages that were there are written.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until it is stopped, or drained; raises what the query ends with."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--contact-points", required=True)
-    parser.add_argument("--keyspace", default="cassieq")
-    parser.add_argument("--queue", required=True)
-    parser.add_argument("--output", required=True, help="directory of the files")
-    parser.add_argument("--checkpoint", required=True, help="directory of the query's progress")
+    parser.add_argument("--contact-points", required=True, help="Cassandra nodes, as host:port")
+    parser.add_argument("--keyspace", default="cassieq", help="keyspace that holds the queue")
+    parser.add_argument("--queue", required=True, help="queue to read")
+    parser.add_argument("--output", required=True, help="directory to write the files to")
+    parser.add_argument("--checkpoint", required=True, help="directory for the query's checkpoint")
     parser.add_argument("--every", default="10 seconds", help="time between batches")
-    parser.add_argument("--drain", action="store_true", help="end when all there is now is written")
+    parser.add_argument(
+        "--drain", action="store_true", help="end when all present messages are written"
+    )
     given = parser.parse_args(arguments)
 
     spark = SparkSession.builder.appName(f"{given.queue} to files").getOrCreate()

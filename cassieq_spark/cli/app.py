@@ -39,7 +39,7 @@ app.add_typer(dead.app, name="dead")
 @app.command()
 @connected
 def config(connection: Connection, *, as_json: Json = False) -> None:
-    """Show each option of the connection, and where it comes from; no secrets."""
+    """Show each option of the connection, and where it comes from. Secrets are hidden."""
     found = connection.settings()
     if as_json:
         print_json(
@@ -83,7 +83,10 @@ def _print_version(wanted: bool) -> None:
 def options(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """A message queue stored in Apache Cassandra, run by Apache Spark."""

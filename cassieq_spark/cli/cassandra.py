@@ -23,7 +23,9 @@ app = typer.Typer(
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        "--data-dir", help="Where it keeps everything; by default the user's data directory."
+        "--data-dir",
+        help="The directory where the node keeps everything. Default: in the "
+        "user's data directory.",
     ),
 ]
 
@@ -33,14 +35,14 @@ def start(
     *,
     data_dir: DataDir = None,
     port: Annotated[
-        int, typer.Option(help="The native protocol's port, on 127.0.0.1.", min=1, max=65535)
+        int, typer.Option(help="The port of the native protocol, on 127.0.0.1.", min=1, max=65535)
     ] = 9042,
-    heap: Annotated[str, typer.Option(help="The JVM's heap, as in -Xmx.")] = "1g",
+    heap: Annotated[str, typer.Option(help="The heap of the JVM, as in -Xmx.")] = "1g",
     as_json: Json = False,
 ) -> None:
-    """Start the node, or find it running; it answers CQL when this returns, and outlives it.
+    """Start the node, or find it running. It answers CQL when this returns, and goes on running.
 
-    Exit codes: 0 it is up, 1 it is not.
+    Exit codes: 0 the node is up, 1 it is not.
     """
     root = _root(data_dir)
     print_note(f"Starting Cassandra {CASSANDRA_VERSION} on {root} ...")
@@ -49,9 +51,9 @@ def start(
 
 @app.command()
 def stop(*, data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Stop the node gracefully; its data stays.
+    """Stop the node gracefully. Its data stays.
 
-    Exit codes: 0 it is down, also when it was before; 1 it had to be killed.
+    Exit codes: 0 the node is down, also if it was down before; 1 it had to be killed.
     """
     root = _root(data_dir)
     if not daemon.stop(root):
@@ -63,7 +65,7 @@ def stop(*, data_dir: DataDir = None, as_json: Json = False) -> None:
 def status(*, data_dir: DataDir = None, as_json: Json = False) -> None:
     """Show whether the node is up.
 
-    Exit codes: 0 it answers CQL, 1 it does not.
+    Exit codes: 0 the node answers CQL, 1 it does not.
     """
     found = daemon.status(_root(data_dir))
     _print_status(found, as_json=as_json)
@@ -73,7 +75,7 @@ def status(*, data_dir: DataDir = None, as_json: Json = False) -> None:
 
 @app.command()
 def fetch(*, as_json: Json = False) -> None:
-    """Fetch the Cassandra jars into the user's cache (62 MB), so that a first start is quick."""
+    """Fetch the Cassandra jars into the user's cache (62 MB), so that the first start is quick."""
     java = find_java()
     jars = cassandra_jars(java, on_fetch=print_note)
     print_result({"java": str(java.home), "jars": str(jars)}, as_json=as_json)
@@ -92,11 +94,13 @@ def _root(data_dir: Path | None) -> Path:
     try:
         there = next(one for one in (root, *root.parents) if one.exists())
     except OSError as error:
-        raise OptionInvalid(f"--data-dir cannot be: {error.strerror}. Name another") from error
+        raise OptionInvalid(
+            f"--data-dir cannot be used: {error.strerror}. Name another directory"
+        ) from error
     if not there.is_dir():
         raise OptionInvalid(
-            f"--data-dir is {root}, but {there} is a file. Name a directory; it is made where it "
-            "is missing"
+            f"--data-dir is {root}, but {there} is a file. Name a directory; it is created if it "
+            "does not exist"
         )
     return root
 

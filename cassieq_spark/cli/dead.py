@@ -17,7 +17,7 @@ from cassieq_spark.cli.messages import as_object, show_body
 from cassieq_spark.cli.output import (
     Json,
     print_json,
-    print_note,
+    print_problem,
     print_result,
     print_rows,
     show_text,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.message import Message
     from cassieq_spark.repair.report import Redriven
 
-app = typer.Typer(help="Dead letters: what is there, and back with it.", cls=Commands)
+app = typer.Typer(help="Show dead letters, and redrive them.", cls=Commands)
 
 KEYS = "tag, source-queue, reason, message-id, header.NAME"
 
@@ -42,15 +42,24 @@ Where = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE",
-        help=f"Of these only; repeatable: all keys must hold, one value of each. Keys: {KEYS}. "
-        "An empty value: those without.",
+        help=f"Only the messages that match; repeatable. Keys: {KEYS}. A message must match every "
+        "key that is given, by one of its values. An empty value matches messages without "
+        "one.",
     ),
 ]
 Before = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Died before: 2026-11-21T13:00, UTC.")
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Only messages that died before this time, such as 2026-11-21T13:00, UTC.",
+    ),
 ]
 After = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Died then or later: 2026-11-21T13:00, UTC.")
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Only messages that died at this time or later, such as 2026-11-21T13:00, UTC.",
+    ),
 ]
 
 
@@ -60,12 +69,14 @@ def list_letters(
     connection: Connection,
     queue: Annotated[
         str | None,
-        typer.Argument(metavar="QUEUE", help="Default: all that are a dead-letter queue."),
+        typer.Argument(
+            metavar="QUEUE", help="Default: every dead-letter queue of this data centre."
+        ),
     ] = None,
     *,
     as_json: Json = False,
 ) -> None:
-    """Count visible dead letters by source queue and reason. Reads each of them."""
+    """Count the visible dead letters by source queue and reason. This reads each of them."""
     with connection.open() as client:
         found = [
             one
@@ -90,10 +101,10 @@ def show(
     where: Where = None,
     before: Before = None,
     after: After = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(metavar="N", help="The most messages to show.")] = 20,
     as_json: Json = False,
 ) -> None:
-    """Look at dead letters, which stay. Exit code 3 if there is none."""
+    """Show dead letters, and leave them in the queue. Exit code 3 if there is none."""
     is_wanted = conditions(where, before, after)
     at_most = arguments.count("--limit", limit)
     with connection.open() as client:
@@ -123,18 +134,26 @@ def redrive(
     after: After = None,
     to: Annotated[
         str | None,
-        typer.Option(metavar="QUEUE", help="Default: each to the queue it came from."),
+        typer.Option(
+            metavar="QUEUE",
+            help="The queue to send them to. Default: each message goes to the queue that it came "
+            "from.",
+        ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", help="At most so many, lowest ids first.")
+        int | None,
+        typer.Option(metavar="N", help="The most messages to redrive. The lowest ids come first."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done.")
+    ] = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Send dead letters back to their queue, or on to another: each once, whatever dies.
+    """Send dead letters back to the queue that they came from, or to another queue.
 
-    What somebody holds stays. Exit code 1 if something could not be done: it is on standard error.
+    Each is sent once, even if a process dies. Messages that a consumer holds stay. Exit code 1 if
+    something could not be done: standard error says what.
     """
     is_wanted = conditions(where, before, after) if where or before or after else None
     at_most = None if limit is None else arguments.count("--limit", limit)
@@ -151,7 +170,7 @@ def redrive(
         result.pop("problems")
     print_result(result, as_json=as_json)
     for problem in done.problems:
-        print_note(problem)
+        print_problem(problem)
     if done.problems:
         raise typer.Exit(FAILED)
 
@@ -212,8 +231,8 @@ def _time(flag: str, given: str | None) -> datetime | None:
         found = datetime.fromisoformat(given)
     except ValueError as error:
         raise OptionInvalid(
-            f"{flag} is {show_text(given)!r}, allowed: a time such as 2026-11-21T13:00, UTC if it "
-            "names no zone"
+            f"{flag} is {show_text(given)!r}, allowed: a time such as 2026-11-21T13:00, which is "
+            "UTC if it names no zone"
         ) from error
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 

@@ -32,11 +32,11 @@ EXIT_CODES: Final[dict[int, str]] = {
     FAILED: "failed: the error is on standard error, with its code in brackets; `ack`: a receipt "
     "was stale, or its outcome is unknown; `repair` and `redrive`: something could not be done; "
     "`purge`, `delete` and `redrive`: you said no",
-    USAGE: "usage: an unknown flag or option, or a value that cannot be; nothing was done",
-    NOTHING: "nothing there: `get`, `peek` and `dead show` found no message, `consume` fewer than "
-    "`--count`",
+    USAGE: "usage: an unknown flag or option, or a value that is not allowed; nothing was done",
+    NOTHING: "nothing there: `get`, `peek` and `dead show` found no message, or `consume` found "
+    "fewer than `--count`",
     OF_SIGNAL + signal.SIGINT: "interrupted by Ctrl-C before it was done",
-    OF_SIGNAL + signal.SIGPIPE: "whoever read standard output has stopped reading",
+    OF_SIGNAL + signal.SIGPIPE: "the reader of standard output has gone away",
     OF_SIGNAL + signal.SIGTERM: "terminated before it was done",
 }
 """The meaning of each code, for the guide; a test compares them."""

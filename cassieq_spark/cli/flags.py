@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -33,7 +34,8 @@ CONFIG_FLAG: Final = inspect.Parameter(
         Path | None,
         typer.Option(
             "--config",
-            help=f"TOML file; by default ./{FILE_NAME}, else that of the user's directory.",
+            help=f"TOML file with options. Default: ./{FILE_NAME}, else the one in the user's "
+            "configuration directory.",
             rich_help_panel=CONNECTION,
             show_default=False,
         ),
@@ -79,6 +81,20 @@ def flag_of(option: Option) -> str:
     return "--" + option.variable.partition("_")[2].lower().replace("_", "-")
 
 
+def _shell_name(option: Option) -> str:
+    return option.variable if option.is_secret else flag_of(option)
+
+
+SHELL_NAMES: Final = {
+    option.name: _shell_name(option)
+    for section in ("connection", "queue")
+    for option in options_of(section)
+}
+"""The flag of each option that commands take; secrets have a variable only."""
+
+_QUOTED: Final = re.compile(r"`(\w+)`")
+
+
 def _parameter(option: Option) -> str:
     return flag_of(option)[2:].replace("-", "_")
 
@@ -88,7 +104,7 @@ def _flag(option: Option, panel: str) -> inspect.Parameter:
     is_time = option.unit == "seconds"
     kind: Any = type(sample) if isinstance(sample, int) and not is_time else str
     name = flag_of(option)
-    text = [option.doc]
+    text = [_QUOTED.sub(lambda found: SHELL_NAMES.get(found[1], found[0]), option.doc)]
     if option.default is not None:
         shown = show_seconds(option.default) if is_time else str(option.default).lower()
         text.append(f"Default: {shown}.")

@@ -33,8 +33,8 @@ def batches(source: BinaryIO | None = None) -> Iterator[list[bytes]]:
         if len(rest) > MAX_BODY_BYTES:
             raise BodyInvalid(
                 f"line {number + len(lines) + 1} of standard input has more than "
-                f"{MAX_BODY_BYTES:,} bytes, which no body may have; {number:,} lines before it "
-                "are put. Is it one message? Then: --file -"
+                f"{MAX_BODY_BYTES:,} bytes, which is the limit of a body; the {number:,} lines "
+                "before it are put. If the whole input is one message, use --file -"
             )
         if lines:
             yield lines
@@ -57,7 +57,7 @@ def whole(path: Path) -> bytes:
             return file.read(MAX_BODY_BYTES + 1)
     except OSError as error:
         raise OptionInvalid(
-            f"--file {path} cannot be read: {error.strerror}. Name one that can"
+            f"--file {path} cannot be read: {error.strerror}. Name a file that can be read"
         ) from error
 
 

@@ -42,11 +42,12 @@ Rate = Annotated[
         min=0.001,
         max=MOST_MESSAGES,
         metavar="N",
-        help="Messages a second. Default: as fast as it goes.",
+        help="Messages per second. Default: as fast as possible.",
     ),
 ]
 Count = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="End after so many. Default: at Ctrl-C.")
+    int | None,
+    typer.Option(min=1, metavar="N", help="End after this many messages. Default: at Ctrl-C."),
 ]
 
 
@@ -110,7 +111,7 @@ def produce(
     rate: Rate = None,
     count: Count = None,
     size: Annotated[
-        int, typer.Option(min=0, max=MAX_BODY_BYTES, metavar="BYTES", help="Of a body.")
+        int, typer.Option(min=0, max=MAX_BODY_BYTES, metavar="BYTES", help="The size of a body.")
     ] = 100,
     batch: Annotated[
         int | None,
@@ -118,15 +119,16 @@ def produce(
             min=1,
             max=MOST_MESSAGES,
             metavar="N",
-            help=f"Of one call. Default: {LARGEST_BATCH:,}, or a {PER_SECOND}th of --rate.",
+            help=f"The number of messages in one call. Default: {LARGEST_BATCH:,}, or a "
+            f"{PER_SECOND}th of --rate.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Put random messages and print how fast it went.
 
-    At a --rate, a call's time counts from when it was due: one slow call delays the next, and that
-    is part of what a steady producer would see.
+    With --rate, the time of a call counts from when the call was due: a slow call delays the next
+    one, and a steady producer would see that delay too.
     """
     at_once = batch or _batch_for(rate)
     rng = generator()
@@ -154,22 +156,30 @@ def consume(
     rate: Rate = None,
     count: Count = None,
     batch: Annotated[
-        int, typer.Option(min=1, max=MOST_MESSAGES, metavar="N", help="Most messages in one get.")
+        int,
+        typer.Option(min=1, max=MOST_MESSAGES, metavar="N", help="The most messages in one get."),
     ] = 100,
     ack: Annotated[
-        bool, typer.Option("--ack/--no-ack", help="Without, all are given back at the end.")
+        bool,
+        typer.Option(
+            "--ack/--no-ack", help="With --no-ack, all messages are given back at the end."
+        ),
     ] = True,
     visibility_timeout: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Default: the queue's.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="How long the messages stay hidden. Default: the queue's timeout."
+        ),
     ] = None,
     idle_timeout: Annotated[
-        str | None, typer.Option(metavar="TIME", help="End when none came for so long.")
+        str | None, typer.Option(metavar="TIME", help="End when no message came for this long.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Get and ack messages and print how fast it went. What is not acked at the end is given back.
+    """Get and ack messages and print how fast it went.
 
-    Exit code 3 if --idle-timeout ended it before --count.
+    Messages that are not acked are given back at the end. Exit code 3 if --idle-timeout ended it
+    before --count.
     """
     timeout_s = seconds("--visibility-timeout", visibility_timeout)
     idle_s = seconds("--idle-timeout", idle_timeout)

@@ -37,7 +37,7 @@ LOOK_S = 1.0
 receipts.
 """
 
-Max = Annotated[int, typer.Option("--max", metavar="N", help="At most so many messages.")]
+Max = Annotated[int, typer.Option("--max", metavar="N", help="The most messages to return.")]
 
 
 @connected
@@ -47,30 +47,39 @@ def put(
     bodies: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="BODY", help="A message each; '-': standard input, a message a line."
+            metavar="BODY",
+            help="Each BODY is one message. '-' reads standard input: each line is one message.",
         ),
     ] = None,
     *,
     file: Annotated[
-        Path | None, typer.Option(help="One message: the whole file; '-': standard input.")
+        Path | None,
+        typer.Option(help="Put the whole file as one message. '-' reads standard input."),
     ] = None,
-    tag: Annotated[str | None, typer.Option(help="One word about the messages.")] = None,
+    tag: Annotated[str | None, typer.Option(help="A tag to route messages by.")] = None,
     header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="More words; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A header of the messages; repeatable."),
     ] = None,
     delay: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Nobody gets them before: 5s, 2h, 7d.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="How long the messages stay hidden at first: 5s, 2h, 7d."
+        ),
     ] = None,
     message_id: Annotated[
         str | None,
-        typer.Option(metavar="UUID", help="Of one message. Default: made of queue and id."),
+        typer.Option(
+            metavar="UUID",
+            help="The message id, if there is one message. Default: made of queue and id.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Put messages; prints their message ids. What is printed is stored."""
+    """Put messages and print their message ids. A message whose id is printed is stored."""
     batches = _bodies(bodies or [], file)
     if message_id is not None and (bodies == [lines.STDIN] or len(bodies or []) > 1):
-        raise UsageError("--message-id names one message: give one body, or --file")
+        raise UsageError("--message-id names one message. Give one body, or --file")
     more: dict[str, Any] = {
         "delay": seconds("--delay", delay) or 0,
         "tag": tag,
@@ -100,15 +109,21 @@ def get(
     ] = "0",
     visibility_timeout: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Nobody else gets them before. Default: the queue's."),
+        typer.Option(
+            metavar="TIME",
+            help="How long the messages stay hidden from others. Default: the queue's timeout.",
+        ),
     ] = None,
     consumer: Annotated[
-        str | None, typer.Option(help="A name that stats show. Default: host and process.")
+        str | None,
+        typer.Option(help="The consumer's name, which stats show. Default: host and process."),
     ] = None,
-    ack: Annotated[bool, typer.Option("--ack", help="Ack them once they are printed.")] = False,
+    ack: Annotated[
+        bool, typer.Option("--ack", help="Ack the messages once they are printed.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Lease messages; prints receipt and body, a message a line. Exit code 3 if there is none."""
+    """Lease messages and print receipt and body of each on a line. Exit code 3 if there is none."""
     wait_s = seconds("--wait", wait) or 0
     timeout_s = seconds("--visibility-timeout", visibility_timeout)
     with connection.open() as client, Interrupt() as interrupt:
@@ -139,7 +154,7 @@ def get(
 def peek(
     queue: QueueName, connection: Connection, *, at_most: Max = 10, as_json: Json = False
 ) -> None:
-    """Look at visible messages, which stay visible. Exit code 3 if there is none."""
+    """Show visible messages without leasing them. Exit code 3 if there is none."""
     with connection.open() as client:
         found = client.queue(queue).peek(at_most)
     _print_messages(found, as_json=as_json)
@@ -154,13 +169,15 @@ def ack(
     receipts: Annotated[
         list[str],
         typer.Argument(
-            metavar="RECEIPT", help="'-': from standard input, also lines as `get` prints them."
+            metavar="RECEIPT",
+            help="A receipt to ack. '-' reads standard input: receipts, or lines that `get` "
+            "printed.",
         ),
     ],
     *,
     as_json: Json = False,
 ) -> None:
-    """Say that messages are done. Exit code 1 if a receipt is stale or its outcome unknown."""
+    """Ack messages: they are done. Exit code 1 if a receipt is stale or its outcome unknown."""
     counts: Counter[Verdict] = Counter()
     with connection.open() as client:
         opened = client.queue(queue)
@@ -243,13 +260,17 @@ def _print_ids(ids: Sequence[str], *, as_json: bool) -> None:
 
 def _bodies(bodies: list[str], file: Path | None) -> Iterator[list[bytes]]:
     if bool(bodies) is (file is not None):
-        raise UsageError("give bodies, '-' for the lines of standard input, or --file: one of them")
+        raise UsageError(
+            "give the messages in one way: bodies, '-' for the lines of standard input, or --file"
+        )
     if file is not None:
         return iter([[lines.whole(file)]])
     if bodies == [lines.STDIN]:
         return lines.batches()
     if lines.STDIN in bodies:
-        raise UsageError("'-' is standard input, and stands alone; other bodies go in another put")
+        raise UsageError(
+            "'-' is standard input and must stand alone. Put the other bodies with another command"
+        )
     # The bytes that were typed, even if they are not text in this locale.
     return iter([[os.fsencode(body) for body in bodies]])
 
@@ -278,6 +299,6 @@ def _receipt(line: bytes) -> str:
         return str(json.loads(text)["receipt"])
     except (ValueError, KeyError, RecursionError) as error:
         raise ReceiptInvalid(
-            "a line of standard input is JSON without a 'receipt'. Pass lines as `get --json` "
-            "prints them, or receipts alone"
+            "a line of standard input is JSON without a 'receipt'. Pass lines that `get --json` "
+            "printed, or receipts alone"
         ) from error

@@ -13,9 +13,10 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from cassieq_spark.cli.in_shell import in_shell
 from cassieq_spark.errors import OutputFailed
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 
 
 def print_result(result: Mapping[str, Any], *, as_json: bool) -> None:
@@ -47,7 +48,12 @@ def print_rows(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 def print_error(error: BaseException) -> None:
     """Print the error's own words, plain: they name paths and hold log lines."""
-    print_note(str(error))
+    print_problem(str(error))
+
+
+def print_problem(text: str) -> None:
+    """Print what went wrong, in the words of a shell."""
+    print_note(in_shell(text))
 
 
 def print_note(text: str) -> None:
@@ -73,8 +79,8 @@ def say(*lines: str) -> None:
     stream: Any = sys.stdout
     if stream is None:
         raise OutputFailed(
-            "standard output is closed: there is nowhere to print to. Send it to a file, or to "
-            "/dev/null"
+            "standard output is closed, so there is nowhere to print to. Send it to a file, or "
+            "to /dev/null"
         )
     text = "".join(f"{line}\n" for line in lines)
     try:
@@ -94,7 +100,7 @@ def cannot_write(what: str, error: OSError) -> OutputFailed:
     """The error for an output that could not be written."""
     return OutputFailed(
         f"{what} cannot be written ({error.strerror or error}). What was done before stays done. "
-        "Free space, or write elsewhere"
+        "Free space, or write to another place"
     )
 
 
@@ -114,7 +120,7 @@ def _write(stream: Any, data: bytes) -> None:
     while rest:
         written = stream.write(rest)
         if written is None:
-            raise BlockingIOError("it is not ready, and does not let us wait")
+            raise BlockingIOError("the stream is not ready, and does not let us wait")
         rest = rest[written:]
 
 

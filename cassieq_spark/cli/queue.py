@@ -28,12 +28,14 @@ from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.stats import QueueStats
 from cassieq_spark.queue.message import time_of
 
-app = typer.Typer(help="Whole queues.", no_args_is_help=True, cls=Commands)
+app = typer.Typer(
+    help="Create, list, show, alter, purge and delete queues.", no_args_is_help=True, cls=Commands
+)
 
 _COPIES = re.compile("[0-9]{1,3}")
 
-QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The name of the queue.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
 
 
 @connected
@@ -44,14 +46,14 @@ def bootstrap(
         list[str] | None,
         typer.Option(
             metavar="DATACENTER=N",
-            help="Copies in a data centre; once for each. Default: one in this one, "
-            "fit for trying out only. A keyspace that is there keeps its own, and is refused if "
-            "that is another.",
+            help="The number of copies in a data centre; repeatable. Default: one copy in this "
+            "data centre, which is only fit for trying out. A keyspace that exists keeps its "
+            "replication, and asking for another one is an error.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Create the keyspace and its tables, where they are missing."""
+    """Create the keyspace and its tables if they are missing."""
     copies = _copies_by_datacenter(replication or [])
     with connection.open() as client:
         client.bootstrap({"class": "NetworkTopologyStrategy", **copies} if copies else None)
@@ -68,9 +70,9 @@ def create(
     *,
     as_json: Json = False,
 ) -> None:
-    """Create a queue, or find it there with the same settings.
+    """Create a queue. If it exists with the same settings, this does nothing.
 
-    What no flag says is taken from the configuration file's section `queue`, then the defaults.
+    Settings without a flag come from section `queue` of the configuration file, then the defaults.
     """
     from_file = connection.file.sections.get("queue", {})
     with connection.open() as client:
@@ -81,7 +83,7 @@ def create(
 @app.command("list")
 @connected
 def list_queues(connection: Connection, *, as_json: Json = False) -> None:
-    """Every queue of the keyspace, by name."""
+    """List all queues of the keyspace by name."""
     with connection.open() as client:
         found = client.queues()
     if as_json:
@@ -96,7 +98,7 @@ def list_queues(connection: Connection, *, as_json: Json = False) -> None:
 @app.command()
 @connected
 def show(queue: QueueName, connection: Connection, *, as_json: Json = False) -> None:
-    """A queue's settings, and what is in it."""
+    """Show the settings of a queue, and what is in it."""
     with connection.open() as client:
         found = client.queue(queue)
         result = {**_settings(found), "stats": stats_of(found.stats())}
@@ -113,17 +115,17 @@ def alter(
     *,
     reset: Annotated[
         list[str] | None,
-        typer.Option(metavar="SETTING", help="Put a setting back to its default; repeatable."),
+        typer.Option(metavar="SETTING", help="Reset a setting to its default; repeatable."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Change settings of a queue; who has it open sees them within ten seconds."""
+    """Change settings of a queue. Programs that have it open see them within ten seconds."""
     changes = {**settings, **dict.fromkeys(map(_setting, reset or []))}
     if both := sorted(settings.keys() & set(map(_setting, reset or []))):
-        raise OptionInvalid(f"{', '.join(both)}: both set and reset. Leave one out")
+        raise OptionInvalid(f"both set and reset: {', '.join(both)}. Leave one of the two out")
     if not changes:
         raise UsageError(
-            f"nothing to change of queue {queue!r}: give a setting, or --reset SETTING"
+            f"nothing to change in queue {queue!r}. Give a setting, or --reset SETTING"
         )
     with connection.open() as client:
         print_result(_settings(client.alter_queue(queue, **changes)), as_json=as_json)
@@ -134,7 +136,7 @@ def alter(
 def purge(
     queue: QueueName, connection: Connection, *, yes: Yes = False, as_json: Json = False
 ) -> None:
-    """Drop all messages: visible, leased, delayed and dead."""
+    """Drop all messages of a queue: visible, leased, delayed and dead."""
     make_sure(f"Drop all messages of queue {queue!r}?", yes=yes)
     with connection.open() as client:
         print_result({"queue": queue, "purged": client.queue(queue).purge()}, as_json=as_json)
@@ -145,7 +147,7 @@ def purge(
 def delete(
     queue: QueueName, connection: Connection, *, yes: Yes = False, as_json: Json = False
 ) -> None:
-    """End a queue with all it holds."""
+    """Delete a queue with all it holds."""
     make_sure(f"Delete queue {queue!r} with all it holds?", yes=yes)
     with connection.open() as client:
         client.delete_queue(queue)
@@ -213,7 +215,7 @@ def make_sure(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} There is no terminal to ask on: say so with --yes")
+        raise UsageError(f"{question} There is no terminal to ask on. Confirm it with --yes")
     if not typer.confirm(question, err=True):
         print_note("Nothing was done")
         raise typer.Exit(FAILED)

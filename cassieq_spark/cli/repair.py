@@ -14,7 +14,7 @@ from cassieq_spark.cli.flags import connected
 from cassieq_spark.cli.output import (
     Json,
     print_json,
-    print_note,
+    print_problem,
     print_result,
     print_rows,
     say,
@@ -32,25 +32,30 @@ if TYPE_CHECKING:
 def repair(
     connection: Connection,
     queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", help="Default: all of this data centre.")
+        str | None,
+        typer.Argument(
+            metavar="QUEUE", help="Default: every queue in the keyspace (of this data centre)."
+        ),
     ] = None,
     *,
     full: Annotated[
         bool, typer.Option("--full", help="Also sweep below the repair pointers.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done.")
+    ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Look for broken invariants only.")
+        bool, typer.Option("--verify", help="Only look for broken invariants.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """One repair pass: finish what others left half-way, move the dead, drop what is done.
+    """Run a repair pass: finish what others left half-way, move dead messages, drop what is done.
 
-    Exit code 1 if something could not be done or looked at, or if --verify finds an invariant
-    broken.
+    Exit code 1 if something could not be done or looked at, or if --verify finds a broken
+    invariant.
     """
     if full + dry_run + verify > 1:
-        raise UsageError("--full, --dry-run and --verify exclude each other: give one of them")
+        raise UsageError("--full, --dry-run and --verify exclude each other. Give only one of them")
     found: RepairReport | VerifyReport
     with connection.open() as client:
         found = client.verify(queue) if verify else client.repair(queue, full=full, dry_run=dry_run)
@@ -77,7 +82,7 @@ def show(found: RepairReport | VerifyReport, *, as_json: bool) -> bool:
     else:
         _show_queues(report)
     for problem in problems:
-        print_note(problem)
+        print_problem(problem)
     return bool(problems)
 
 
@@ -103,15 +108,15 @@ def _show_queues(report: dict[str, Any]) -> None:
     else:
         console = Console()
         told = [name for name in titles if any(one[name] for one in found)]
-        table = Table(title="repair" if len(told) > 1 else "repair: nothing was to be done")
+        table = Table(title="repair" if len(told) > 1 else "repair: there was nothing to do")
         for name in told:
             table.add_column(name, justify="left" if name == "queue" else "right")
         for one in found:
             table.add_row(*(show_text(str(one[name])) for name in told))
         console.print(table)
     for name in report["deletions_finished"]:
-        say(f"deletion of {name} finished")
+        say(f"finished the deletion of queue {name}")
     if count := report["sinks_swept"]:
-        say(f"transactions of deleted queues removed: {count}")
+        say(f"removed transactions of deleted queues: {count}")
     if count := report["swept_lanes"]:
-        say(f"deleted queues in which something had landed late, swept: {count}")
+        say(f"swept deleted queues that something was written to late: {count}")

@@ -26,7 +26,7 @@ def check_report_file(path: str | None) -> None:
     target = file if file.exists() else file.parent
     if file.is_dir() or not target.exists() or not os.access(target, os.W_OK):
         raise OptionInvalid(
-            f"--report {path} cannot be written: name a file, in a folder that is there and that "
+            f"--report {path} cannot be written. Name a file in a folder that exists and that "
             "this user may write to"
         )
 

@@ -155,9 +155,9 @@ class Connection:
         }
         if known["contactPoints"] is None:
             raise OptionInvalid(
-                "no contact points: which Cassandra? Give --contact-points host:port, set "
-                f"CASSIEQ_CONTACT_POINTS, write contactPoints into [connection] of {FILE_NAME}, or "
-                "start a local node: cassieq cassandra start"
+                "no contact points: it is not known which Cassandra to connect to. Give "
+                "--contact-points host:port, set CASSIEQ_CONTACT_POINTS, write contactPoints "
+                f"into [connection] of {FILE_NAME}, or start a local node: cassieq cassandra start"
             )
         if known["username"] and known["password"] is None and sys.stdin.isatty():
             given["password"] = typer.prompt(
@@ -187,11 +187,13 @@ def _read_file(path: Path) -> File:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise OptionInvalid(
-            f"configuration file {path} cannot be read: {error.strerror}. Name another with "
+            f"configuration file {path} cannot be read: {error.strerror}. Name another file with "
             "--config"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise OptionInvalid(f"configuration file {path} is no TOML: {error}. Mend it") from error
+        raise OptionInvalid(
+            f"configuration file {path} is not valid TOML: {error}. Correct it"
+        ) from error
     return File(
         path=path,
         sections={name: _section(path, name, content) for name, content in document.items()},
@@ -201,16 +203,16 @@ def _read_file(path: Path) -> File:
 def _section(path: Path, name: str, content: object) -> dict[str, Any]:
     if name not in SECTIONS or not isinstance(content, dict):
         raise OptionUnknown(
-            f"configuration file {path} has {name!r} at its top, where only the sections "
-            f"{', '.join(f'[{one}]' for one in SECTIONS)} are. Move it into one of them"
+            f"configuration file {path} has {name!r} at its top level, which may only have the "
+            f"sections {', '.join(f'[{one}]' for one in SECTIONS)}. Move it into one of them"
         )
     known = {option.name: option for option in options_of(name)}
     found = {}
     for key, value in content.items():
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"It may have: {', '.join(known)}"
-            raise OptionUnknown(f"{key!r} in [{name}] of {path} is no option. {hint}")
+            hint = f"Did you mean {near[0]!r}?" if near else f"Its options are: {', '.join(known)}"
+            raise OptionUnknown(f"{key!r} in [{name}] of {path} is not an option. {hint}")
         option, where = known[key], f"{key!r} in [{name}] of {path}"
         found[key] = queue_setting(option, value, where) if name == "queue" else value
         try:

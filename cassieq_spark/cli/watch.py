@@ -14,7 +14,7 @@ from rich.table import Table
 
 from cassieq_spark.cli.exits import Interrupt
 from cassieq_spark.cli.flags import connected
-from cassieq_spark.cli.output import Json, print_json, print_note, show_time
+from cassieq_spark.cli.output import Json, print_error, print_json, show_time
 from cassieq_spark.cli.queue import stats_of
 from cassieq_spark.cli.settings import Connection, seconds
 from cassieq_spark.client import Client
@@ -33,16 +33,19 @@ SHORTEST_S = 0.1
 def watch(
     connection: Connection,
     queues: Annotated[
-        list[str] | None, typer.Argument(metavar="QUEUE", help="Default: all, also new ones.")
+        list[str] | None,
+        typer.Argument(metavar="QUEUE", help="Default: all queues, including new ones."),
     ] = None,
     *,
-    interval: Annotated[str, typer.Option(metavar="TIME", help="From look to look.")] = "1s",
+    interval: Annotated[
+        str, typer.Option(metavar="TIME", help="The time from one look to the next.")
+    ] = "1s",
     count: Annotated[
-        int | None, typer.Option(min=1, help="End after so many looks. Default: at Ctrl-C.")
+        int | None, typer.Option(min=1, help="End after this many looks. Default: at Ctrl-C.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what is in queues: a table on a terminal, JSON lines elsewhere."""
+    """Show what is in queues, again and again: a table on a terminal, JSON lines elsewhere."""
     interval_s = seconds("--interval", interval) or 0
     if interval_s < SHORTEST_S:
         raise OptionInvalid(f"--interval is {interval}, allowed: {SHORTEST_S} s or more")
@@ -58,7 +61,7 @@ def watch(
                 if not error.retriable:
                     raise
                 # An observer outlives what it observes: nodes come back.
-                print_note(str(error))
+                print_error(error)
             else:
                 _show(found, live, show_time(time_of(clock.now_us())))
             looks += 1

@@ -67,18 +67,19 @@ class EmbeddedCassandra:
             )
         if not 1 <= len(set(datacenters)) == len(datacenters) <= nodes:
             raise OptionInvalid(
-                f"datacenters={datacenters!r}: name each once, and at most one for each of the "
-                f"nodes={nodes!r}"
+                f"datacenters={datacenters!r}: name each data centre once, and no more data "
+                f"centres than there are nodes (nodes={nodes!r})"
             )
         if len(datacenters) > 1 and DATACENTER in datacenters:
             raise OptionInvalid(
-                f"datacenters={datacenters!r}: {DATACENTER} is the name of an only one. Choose "
-                "other names"
+                f"datacenters={datacenters!r}: only a cluster with one data centre may call it "
+                f"{DATACENTER}. Choose other names"
             )
         self._environment = dict(environment or {})
         if not self._environment.keys() <= set(range(1, nodes + 1)):
             raise OptionInvalid(
-                f"environment of nodes {sorted(self._environment)}: there are nodes 1 to {nodes}"
+                f"environment names nodes {sorted(self._environment)}, but the cluster has nodes "
+                f"1 to {nodes}"
             )
         self._datacenters = tuple(datacenters)
         self._addresses = tuple(f"127.0.0.{number}" for number in range(1, nodes + 1))

@@ -123,8 +123,8 @@ def stop(data_dir: Path) -> bool:
     if not _is_freed(data_dir):
         os.kill(holder.pid, signal.SIGKILL)
         raise EmbeddedFailed(
-            f"the node on {data_dir} did not stop within {STOP_TIMEOUT_S:g} s and was killed; "
-            "nothing acknowledged is lost"
+            f"the node on {data_dir} did not stop within {STOP_TIMEOUT_S:g} s and was killed. "
+            "Nothing that it acknowledged is lost"
         )
     return True
 
@@ -158,8 +158,8 @@ def _join_running(data_dir: Path, port: int, limit_s: float) -> DaemonStatus:
         )
     if found.contact_points != f"{_ADDRESS}:{port}":
         raise EmbeddedFailed(
-            f"the node on {data_dir} runs on {found.contact_points}, asked for port {port}. "
-            "Stop it first, or name another data directory"
+            f"the node on {data_dir} runs on {found.contact_points}, but port {port} was asked "
+            "for. Stop the node first, or name another data directory"
         )
     return found
 

@@ -109,10 +109,10 @@ def _resolve(java: Java, *, ivy_cache: Path, into: Path) -> None:
         output, problem = ivy.stdout, f"exit code {ivy.returncode}" if ivy.returncode else ""
     except subprocess.TimeoutExpired as error:
         output = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else ""
-        problem = f"no end after {_RESOLVE_TIMEOUT_S} s"
+        problem = f"it did not end within {_RESOLVE_TIMEOUT_S} s"
     # Ivy has been seen to end with code 0 although it found nothing to copy.
     if not problem and not (into / f"cassandra-all-{CASSANDRA_VERSION}.jar").is_file():
-        problem = "the Cassandra jar is not among what it fetched"
+        problem = "the Cassandra jar is not among the files that it fetched"
     if problem:
         tail = "\n".join(output.splitlines()[-25:])
         raise EmbeddedFailed(
@@ -129,8 +129,9 @@ def _ivy_jar() -> Path:
     jars = sorted((package / "jars").glob("ivy-*.jar")) if package is not None else []
     if not jars:
         raise EmbeddedFailed(
-            f"no Ivy jar in the installed PySpark ({package or 'not installed'}), so the "
-            "Cassandra jars cannot be fetched. Reinstall it: pip install --force-reinstall pyspark"
+            f"the installed PySpark ({package or 'not installed'}) has no Ivy jar, so the "
+            "Cassandra jars cannot be fetched. Reinstall it: pip install --force-reinstall "
+            "pyspark"
         )
     return jars[-1]
 

@@ -68,7 +68,8 @@ def holder_of(directory: Path) -> Holder | None:
 
     if not becomes_true(is_settled, limit_s=_RECORD_TIMEOUT_S):
         raise EmbeddedFailed(
-            f"{directory / _LOCK_FILE} is held by a process that has started no node. End it"
+            f"{directory / _LOCK_FILE} is held by a process that has not started a node. End that "
+            "process"
         )
     return found[0] if found else None
 

@@ -145,7 +145,7 @@ class Node:
             The nodes that must come to see it up, each with its log's present end.
         """
         if self.is_running:
-            raise EmbeddedFailed(f"node {self.contact_point} is running already")
+            raise EmbeddedFailed(f"node {self.contact_point} is already running")
         config = self._config
         if is_locked(config.directory):  # before its ports are found taken: this says more
             raise EmbeddedFailed(directory_in_use(config.directory))
@@ -189,7 +189,7 @@ class Node:
             if process.has_ended or time.monotonic() > deadline:
                 raise EmbeddedFailed(
                     f"node {self.contact_point} booted, but it and {', '.join(blind)} do not see "
-                    f"each other up. Its last lines:\n{self.log_tail()}"
+                    f"each other as up. Its last lines:\n{self.log_tail()}"
                 )
 
     def request_stop(self) -> None:

@@ -61,8 +61,8 @@ def choose_ports(
         kept = Ports(**json.loads(file.read_text(encoding="utf-8")))
         if kept.nodes != len(addresses):
             raise EmbeddedFailed(
-                f"{kept_in} holds a ring of {kept.nodes} nodes, asked for {len(addresses)}. "
-                "Name another data directory, or ask for as many"
+                f"{kept_in} holds a ring of {kept.nodes} nodes, but {len(addresses)} were asked "
+                "for. Name another data directory, or ask for as many nodes"
             )
         return replace(kept, native=native or kept.native)
     ports = Ports(
@@ -85,13 +85,13 @@ def check_ports(address: str, ports: Sequence[int]) -> None:
         problem = _bind_problem(address, port)
         if problem == errno.EADDRNOTAVAIL:
             raise EmbeddedFailed(
-                f"{address} is no address of this machine, and a ring's nodes need one each. "
-                f"On macOS: sudo ifconfig lo0 alias {address}"
+                f"{address} is not an address of this machine, and each node of a ring needs its "
+                f"own. On macOS: sudo ifconfig lo0 alias {address}"
             )
         if problem is not None:
             raise EmbeddedFailed(
-                f"port {port} of {address} cannot be used ({os.strerror(problem)}). "
-                "Stop the server that has it, or choose another port"
+                f"port {port} of {address} cannot be used ({os.strerror(problem)}). Stop the "
+                "server that uses it, or choose another port"
             )
 
 

@@ -73,7 +73,7 @@ class NodeProcess:
             if not line:
                 process.communicate()
                 words = config.console_log.read_text(encoding="utf-8", errors="replace")
-                raise EmbeddedFailed(f"a node's supervisor ended at once. Its words:\n{words}")
+                raise EmbeddedFailed(f"a node's supervisor ended at once. It said:\n{words}")
             record_holder(lock, Holder(pid=int(line), port=config.native_port))
         finally:
             os.close(lock)
@@ -112,12 +112,12 @@ def await_cql(config: NodeConfig, log: NodeLog, process: Waitable, limit_s: floa
     deadline = time.monotonic() + limit_s
     while not config.answers():
         try:
-            problem = f"ended with code {process.wait(_POLL_S)} before CQL answered"
+            problem = f"ended with exit code {process.wait(_POLL_S)} before it answered CQL"
         except subprocess.TimeoutExpired:
             if time.monotonic() < deadline:
                 continue
             problem = f"did not answer CQL within {limit_s:g} s"
         raise EmbeddedFailed(
-            f"the embedded Cassandra node {config.address}:{config.native_port} {problem}. "
-            f"Its files are in {config.directory}, its last lines:\n{log.tail()}"
+            f"the embedded Cassandra node {config.address}:{config.native_port} {problem}. Its "
+            f"files are in {config.directory}. Its last lines:\n{log.tail()}"
         )

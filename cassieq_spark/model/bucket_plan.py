@@ -75,7 +75,9 @@ def assign(
     count = size = 0
     for chunk in chunks:
         if chunk.count > bucket_size:
-            raise ValueError(f"a chunk of {chunk.count} messages fits no bucket of {bucket_size}")
+            raise ValueError(
+                f"a chunk of {chunk.count} messages does not fit into a bucket of {bucket_size} ids"
+            )
         is_full = count + chunk.count > bucket_size or size + chunk.size_bytes > bucket_bytes
         if taken and is_full:
             plans.append(BucketPlan(chunks=tuple(taken), count=count, size_bytes=size))

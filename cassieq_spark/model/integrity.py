@@ -51,8 +51,8 @@ def beyond(row: Bucket, *, bucket_size: int) -> str | None:
         return None
     return (
         f"{outside.count} messages have offsets of {bucket_size} and more, up to {outside.last}: "
-        "their ids are those of the next bucket, and nobody can ack them. Redrive what is visible "
-        "in the queue to another one"
+        "their ids are those of the next bucket, and nobody can ack them. Redrive the visible "
+        "messages of the queue to another one"
     )
 
 

@@ -71,8 +71,9 @@ class SourceOffset:
             version = json["v"]
             if version != OFFSET_VERSION:
                 raise OffsetUnreadable(
-                    f"the checkpoint holds a cassieq offset of version {version!r}, this release "
-                    f"reads version {OFFSET_VERSION}. Use the release that wrote it, or a newer one"
+                    f"the checkpoint holds a cassieq offset of version {version!r}, but this "
+                    f"release reads version {OFFSET_VERSION}. Use the release that wrote it, or a "
+                    "newer one"
                 )
             return cls(
                 stream=None if json["stream"] is None else UUID(json["stream"]),
@@ -82,8 +83,8 @@ class SourceOffset:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OffsetUnreadable(
-                f"the checkpoint holds something that is no cassieq offset ({error}). "
-                "Was the checkpoint written by another source? Start with a new one"
+                f"the checkpoint holds something that is not a cassieq offset ({error}). Was it "
+                "written by another source? Start with a new checkpoint"
             ) from error
 
 

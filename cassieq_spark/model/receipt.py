@@ -55,7 +55,8 @@ class Receipt:
             raise ReceiptInvalid(f"a receipt is text, not {type(text).__name__}")
         if len(text) != TEXT_LENGTH:
             raise ReceiptInvalid(
-                f"a receipt has {TEXT_LENGTH} characters, this one has {len(text)}. Was it cut?"
+                f"a receipt has {TEXT_LENGTH} characters, but this one has {len(text)}. Was it "
+                "cut off?"
             )
         try:
             raw = base64.b64decode(
@@ -66,14 +67,15 @@ class Receipt:
         # What no encoder writes is no receipt: the last character has bits without a meaning, and
         # b64decode takes "+" and "/" for "-" and "_".
         if _text(raw) != text:
-            raise ReceiptInvalid("a receipt that is not as it was written. Was it altered?")
+            raise ReceiptInvalid("this receipt is not as it was written. Was it altered?")
         if raw[0] != RECEIPT_VERSION:
             raise ReceiptInvalid(
-                f"a receipt of version {raw[0]}; this release reads version {RECEIPT_VERSION}"
+                f"this receipt has version {raw[0]}, but this release reads version "
+                f"{RECEIPT_VERSION}"
             )
         body, crc = raw[: -_CRC.size], raw[-_CRC.size :]
         if _CRC.pack(zlib.crc32(body)) != crc:
-            raise ReceiptInvalid("a receipt whose checksum does not fit. Was it altered?")
+            raise ReceiptInvalid("the checksum of this receipt is wrong. Was it altered?")
         _, lane, bucket, lease_id = _PREFIX.unpack_from(body)
         first, last = _RANGE.unpack_from(body, _PREFIX.size)
         return cls(

@@ -274,15 +274,16 @@ def decide(
             return Register(row=replace(_owned(row, who), changed_us=now_us))
         raise SinkFenced(
             f"batch {batch_id} of sink {who.sink_id!r} was committed by run {row.run} while run "
-            f"{who.run} wrote it. Two queries work on one checkpoint: stop one of them",
+            f"{who.run} wrote it. Two queries run on one checkpoint: stop one of them",
             sink_id=who.sink_id,
         )
     epochs = {result.epoch for result in results}
     if has_skipped or epochs != {row.epoch}:
         raise SinkFenced(
             f"batch {batch_id} of sink {who.sink_id!r} was written under epoch "
-            f"{sorted(epoch or 0 for epoch in epochs)}, the sink is at {row.epoch}: its "
-            "transaction was aborted or overtaken, nothing of it is visible. Restart the query",
+            f"{sorted(epoch or 0 for epoch in epochs)}, but the sink is at {row.epoch}: its "
+            "transaction was aborted, or another run has taken over. Nothing of it is visible. "
+            "Restart the query",
             sink_id=who.sink_id,
         )
     listed = BucketList.of(pair for result in results for pair in result.buckets)
@@ -353,7 +354,7 @@ def _is_unbound(row: SinkRow) -> bool:
 
 def _check_owner(row: SinkRow, who: Identity) -> None:
     if row.lane != who.lane:
-        what = "another queue, or a former life of this one"
+        what = "another queue, or an earlier queue of this name"
     elif _is_unbound(row):
         return
     elif row.query_id != who.query_id:
@@ -364,7 +365,7 @@ def _check_owner(row: SinkRow, who: Identity) -> None:
         return
     raise SinkIdReused(
         f"sink id {who.sink_id!r} belongs to {what}. Use another sinkId, or call "
-        f"client.forget_sink(queue, {who.sink_id!r}) if the former user is gone for good",
+        f"client.forget_sink(queue, {who.sink_id!r}) if the former owner is gone for good",
         sink_id=who.sink_id,
     )
 
@@ -373,7 +374,8 @@ def _check_run(row: SinkRow, who: Identity) -> None:
     if who.run is not None and who.run in row.past:
         raise SinkFenced(
             f"run {who.run} of sink {who.sink_id!r} was superseded by run {row.run}: another "
-            "driver works on this checkpoint. Nothing of this batch is visible; this one must end",
+            "driver works on this checkpoint. Nothing of this batch is visible, and this run "
+            "must end",
             sink_id=who.sink_id,
         )
 
@@ -382,7 +384,8 @@ def _check_second_write(row: SinkRow, who: Identity, batch_id: int) -> None:
     if who.run is not None and row.run == who.run:
         raise SinkIdReused(
             f"sink id {who.sink_id!r} was used for two writes in batch {batch_id}: the second "
-            "would be taken for a replay and lost. Give each write of a batch its own sink id",
+            "write would be taken for a replay, and lost. Give each write of a batch its own "
+            "sink id",
             sink_id=who.sink_id,
         )
 

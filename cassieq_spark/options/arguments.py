@@ -104,20 +104,22 @@ def body(value: object) -> bytes:
         BodyInvalid: It is not bytes, or too long.
     """
     if isinstance(value, str):
-        raise BodyInvalid("a body is bytes, this one is text: encode it, e.g. body.encode('utf-8')")
+        raise BodyInvalid(
+            "a body must be bytes, but this one is text. Encode it, e.g. body.encode('utf-8')"
+        )
     if not isinstance(value, bytes | bytearray | memoryview):
         raise BodyInvalid(
-            f"a body is bytes, this one is {type(value).__name__}: serialise it first, e.g. "
-            "json.dumps(value).encode('utf-8')"
+            f"a body must be bytes, but this one is {type(value).__name__}. Serialise it first, "
+            "e.g. json.dumps(value).encode('utf-8')"
         )
     try:
         size = value.nbytes if isinstance(value, memoryview) else len(value)
     except ValueError as error:
-        raise BodyInvalid("a body is a memoryview that was released: pass its bytes") from error
+        raise BodyInvalid("this body is a memoryview that was released. Pass its bytes") from error
     if size > MAX_BODY_BYTES:
         raise BodyInvalid(
-            f"a body has {size:,} bytes, allowed are {MAX_BODY_BYTES:,}. Store it elsewhere and "
-            "put where it is"
+            f"a body has {size:,} bytes, but the limit is {MAX_BODY_BYTES:,}. Store it elsewhere "
+            "and put a reference to it"
         )
     return bytes(value)
 
@@ -132,7 +134,7 @@ def headers(value: object) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise OptionInvalid(f"headers are a dict of text to text, not {type(value).__name__}")
+        raise OptionInvalid(f"headers must be a dict of text to text, not {type(value).__name__}")
     return {_text("a header's name", key): _text(f"header {key!r}", value[key]) for key in value}
 
 
@@ -151,7 +153,7 @@ def message_id(value: object) -> UUID | None:
             if str(found) == value.lower():
                 return found
     raise OptionInvalid(
-        f"message_id is {reprlib.repr(value)}, allowed is a UUID or its text of 36 characters"
+        f"message_id is {reprlib.repr(value)}, allowed: a UUID or its text of 36 characters"
     )
 
 
@@ -162,20 +164,20 @@ def check_extras(tag_: str | None, headers_: dict[str, str]) -> None:
     )
     if size > MAX_EXTRA_BYTES:
         raise OptionInvalid(
-            f"tag and headers have {size:,} bytes, allowed are {MAX_EXTRA_BYTES:,}. Put the rest "
-            "into the body"
+            f"tag and headers have {size:,} bytes, but the limit is {MAX_EXTRA_BYTES:,}. Put the "
+            "rest into the body"
         )
 
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise OptionInvalid(f"{name} is {reprlib.repr(value)}, allowed is text")
+        raise OptionInvalid(f"{name} is {reprlib.repr(value)}, allowed: text")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
         raise OptionInvalid(
-            f"{name} is {reprlib.repr(value)}, which has half of a character: it cannot be stored "
-            "as UTF-8"
+            f"{name} is {reprlib.repr(value)}, which contains half of a character, so it cannot "
+            "be stored as UTF-8"
         ) from error
     return value
 

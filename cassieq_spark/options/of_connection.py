@@ -59,21 +59,21 @@ CONNECTION: Final[tuple[Option, ...]] = (
         values=values.contact_points(),
         is_required=True,
         example="10.0.0.1:9042,10.0.0.2:9042",
-        doc="Cassandra nodes to connect to first. A port that is left out is 9042.",
+        doc="Cassandra nodes to connect to first. The default port is 9042.",
     ),
     Option(
         name="keyspace",
         scopes=EVERYWHERE,
         values=values.keyspace(),
         default="cassieq",
-        doc="The keyspace that `client.bootstrap()` made.",
+        doc="The keyspace that holds the queues. `bootstrap` creates it.",
     ),
     Option(
         name="datacenter",
         scopes=EVERYWHERE,
         values=values.text(200),
         example="datacenter1",
-        doc="The local data centre. Unset: that of the contact points.",
+        doc="The local data centre. Unset: the data centre of the contact points.",
     ),
     Option(
         name="connectTimeout",
@@ -81,14 +81,14 @@ CONNECTION: Final[tuple[Option, ...]] = (
         values=values.seconds(1, 60),
         default=10.0,
         unit="seconds",
-        doc="How long to wait for a node to answer at all.",
+        doc="How long to wait for a first answer from a node.",
     ),
     Option(
         name="username",
         scopes=EVERYWHERE,
         values=values.text(200),
         example="billing",
-        doc="The role to log in as; needs `password`. Unset: no login.",
+        doc="The role to log in as. It needs `password`. Unset: no login.",
     ),
     # Spark hides an option whose name contains "password" (spark.redaction.regex) where it
     # prints plans; so the names of secrets must contain it.
@@ -98,30 +98,33 @@ CONNECTION: Final[tuple[Option, ...]] = (
         values=values.secret(1_000),
         example="***",
         is_secret=True,
-        doc="Of `username`. Better given by its variable than in a program.",
+        doc="The password of `username`. Prefer the environment variable, so that no secret is "
+        "in your code.",
     ),
     Option(
         name="sslCaFile",
         scopes=EVERYWHERE,
         values=values.file_path(),
         example="/etc/cassieq/ca.pem",
-        doc="PEM file with the certificates of the CAs that may sign a node's. Set: TLS, and "
-        "nothing else; unset: no TLS. On every machine that runs tasks, as the two below.",
+        doc="PEM file with the certificates of the CAs that may sign the nodes' certificates. If "
+        "it is set, every connection uses TLS; if not, none does. This file, `sslCertFile` "
+        "and `sslKeyFile` must be on every machine that runs tasks.",
     ),
     Option(
         name="sslCertFile",
         scopes=EVERYWHERE,
         values=values.file_path(),
         example="/etc/cassieq/client.pem",
-        doc="PEM file with this client's certificate, and those between it and its CA, where "
-        "nodes ask for one.",
+        doc="PEM file with this client's certificate and the certificates between it and its CA, "
+        "for nodes that ask for one.",
     ),
     Option(
         name="sslKeyFile",
         scopes=EVERYWHERE,
         values=values.file_path(),
         example="/etc/cassieq/client.key",
-        doc="PEM file with the key of `sslCertFile`. Unset: it is in that file.",
+        doc="PEM file with the private key of `sslCertFile`. Unset: the key is in `sslCertFile` "
+        "itself.",
     ),
     Option(
         name="sslKeyPassword",
@@ -129,14 +132,15 @@ CONNECTION: Final[tuple[Option, ...]] = (
         values=values.secret(1_000),
         example="***",
         is_secret=True,
-        doc="Of an encrypted key.",
+        doc="The password of the private key, if the key is encrypted.",
     ),
     Option(
         name="sslVerifyHostname",
         scopes=EVERYWHERE,
         values=values.flag(),
         default=True,
-        doc="Whether a node's certificate must name the address that is connected to. Drivers "
-        "connect to addresses that nodes tell each other: certificates need those.",
+        doc="Check that a node's certificate names the address that the driver connects to. "
+        "Drivers connect to the addresses that nodes tell each other, so certificates must "
+        "name those.",
     ),
 )

@@ -14,7 +14,8 @@ QUEUE_SETTINGS: Final[tuple[Option, ...]] = (
         values=values.whole(1, 100_000, from_text=False),
         default=50_000,
         unit="ids",
-        doc="Ids per bucket: LWTs are paid per bucket, so fewer and larger ones are cheaper.",
+        doc="The number of ids in a bucket. LWTs are paid per bucket, so fewer and larger "
+        "buckets are cheaper.",
     ),
     Option(
         name="visibility_timeout",
@@ -22,7 +23,7 @@ QUEUE_SETTINGS: Final[tuple[Option, ...]] = (
         values=values.seconds(0.1, THIRTY_DAYS_S, from_text=False),
         default=30.0,
         unit="seconds",
-        doc="How long a message that was got stays hidden, where a get does not say.",
+        doc="How long a message stays hidden after a get that sets no timeout itself.",
     ),
     Option(
         name="max_deliveries",
@@ -30,14 +31,15 @@ QUEUE_SETTINGS: Final[tuple[Option, ...]] = (
         values=values.whole(1, (1 << 31) - 1, from_text=False),
         unit="deliveries",
         example=5,
-        doc="After so many a message is dead. Without a dead-letter queue nothing dies.",
+        doc="The number of deliveries that a message has; after the last one it is dead. "
+        "Messages die only if the queue has a dead-letter queue. Unset: no limit.",
     ),
     Option(
         name="dead_letter_queue",
         scopes=QUEUE,
         values=values.queue_name(),
         example="orders.dead",
-        doc="Where repair moves the dead; must be there already.",
+        doc="The queue that repair moves dead messages to. It must exist already.",
     ),
     Option(
         name="repair_timeout",
@@ -53,7 +55,8 @@ QUEUE_SETTINGS: Final[tuple[Option, ...]] = (
         values=values.seconds(0, 60, from_text=False),
         default=0.02,
         unit="seconds",
-        doc="How long a bucket stays open for more messages after a reader first saw one in it.",
+        doc="How long a bucket stays open for more messages after a reader first saw a message "
+        "in it.",
     ),
     Option(
         name="gap_timeout",
@@ -61,6 +64,6 @@ QUEUE_SETTINGS: Final[tuple[Option, ...]] = (
         values=values.seconds(0.1, 86_400, from_text=False),
         default=10.0,
         unit="seconds",
-        doc="After so long a reserved bucket that is still empty is closed.",
+        doc="How long a reserved bucket may stay empty before it is closed.",
     ),
 )

@@ -35,7 +35,7 @@ FORMATS: Final[tuple[Option, ...]] = (
         values=values.queue_name(),
         is_required=True,
         example="orders",
-        doc="The queue to read or to write.",
+        doc="The queue to read from or to write to.",
     ),
     Option(
         name="view",
@@ -43,8 +43,9 @@ FORMATS: Final[tuple[Option, ...]] = (
         values=values.one_of(*VIEWS),
         default="messages",
         has_variable=False,
-        doc="What a batch read shows: visible messages, or another side of the queue's state; see "
-        "the guide to views. `queues` and `stats` need no `queue`: they show all of the keyspace.",
+        doc="What a batch read shows: the visible messages, or another side of the queue's "
+        "state; see the guide to views. `queues` and `stats` need no `queue`: without it "
+        "they show all queues of the keyspace.",
     ),
     Option(
         name="pushFilters",
@@ -52,9 +53,10 @@ FORMATS: Final[tuple[Option, ...]] = (
         values=values.flag(),
         default=False,
         has_variable=False,
-        doc="Read only the buckets that a query's filters let through. For a DataFrame that is "
-        "filtered in one way only: Spark 4.3.0 gives what was pushed for one scan to the others, "
-        "see the guide to views. Needs `spark.sql.python.filterPushdown.enabled`.",
+        doc="Read only the buckets that the query's filters select. Use it only for a DataFrame "
+        "that is filtered in one way: Spark 4.3.0 gives the filters of one scan to the "
+        "others as well, see the guide to views. Needs "
+        "`spark.sql.python.filterPushdown.enabled`.",
     ),
     Option(
         name="minPartitions",
@@ -62,8 +64,9 @@ FORMATS: Final[tuple[Option, ...]] = (
         values=values.whole(1, 100_000),
         unit="input partitions",
         example=16,
-        doc="Spread a batch over at least so many tasks, as far as there are messages. Unset: as "
-        "many as the driver's machine has cores, one per 10,000 to 100,000 messages.",
+        doc="Spread a batch over at least this many tasks, if there are enough messages. Unset: "
+        "as many tasks as the driver's machine has cores, with 10,000 to 100,000 messages "
+        "each.",
     ),
     Option(
         name="maxMessagesPerTrigger",
@@ -71,7 +74,7 @@ FORMATS: Final[tuple[Option, ...]] = (
         values=values.whole(1, 10**12),
         unit="messages",
         example=100_000,
-        doc="Most messages in one micro-batch. Unset: all that are visible.",
+        doc="The most messages in one micro-batch. Unset: all visible messages.",
     ),
     Option(
         name="maxBytesPerTrigger",
@@ -79,8 +82,8 @@ FORMATS: Final[tuple[Option, ...]] = (
         values=values.size_bytes(1, 1 << 50),
         unit="bytes",
         example=256 * 1024**2,
-        doc="About so many bytes in one micro-batch, as they are stored, so compressed; at least "
-        "one message. Unset: no limit.",
+        doc="The approximate size of one micro-batch, in bytes as they are stored, that is, "
+        "compressed. A batch has at least one message. Unset: no limit.",
     ),
     Option(
         name="minMessagesPerTrigger",
@@ -88,8 +91,9 @@ FORMATS: Final[tuple[Option, ...]] = (
         values=values.whole(1, 10**12),
         unit="messages",
         example=10_000,
-        doc="Wait until so many are visible, but no longer than `maxTriggerDelay`. Unset: take "
-        "what is there. `availableNow` does not wait.",
+        doc="Wait until at least this many messages are visible, but no longer than "
+        "`maxTriggerDelay`. Unset: take what is visible. Queries with `availableNow` do not "
+        "wait.",
     ),
     Option(
         name="maxTriggerDelay",
@@ -98,7 +102,7 @@ FORMATS: Final[tuple[Option, ...]] = (
         default=900.0,
         unit="seconds",
         example="30s",
-        doc="How long `minMessagesPerTrigger` may hold back what is visible.",
+        doc="How long `minMessagesPerTrigger` may hold back visible messages.",
     ),
     Option(
         name="lagInterval",
@@ -106,15 +110,15 @@ FORMATS: Final[tuple[Option, ...]] = (
         values=values.seconds(0.1, 86_400),
         default=10.0,
         unit="seconds",
-        doc="How often the messages behind are counted, for the query's progress.",
+        doc="How often the query counts the messages that it is behind, for its progress.",
     ),
     Option(
         name="ackMode",
         scopes=SOURCE,
         values=values.one_of("commit", "manual"),
         default="commit",
-        doc="`commit`: a batch is acked when Spark has committed it. `manual`: only what "
-        "`cassieq_spark.settle` says is acked; the rest comes back.",
+        doc="`commit`: a batch is acked when Spark has committed it. `manual`: only the messages "
+        "that `cassieq_spark.settle` acks are acked; the others are delivered again.",
     ),
     Option(
         name="visibilityTimeout",
@@ -122,30 +126,31 @@ FORMATS: Final[tuple[Option, ...]] = (
         values=values.seconds(0.1, THIRTY_DAYS_S),
         unit="seconds",
         example="30s",
-        doc="How long messages of a batch stay hidden from others if the query dies; renewed while "
-        "it runs. Unset: the queue's.",
+        doc="How long the messages of a batch stay hidden from other consumers if the query "
+        "dies. A running query renews its leases. Unset: the queue's timeout.",
     ),
     Option(
         name="consumer",
         scopes=SOURCE,
         values=values.text(200),
         example="billing",
-        doc="A name that shows who holds a lease. Unset: one made of the run's id.",
+        doc="A name that shows who holds a lease. Unset: a name made from the run's id.",
     ),
     Option(
         name="onLeaseLost",
         scopes=SOURCE,
         values=values.one_of("skip", "fail"),
         default="skip",
-        doc="When a restarted query finds messages of its batch with another consumer: go on "
-        "without them, or fail.",
+        doc="What a restarted query does if another consumer has messages of its batch: `skip` "
+        "goes on without them, `fail` ends the query.",
     ),
     Option(
         name="failOnDataLoss",
         scopes=SOURCE,
         values=values.flag(),
         default=True,
-        doc="Fail when the queue was deleted and created anew, or purged, under the checkpoint.",
+        doc="Fail if the queue was purged, or deleted and created anew, since the checkpoint was "
+        "written.",
     ),
     Option(
         name="maxBatchDuration",
@@ -153,7 +158,7 @@ FORMATS: Final[tuple[Option, ...]] = (
         values=values.seconds(1, THIRTY_DAYS_S),
         default=3_600.0,
         unit="seconds",
-        doc="Leases are renewed no longer than this after Spark's last call.",
+        doc="How long the query goes on renewing leases after Spark's last call.",
     ),
     Option(
         name="sinkId",
@@ -161,8 +166,8 @@ FORMATS: Final[tuple[Option, ...]] = (
         values=values.text(400),
         example="orders-by-country",
         has_variable=False,
-        doc="Names the transactions of a writer (Delta's `txnAppId`). Unset: Spark's query id; for "
-        "`df.write`, a new transaction each time.",
+        doc="The name of a writer's transactions, like Delta's `txnAppId`. Unset: Spark's query "
+        "id; for `df.write`, each write is a new transaction.",
     ),
     Option(
         name="batchId",
@@ -170,8 +175,8 @@ FORMATS: Final[tuple[Option, ...]] = (
         values=values.whole(0, (1 << 63) - 1),
         example=7,
         has_variable=False,
-        doc="For `df.write` with `sinkId` only: the batch that is written once (Delta's "
-        "`txnVersion`).",
+        doc="The number of the batch, which is written only once, like Delta's `txnVersion`. "
+        "Only for `df.write` with `sinkId`.",
     ),
     Option(
         name="chunkMessages",
@@ -179,7 +184,7 @@ FORMATS: Final[tuple[Option, ...]] = (
         values=values.whole(1, MAX_CHUNK_MESSAGES),
         default=CHUNK_MESSAGES,
         unit="messages",
-        doc="Most messages in one stored row.",
+        doc="The most messages in one stored row.",
     ),
     Option(
         name="chunkBytes",
@@ -187,7 +192,8 @@ FORMATS: Final[tuple[Option, ...]] = (
         values=values.size_bytes(4 * 1024, PART_BYTES),
         default=CHUNK_BYTES,
         unit="bytes",
-        doc="Most body bytes in one stored row, before compression; a larger body has its own.",
+        doc="The most bytes of bodies in one stored row, before compression. A larger body has a "
+        "row of its own.",
     ),
     Option(
         name="bucketBytes",
@@ -195,7 +201,7 @@ FORMATS: Final[tuple[Option, ...]] = (
         values=values.size_bytes(1024**2, 256 * 1024**2),
         default=BUCKET_BYTES,
         unit="bytes",
-        doc="A bucket (one Cassandra partition) is closed early at this size.",
+        doc="The size at which a bucket (one Cassandra partition) is closed early.",
     ),
     Option(
         name="writesInFlight",
@@ -203,7 +209,7 @@ FORMATS: Final[tuple[Option, ...]] = (
         values=values.whole(1, 64),
         default=8,
         unit="statements",
-        doc="Chunks that one task has under way at once.",
+        doc="The number of chunks that one task writes at the same time.",
     ),
 )
 
@@ -219,18 +225,18 @@ SPARKS_OWN: Final[tuple[Option, ...]] = (
         name="paths",
         scopes=SPARK,
         values=values.anything(),
-        doc="Argument of `load`, when it is a list.",
+        doc="Argument of `load` if it is a list.",
     ),
     Option(
         name="checkpointLocation",
         scopes=SPARK,
         values=values.anything(),
-        doc="Where a streaming query keeps its progress.",
+        doc="The directory where a streaming query keeps its progress.",
     ),
     Option(
         name="queryName",
         scopes=SPARK,
         values=values.anything(),
-        doc="A streaming query's name.",
+        doc="The name of a streaming query.",
     ),
 )

@@ -82,7 +82,7 @@ class QueueSettings:
         except (ValueError, TypeError, NotAllowed) as error:
             raise RowCorrupt(
                 f"the settings of a queue cannot be read: {reprlib.repr(stored)}. Was the row "
-                "altered?"
+                "altered by hand?"
             ) from error
         if given:
             raise SchemaMismatch(
@@ -110,7 +110,9 @@ def queue_name(value: object) -> QueueName:
     try:
         return kind.parse(value)
     except NotAllowed as error:
-        raise OptionInvalid(f"{_shown(value)} is no queue name; allowed: {kind.allowed}") from error
+        raise OptionInvalid(
+            f"{_shown(value)} is not a queue name, allowed: {kind.allowed}"
+        ) from error
 
 
 def parse_connection(given: Mapping[str, Any]) -> ConnectionOptions:
@@ -177,8 +179,8 @@ def parse_sink(given: Mapping[str, Any]) -> SinkOptions:
     found = _read(given, Scope.SINK)
     if found["batchId"] is not None and found["sinkId"] is None:
         raise OptionInvalid(
-            f"option 'batchId' is {found['batchId']}, but 'sinkId' is not set: a batch id alone "
-            "names nothing. Set both, or neither"
+            f"option 'batchId' is {found['batchId']}, but 'sinkId' is not set: a batch id means "
+            "nothing without a sink id. Set both, or neither"
         )
     return SinkOptions(
         connection=_connection(found),
@@ -209,26 +211,26 @@ def _login(found: Mapping[str, Any]) -> Login | None:
         return None
     if username is None:
         raise OptionInvalid(
-            "option 'password' is set, but 'username' is not: a password alone logs nobody in. Set "
-            "both, or neither"
+            "option 'password' is set, but 'username' is not: nobody can log in with a password "
+            "alone. Set both, or neither"
         )
     if password is None:
         raise OptionInvalid(
-            f"option 'username' is {username!r}, but 'password' is not set. Set both, or neither; "
-            "variable CASSIEQ_PASSWORD keeps the password out of the program"
+            f"option 'username' is {username!r}, but 'password' is not set. Set both, or neither. "
+            "The variable CASSIEQ_PASSWORD keeps the password out of your code"
         )
     return Login(username=username, password=password)
 
 
 def _tls(found: Mapping[str, Any]) -> TlsOptions | None:
-    _needs(found, "sslCertFile", "sslCaFile", "without it there is no TLS")
-    _needs(found, "sslKeyFile", "sslCertFile", "a key alone proves nothing")
-    _needs(found, "sslKeyPassword", "sslCertFile", "there is no key that it could be of")
+    _needs(found, "sslCertFile", "sslCaFile", "TLS is off without it")
+    _needs(found, "sslKeyFile", "sslCertFile", "a key is of no use without its certificate")
+    _needs(found, "sslKeyPassword", "sslCertFile", "there is no key that it could decrypt")
     if found["sslCaFile"] is None:
         if not found["sslVerifyHostname"]:
             raise OptionInvalid(
-                "option 'sslVerifyHostname' is false, but 'sslCaFile' is not set: without it there "
-                "is no TLS, and nothing to verify. Set 'sslCaFile' too, or neither"
+                "option 'sslVerifyHostname' is false, but 'sslCaFile' is not set: TLS is off "
+                "without it, so there is nothing to verify. Set 'sslCaFile' too, or neither"
             )
         return None
     return TlsOptions(
@@ -337,8 +339,10 @@ def _unknown(name: str, scope: Scope, known: Mapping[str, Option]) -> OptionUnkn
             owners = " and ".join(other.value for other in Scope if other in option.scopes)
             hints.append(f"{option.name!r} belongs to {owners}: leave it out here")
     if not hints:
-        hints.append(f"It has: {', '.join(sorted(option.name for option in known.values()))}")
-    return OptionUnknown(f"{name!r} is no option of {scope.value}. {' '.join(hints)}")
+        hints.append(
+            f"Its options are: {', '.join(sorted(option.name for option in known.values()))}"
+        )
+    return OptionUnknown(f"{name!r} is not an option of {scope.value}. {' '.join(hints)}")
 
 
 def _shown(value: object) -> str:

@@ -176,7 +176,7 @@ def text(longest: int) -> Values[str]:
             raise NotAllowed
         return value
 
-    return Values(f"1 to {longest} printable characters, no blank first or last", parse)
+    return Values(f"1 to {longest} printable characters, no space first or last", parse)
 
 
 def secret(longest: int) -> Values[Secret]:
@@ -229,7 +229,7 @@ def keyspace() -> Values[str]:
             raise NotAllowed
         return value
 
-    return Values("1 to 48 lower-case letters, digits or '_', a letter first", parse)
+    return Values("1 to 48 lower-case letters, digits or '_', beginning with a letter", parse)
 
 
 def contact_points() -> Values[tuple[tuple[str, int], ...]]:
@@ -242,7 +242,8 @@ def contact_points() -> Values[tuple[tuple[str, int], ...]]:
         return tuple(_contact_point(part) for part in parts)
 
     return Values(
-        "'host:port,host:port' or a list of 'host:port'; IPv6 in brackets; a port from 1 to 65535",
+        "'host:port,host:port' or a list of 'host:port'; IPv6 addresses in brackets; ports from "
+        "1 to 65535",
         parse,
     )
 

@@ -80,7 +80,9 @@ def create(store: Store, name: QueueName, settings: QueueSettings) -> QueueRow:
         if found is not None and found.value.status is QueueStatus.ACTIVE:
             _check_same(name, settings, found.value.settings)
             return found.value
-    raise QueueNotFound(f"queue {name!r} is created and deleted by others all the while. Try again")
+    raise QueueNotFound(
+        f"other clients create and delete queue {name!r} again and again. Try again later"
+    )
 
 
 def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
@@ -116,7 +118,7 @@ def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
             _undo_if_a_cycle(store, outcome.now, found.value.settings)
             event(_logger, "queue_altered", queue=name, settings=",".join(different))
             return row
-    raise CasContention(f"queue {name!r} is altered by others all the while. Try again")
+    raise CasContention(f"other clients alter queue {name!r} again and again. Try again later")
 
 
 def delete(store: Store, name: QueueName, lane: LaneId | None = None) -> None:
@@ -212,7 +214,7 @@ def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettin
     while target is not None:
         if target in seen:
             raise QueueExists(
-                f"the dead-letter queues {' -> '.join([*seen, target])} form a cycle: a dead "
+                f"the dead-letter queues {' -> '.join([*seen, target])} form a cycle, so a dead "
                 "message would never rest. Choose another dead_letter_queue",
                 queue=name,
                 differences=("dead_letter_queue",),
@@ -220,13 +222,15 @@ def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettin
         found = read_row(store, queue_name(target))
         if found is None or found.value.status is not QueueStatus.ACTIVE:
             raise QueueNotFound(
-                f"the dead-letter queue {target!r} of {name!r} is not there. Create it first"
+                f"the dead-letter queue {target!r} of queue {name!r} does not exist. Create it "
+                "first"
             )
         if not at_home(store, found.value):
             raise UsageError(
-                f"the dead-letter queue {target!r} of {name!r} lives in data centre "
-                f"{found.value.home_datacenter!r}, the queue in {store.session.datacenter!r}: "
-                "repair could not move anything there. Choose one that lives with its queue"
+                f"the dead-letter queue {target!r} lives in data centre "
+                f"{found.value.home_datacenter!r}, but queue {name!r} lives in "
+                f"{store.session.datacenter!r}: repair could not move anything there. Choose one "
+                "that lives where its queue does"
             )
         seen.append(QueueName(target))
         target = found.value.settings.dead_letter_queue
@@ -295,7 +299,7 @@ def _check_same(name: QueueName, asked: QueueSettings, there: QueueSettings) -> 
     raise QueueExists(
         f"queue {name!r} exists with "
         + ", ".join(f"{key}={is_there!r}" for key, _, is_there in different)
-        + ", asked for "
+        + ", but you asked for "
         + ", ".join(f"{key}={is_asked!r}" for key, is_asked, _ in different)
         + f". Open it with client.queue({name!r}), change it with client.alter_queue({name!r}), or "
         "choose another name",

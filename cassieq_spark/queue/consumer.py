@@ -189,7 +189,9 @@ class Consumer:
             UsageError: It was entered before.
         """
         if self._is_started:
-            raise UsageError("a consumer is for one block: make another one by queue.consumer()")
+            raise UsageError(
+                "a consumer works in one block only. Make another one with queue.consumer()"
+            )
         for thread in self._threads:
             thread.start()
         return self
@@ -201,7 +203,8 @@ class Consumer:
     def _get(self, wait_s: float | None) -> Message | None:
         if not self._is_started:
             raise UsageError(
-                "a consumer works in its block: with queue.consumer() as consumer: ..."
+                "a consumer works only inside its block. Write: with queue.consumer() as "
+                "consumer: ..."
             )
         deadline = inf if wait_s is None else self._clock.monotonic() + wait_s
         last_look = None

@@ -161,12 +161,12 @@ class _Bodies:
         if named:
             return RowCorrupt(
                 f"the updated body of message {named[0]} of bucket {bucket} of queue "
-                f"{self._queue!r} is not there whole. Was table overlay altered by hand?"
+                f"{self._queue!r} is not complete. Was table overlay altered by hand?"
             )
         return LeaseLost(
             f"message {gone[0][0]} of bucket {bucket} of queue {self._queue!r} was delivered to "
-            "somebody else, and updated or acked, before it was read: its lease had run out. Use "
-            "a longer visibility timeout"
+            "another consumer, and updated or acked, before it was read: its lease had run out. "
+            "Use a longer visibility timeout"
         )
 
 

@@ -200,7 +200,7 @@ class Queue:
         pairs = zip(given, verdicts, strict=True)
         stale = [one for one, verdict in pairs if verdict is Verdict.STALE]
         if Verdict.UNKNOWN in verdicts:
-            raise receipts.foreign(self._known_lane, "names messages that were never there")
+            raise receipts.foreign(self._known_lane, "names messages that never existed")
         if stale:
             raise settle.expired(self._lane, stale)
 

@@ -174,15 +174,16 @@ class Lane:
     def deleted(self) -> QueueDeleted:
         """The error of a lane that was deleted while it was in use."""
         return QueueDeleted(
-            f"queue {self.queue!r} was deleted (lane {self.lane_id}). If it was created again, "
+            f"queue {self.queue!r} was deleted (lane {self.lane_id}). If it was created anew, "
             "open it again with client.queue(), or restart the query",
         )
 
     def contended(self, what: str) -> CasContention:
         """The error of too many lost races."""
         return CasContention(
-            f"{what} of queue {self.queue!r} was changed by others {MAX_LOST_RACES} times in a row "
-            "before our own change. Try again; if it stays, use larger batches or fewer clients"
+            f"other clients changed {what} of queue {self.queue!r} {MAX_LOST_RACES} times in a "
+            "row before our own change. Try again. If that fails too, use larger batches or "
+            "fewer clients"
         )
 
 
@@ -344,8 +345,9 @@ def check_home(store: Store, row: QueueRow) -> None:
 
 def _elsewhere(store: Store, name: str, home: str) -> UsageError:
     return UsageError(
-        f"queue {name!r} lives in data centre {home!r}, this client is in "
-        f"{store.session.datacenter!r}. Connect there: its quorums are of that data centre"
+        f"queue {name!r} lives in data centre {home!r}, but this client is connected to "
+        f"{store.session.datacenter!r}. Connect to {home!r}: the quorums of that data centre "
+        "decide"
     )
 
 

@@ -135,14 +135,14 @@ def _publish(lane: Lane, sink_id: str, bucket: BucketNo, count: int) -> Stored[B
             return None
         if row.status is not Status.PREPARED:
             raise RowCorrupt(
-                f"bucket {bucket} of queue {lane.queue!r} is {row.status.value}, but the "
-                f"commit of sink {sink_id!r} lists it. Run a verify pass"
+                f"bucket {bucket} of queue {lane.queue!r} is {row.status.value}, but the commit "
+                f"of sink {sink_id!r} lists it. Look for more with client.verify()"
             )
         if row.sink is None or row.sink.sink_id != sink_id or row.manifest.count != count:
             raise RowCorrupt(
-                f"bucket {bucket} of queue {lane.queue!r} holds {row.manifest.count} messages "
-                f"of {row.sink}, the commit of sink {sink_id!r} lists {count}. Run a "
-                "verify pass"
+                f"bucket {bucket} of queue {lane.queue!r} holds {row.manifest.count} messages of "
+                f"{row.sink}, but the commit of sink {sink_id!r} lists {count}. Look for more "
+                "with client.verify()"
             )
         new = rules.published(row, now_us=lane.clock.now_us())
         # The row as prepared has these times, too: from the hint on, the time pointer stays at

@@ -67,7 +67,7 @@ class Standing(Enum):
     """Why this mover writes no copy of a dead set."""
 
     MOVED = "its transaction is committed"
-    AT_WORK = "another mover is at it, or has died so lately that nobody can tell"
+    AT_WORK = "another mover is at work on it, or died so recently that nobody can tell"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,9 +173,9 @@ def _copy_once(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Be
         count = sum(part.runs.count for part in dead)
         raise SinkFenced(
             f"{count} messages of bucket {bucket} of queue {lane.queue!r} are not in "
-            f"{target.queue!r} yet: their move was ended while it went on, because nothing was "
-            f"heard of it for {target.settings.repair_timeout_s:g} s (repair_timeout of "
-            f"{target.queue!r}) or longer. The next pass moves them",
+            f"{target.queue!r} yet: their move was ended while it went on, because it was silent "
+            f"for {target.settings.repair_timeout_s:g} s (repair_timeout of {target.queue!r}) or "
+            "longer. The next pass moves them",
             sink_id=begun.who.sink_id,
         ) from error
 

@@ -50,6 +50,6 @@ def _keep(store: Store, name: str, holder: UUID, ended: threading.Event) -> None
     while not ended.wait(LEASE_S / 3):
         try:
             if not store.leaders.lead(name, holder, ttl_s=LEASE_S):
-                event(_logger, "lead_lost", name=name, error="another one leads")
+                event(_logger, "lead_lost", name=name, error="another process leads")
         except StoreError as error:
             event(_logger, "lead_lost", name=name, error=str(error))

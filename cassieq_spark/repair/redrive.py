@@ -122,7 +122,7 @@ class _Redrive:
             target = open_lane(lane.store, wanted.to)
             if target.lane_id == lane.lane_id:
                 raise OptionInvalid(
-                    f"to is {wanted.to!r}, the queue that the messages are in. Name another"
+                    f"to is {wanted.to!r}, which has the messages already. Name another queue"
                 )
             self._targets[wanted.to] = target
 
@@ -160,8 +160,8 @@ class _Redrive:
                     self._left = before  # others may go in their place
             if in_vain >= IN_VAIN_AT_MOST:
                 self.done.problems.append(
-                    f"{in_vain} buckets of queue {self._lane.queue!r} in a row could not be "
-                    "changed: those behind them were not tried"
+                    f"{in_vain} buckets in a row of queue {self._lane.queue!r} could not be "
+                    "changed. The buckets behind them were not tried"
                 )
                 break
             if self._left == 0:
@@ -248,7 +248,7 @@ class _Redrive:
         """The queue a message came from; if it cannot go back there, the reason is counted."""
         name = headers_of(message.headers).source_queue
         if name is None:
-            self._stay_for("they say no queue that they came from; name one with 'to'")
+            self._stay_for("their headers name no source queue; name a queue with 'to'")
             return None
         if name not in self._targets:
             self._targets[name] = self._open(name)
@@ -267,12 +267,12 @@ class _Redrive:
         except CassieqError as error:
             return str(error)
         if target.lane_id == self._lane.lane_id:
-            return "they say that they came from this very queue; name another with 'to'"
+            return "they came from this very queue; name another queue with 'to'"
         return target
 
     def _stay_for(self, why: str) -> None:
         known = why in self._stay or len(self._stay) < REASONS_TOLD
-        self._stay[why if known else "of further queues that there are none of"] += 1
+        self._stay[why if known else "their source queues cannot be opened either"] += 1
 
     def _send(self, bucket: BucketNo, chosen: dict[QueueName, Runs]) -> None:
         if self._is_dry_run:
@@ -314,8 +314,8 @@ class _Redrive:
         now = None if row is None else lane.change_bucket(bucket, change, known=row)
         if is_full:
             self.done.problems.append(
-                f"the row of bucket {bucket} of queue {lane.queue!r} has no room for what is to be "
-                "redriven: let a repair carry over what waits in it, and redrive the rest then"
+                f"the row of bucket {bucket} of queue {lane.queue!r} has no space for the "
+                "messages to redrive. Run repair to move what waits in it, then redrive the rest"
             )
         if now is None or lane.is_dropped(bucket):
             return []  # a ghost: all of it is over (G5, ADR 11)

@@ -156,7 +156,8 @@ def _move(
     if name is None:
         done.problems.append(
             f"{count} messages of bucket {bucket} of queue {lane.queue!r} died while it had a "
-            "dead-letter queue: they stay until it has one again (client.alter_queue)"
+            "dead-letter queue. They stay until it has one again: "
+            f"client.alter_queue({lane.queue!r}, dead_letter_queue=...)"
         )
         return
     try:
@@ -166,8 +167,8 @@ def _move(
             raise
         raise QueueNotFound(
             f"{count} messages of bucket {bucket} of queue {lane.queue!r} were being redriven to "
-            f"{name!r} when that queue was deleted: they stay until it is there again "
-            f"(client.create_queue({name!r}))"
+            f"{name!r} when that queue was deleted. They stay until it exists again: "
+            f"client.create_queue({name!r})"
         ) from error
     for one in sets:
         try:

@@ -46,22 +46,22 @@ WINDOW: Final = 64
 ROW_CORRUPT: Final = "row_corrupt"
 
 FINDINGS: Final[dict[str, str]] = {
-    TWO_STATES: "A message is free, leased, delayed or dead at the same time (I2).",
+    TWO_STATES: "A message has two of the states free, leased, delayed and dead at once (I2).",
     NO_MANIFEST: "A bucket row holds a message that its manifest does not name (I5).",
-    "manifest_without_rows": "A message that is not acked is stored nowhere, or in part (I1).",
+    "manifest_without_rows": "A message that is not acked is not stored, or only in part (I1).",
     "pointer_backwards": "The repair pointer is ahead of the reader pointer (I6).",
     "reader_ahead": "The reader pointer has passed messages that only a look-ahead finds (I1).",
     FINISHED_WITH_MESSAGES: "A bucket is drained or void and still holds messages (I4).",
     "id_ahead": "Something is stored under an id that was never handed out (I6).",
-    ROW_CORRUPT: "The row of a bucket or of a sink, or a sink's bucket list, cannot be read: what "
-    "is in it waits (I1).",
-    BEYOND_BUCKET: "A manifest names more messages than its bucket has ids: those beyond have the "
-    "ids of the next bucket, and cannot be acked (I6).",
+    ROW_CORRUPT: "The row of a bucket or of a sink, or a sink's bucket list, cannot be read, so "
+    "its messages wait (I1).",
+    BEYOND_BUCKET: "A manifest names more messages than its bucket has ids. The messages beyond "
+    "have ids of the next bucket, and cannot be acked (I6).",
     "id_stored_twice": "Two stored rows of a bucket hold a message under the same id (I6).",
-    "visible_without_hint": "Messages came back behind the reader pointer, and no hint says so: "
-    "only the next repair finds them (I1).",
-    "row_too_large": "A bucket row is above its limit: nobody claims from it (I10).",
-    "list_without_sink": "Parts of a bucket list are stored, and their sink has no row: they only "
+    "visible_without_hint": "Messages came back behind the reader pointer, and no expiry hint "
+    "names them, so only the next repair finds them (I1).",
+    "row_too_large": "A bucket row is above its size limit, so nobody claims from it (I10).",
+    "list_without_sink": "Parts of a bucket list are stored, but their sink has no row. They only "
     "take space (I9).",
     "list_without_bucket": "A committed batch lists a bucket that is void, or holds another "
     "number of messages (I7).",
@@ -205,7 +205,7 @@ def _verify_bucket(
     if row is None:
         report.messages += lane.messages.count(bucket, now_us=lane.clock.now_us())
         if bucket < pointers.reader and not lane.is_dropped(bucket):
-            what = f"the reader pointer is {pointers.reader}, and nobody has sealed this bucket"
+            what = f"the reader pointer is {pointers.reader}, but nobody has sealed this bucket"
             report.findings.append(_finding(lane, "reader_ahead", bucket, what))
         return
     value = row.value
@@ -220,10 +220,13 @@ def _verify_bucket(
     if (outside := beyond(value, bucket_size=lane.bucket_size)) is not None:
         report.findings.append(_finding(lane, BEYOND_BUCKET, bucket, outside))
     if (size := size_of(value)) > (limit := limit_of(lane.bucket_size)):
-        what = f"its row has {size:,} bytes, the limit is {limit:,}"
+        what = f"its row has {size:,} bytes, but the limit is {limit:,}"
         report.findings.append(_finding(lane, "row_too_large", bucket, what))
     if bucket < pointers.reader and value.fresh:
-        what = f"the reader pointer is {pointers.reader}, {value.fresh.count} were never delivered"
+        what = (
+            f"the reader pointer is {pointers.reader}, but {value.fresh.count} messages were "
+            "never delivered"
+        )
         report.findings.append(_finding(lane, "reader_ahead", bucket, what))
     spans = [
         Runs.span(chunk.first, chunk.first + chunk.count - 1)
@@ -277,7 +280,9 @@ def _verify_hints(
         # Not what somebody got, acked or dropped since: it was under a hint of its own then.
         left = EMPTY if row is None else _back(lane, row.value) & came_back[bucket]
         if left and bucket >= low:
-            what = f"{left.count} messages came back, first offset {left.first}; no hint says so"
+            what = (
+                f"{left.count} messages came back, first offset {left.first}, and no hint says so"
+            )
             report.findings.append(_finding(lane, "visible_without_hint", bucket, what))
 
 
@@ -300,7 +305,8 @@ def _verify_list(
         count = 0 if row is None else row.value.manifest.count
         if status not in LISTED or count != listed[bucket]:
             what = (
-                f"sink {sink_id!r} lists it with {listed[bucket]} messages: it is {status}, {count}"
+                f"sink {sink_id!r} lists it with {listed[bucket]} messages, but it is {status} "
+                f"and has {count}"
             )
             report.findings.append(_finding(lane, "list_without_bucket", bucket, what))
 

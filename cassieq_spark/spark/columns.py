@@ -95,13 +95,14 @@ def resolve(
     for field in schema.fields:
         if field.name not in has.names:
             raise OptionInvalid(
-                f"column {field.name!r} of the schema is none of {whose}'s. It has: {all_columns}"
+                f"unknown column {field.name!r} in the schema. {whose[0].upper()}{whose[1:]} has: "
+                f"{all_columns}"
             )
         expected = has[field.name].dataType
         if field.dataType.simpleString() != expected.simpleString():
             raise OptionInvalid(
-                f"column {field.name!r} of the schema is {field.dataType.simpleString()}, {whose} "
-                f"has it as {expected.simpleString()}"
+                f"column {field.name!r} of the schema is {field.dataType.simpleString()}, but "
+                f"{whose} has it as {expected.simpleString()}"
             )
     return tuple(schema.names)
 

@@ -19,7 +19,9 @@ def problems() -> list[str]:
     """List what this interpreter lacks. It runs inside Spark's tasks too, so it imports nothing."""
     found = [f"has no {name}" for name in NEEDED if importlib.util.find_spec(name) is None]
     if sys.version_info < OLDEST_PYTHON:
-        found.append(f"is Python {sys.version_info.major}.{sys.version_info.minor}, too old")
+        found.append(
+            f"is Python {sys.version_info.major}.{sys.version_info.minor}, which is too old"
+        )
     return found
 
 

@@ -33,17 +33,23 @@ GAUGES: Final = {
     "behind": ("cassieq_messages_behind", "Visible messages that no batch has taken yet."),
     "in_flight": ("cassieq_messages_in_flight", "Leased messages, of all consumers of the queue."),
     "delayed": ("cassieq_messages_delayed", "Messages that are not due yet."),
-    "dead": ("cassieq_messages_dead", "Messages that wait for repair to move them."),
+    "dead": ("cassieq_messages_dead", "Dead messages that wait for repair to move them."),
     "oldest_age_s": (
         "cassieq_oldest_message_age_seconds",
-        "Since the oldest message was put that nobody has acked; 0: there is none.",
+        "Seconds since the oldest message was put that is not acked; 0 if there is none.",
     ),
 }
 COUNTERS: Final = {
     "claimed": ("cassieq_messages_claimed", "Messages that the query has leased."),
-    "redelivered": ("cassieq_messages_redelivered", "Of these, not for the first time."),
+    "redelivered": (
+        "cassieq_messages_redelivered",
+        "Messages that the query has leased for a second or later delivery.",
+    ),
     "acked": ("cassieq_messages_acked", "Messages that the query has acked."),
-    "leases_lost": ("cassieq_leases_lost", "Leases of the query that ended before their ack."),
+    "leases_lost": (
+        "cassieq_leases_lost",
+        "Leases of the query that ended before their messages were acked.",
+    ),
 }
 
 _logger = get_logger("spark")

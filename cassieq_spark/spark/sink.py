@@ -78,9 +78,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch_id = context.getLocalProperty(BATCH_ID)
         if query_id is None or batch_id is None:
             raise UsageError(
-                "this Spark tells its tasks no query and batch id, which exactly-once needs. "
-                "Micro-batch queries of Spark 4.2 and later do; asynchronous progress tracking, "
-                "continuous and real-time mode are not supported"
+                "this Spark does not tell its tasks the query and batch id, which exactly-once "
+                "needs. Micro-batch queries of Spark 4.2 and later tell them; asynchronous "
+                "progress tracking, continuous and real-time mode are not supported"
             )
         lane = open_lane(task_store(self._options.connection), self._options.queue)
         who = Identity(
@@ -204,7 +204,7 @@ def _commit(
 def _context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise UsageError("the writer runs outside a Spark task, which Spark does not do")
+        raise UsageError("the writer runs outside a Spark task, which Spark never does")
     return context
 
 

@@ -205,8 +205,8 @@ class _RowLocks:
                 # The holder waits for an answer: further CASes on the same row would wait for each
                 # before them, one after the other.
                 raise StoreTimeout(
-                    f"another CAS of this client on row {key} is unanswered for {at_most_s:g} s; "
-                    "nothing was sent. Try again"
+                    f"another CAS of this client on row {key} has not been answered for "
+                    f"{at_most_s:g} s. Nothing was sent. Try again"
                 )
             try:
                 yield
@@ -345,8 +345,8 @@ class CasSender:
                 if clock.monotonic() >= deadline:
                     raise CasAmbiguous(
                         f"statement {statement.name!r} stayed unanswered for {at_most_s:g} s "
-                        f"({type(error).__name__}: {error}). It may have been applied, or may be "
-                        "yet. "
+                        f"({type(error).__name__}: {error}). It may have been applied, or may "
+                        "still be. "
                         + (
                             "Too few replicas are up for a quorum"
                             if isinstance(error, Unavailable)

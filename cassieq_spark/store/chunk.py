@@ -192,20 +192,20 @@ def check_schema(columns: Iterable[tuple[str, pa.DataType]]) -> None:
     if BODY not in found:
         raise OptionInvalid(
             f"column 'body' (binary) is missing; the DataFrame has {', '.join(found) or 'none'}. "
-            "Select what a message holds as 'body', cast to binary"
+            "Select the content of a message as 'body', cast to binary"
         )
     for name, kind in found.items():
         if name not in _ALLOWED:
             raise OptionInvalid(
-                f"column {name!r} is none that a queue stores. It takes body, tag, headers, delay, "
-                "message_id: drop it, or put it into the body or the headers"
+                f"unknown column {name!r}. A queue stores body, tag, headers, delay and "
+                "message_id: drop this column, or put it into the body or the headers"
             )
         allows, says = _ALLOWED[name]
         if not allows(kind):
             hint = (
                 " Cast it: F.col('body').cast('binary')" if name == BODY and _is_text(kind) else ""
             )
-            raise OptionInvalid(f"column {name!r} is {kind}, allowed is {says}.{hint}")
+            raise OptionInvalid(f"column {name!r} is {kind}, allowed: {says}.{hint}")
 
 
 def from_input(batch: pa.RecordBatch, *, position: int) -> pa.RecordBatch:
@@ -314,15 +314,15 @@ def _check_bodies(bodies: pa.Array, position: int) -> None:
         row = int(np.argmax(np.asarray(bodies.is_null())))
         raise BodyInvalid(
             f"row {position + row} of its input partition has a null body. Filter such rows out, "
-            "or put an empty body"
+            "or give them an empty body"
         )
     if len(bodies):
         longest = pc.max(pc.binary_length(bodies)).as_py()
         if longest > MAX_BODY_BYTES:
             row = int(np.argmax(np.asarray(pc.binary_length(bodies))))
             raise BodyInvalid(
-                f"row {position + row} of its input partition has a body of {longest} bytes, the "
-                f"limit is {MAX_BODY_BYTES}. Store it elsewhere and put a reference"
+                f"row {position + row} of its input partition has a body of {longest} bytes, but "
+                f"the limit is {MAX_BODY_BYTES}. Store it elsewhere and put a reference to it"
             )
 
 
@@ -332,7 +332,7 @@ def _check_extras(batch: pa.RecordBatch, position: int) -> None:
         row = int(np.argmax(sizes))
         raise BodyInvalid(
             f"row {position + row} of its input partition has a tag and headers of {sizes[row]} "
-            f"bytes, the limit is {MAX_EXTRA_BYTES}. Put the rest into the body"
+            f"bytes, but the limit is {MAX_EXTRA_BYTES}. Put the rest into the body"
         )
 
 
@@ -344,8 +344,8 @@ def _delays(column: pa.Array, position: int) -> pa.Array:
     if wrong.any():
         row = int(np.argmax(wrong))
         raise BodyInvalid(
-            f"row {position + row} of its input partition has a delay of {seconds[row]} s, allowed "
-            f"is 0 to {MAX_DELAY_S} s (30 days)"
+            f"row {position + row} of its input partition has a delay of {seconds[row]} s, "
+            f"allowed: 0 to {MAX_DELAY_S} s (30 days)"
         )
     return pa.array((seconds * 1e6).astype(np.int64))
 
@@ -367,7 +367,7 @@ def _message_ids(column: pa.Array, position: int) -> pa.Array:
         row = int(np.argmax(wrong))
         raise BodyInvalid(
             f"row {position + row} of its input partition has message_id {column[row].as_py()!r}, "
-            "which is no UUID"
+            "which is not a UUID"
         )
     if not is_text:
         return column.cast(STORED_TYPES[MESSAGE_ID])

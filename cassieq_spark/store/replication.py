@@ -16,7 +16,7 @@ Asked = Mapping[str, str | int]
 BY_DATACENTER: Final = "NetworkTopologyStrategy"
 
 _FACTOR: Final = "replication_factor"
-_EXAMPLE: Final = "Give for example {'class': 'NetworkTopologyStrategy', 'datacenter1': 3}"
+_EXAMPLE: Final = "For example, give {'class': 'NetworkTopologyStrategy', 'datacenter1': 3}"
 
 
 def create_keyspace(session: CqlSession, given: object) -> None:
@@ -45,9 +45,9 @@ def create_keyspace(session: CqlSession, given: object) -> None:
     wanted, there = _normal(asked, nodes), _normal(found, nodes)
     if wanted != there:
         raise ReplicationDiffers(
-            f"keyspace {session.keyspace!r} is there with replication {_cql(there)}, asked for "
-            f"{_cql(wanted)}; nothing was changed. To keep what it has, leave the replication out; "
-            f"to change it, run ALTER KEYSPACE {session.keyspace} WITH replication = "
+            f"keyspace {session.keyspace!r} exists with replication {_cql(there)}, but you asked "
+            f"for {_cql(wanted)}. Nothing was changed. To keep what it has, leave the replication "
+            f"out. To change it, run ALTER KEYSPACE {session.keyspace} WITH replication = "
             f"{_cql(wanted)}, then nodetool repair --full {session.keyspace} on each node"
         )
 
@@ -58,7 +58,7 @@ def _checked(given: object) -> Asked:
     for name, value in given.items():
         if not isinstance(name, str):
             raise UsageError(
-                f"replication names {reprlib.repr(name)}, which is no text. {_EXAMPLE}"
+                f"replication names {reprlib.repr(name)}, which is not text. {_EXAMPLE}"
             )
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise UsageError(
@@ -95,8 +95,8 @@ def _check_quorum(asked: Asked, nodes: Mapping[str, int]) -> None:
             continue
         if nodes and (quorum := int(copies) // 2 + 1) > nodes[datacenter]:
             raise UsageError(
-                f"data centre {datacenter!r} has {nodes[datacenter]} nodes, and a quorum of "
-                f"{copies} copies is {quorum}: nothing could be read or written. Ask for fewer "
+                f"data centre {datacenter!r} has {nodes[datacenter]} nodes, but a quorum of "
+                f"{copies} copies is {quorum}, so nothing could be read or written. Ask for fewer "
                 "copies, or add nodes first"
             )
 

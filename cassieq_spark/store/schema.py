@@ -168,7 +168,7 @@ def _refuse_another_version(session: CqlSession) -> None:
 
 def _other_version(session: CqlSession, found: int | None) -> SchemaMismatch:
     return SchemaMismatch(
-        f"keyspace {session.keyspace!r} has schema version {found}, this release works with "
+        f"keyspace {session.keyspace!r} has schema version {found}, but this release works with "
         f"version {SCHEMA_VERSION}. "
         + (
             "Run client.bootstrap() to finish it"
@@ -196,9 +196,9 @@ def _prove_timestamps(session: CqlSession, new_uuid: Callable[[], UUID]) -> None
 
 def _no_timestamps(stamp: int) -> SchemaMismatch:
     return SchemaMismatch(
-        f"the cluster does not let a write timestamp of {stamp} through, which max-wins pointers "
-        "need. Switch off minimum_timestamp_fail_threshold and maximum_timestamp_fail_threshold "
-        "in cassandra.yaml"
+        f"the cluster refuses a write timestamp of {stamp}, which max-wins pointers need. Switch "
+        "off minimum_timestamp_fail_threshold and maximum_timestamp_fail_threshold in "
+        "cassandra.yaml"
     )
 
 

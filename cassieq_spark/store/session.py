@@ -309,7 +309,7 @@ class CqlSession:
     def _check_open(self) -> None:
         if self._is_closed:
             raise UsageError(
-                "the client is closed: its block is over, or close() was called. Connect again"
+                "the client is closed: its block has ended, or close() was called. Connect again"
             )
 
     def _count(self, statement: Statement) -> None:

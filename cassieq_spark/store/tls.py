@@ -85,8 +85,8 @@ def _load_key(made: ssl.SSLContext, tls: TlsOptions, cert_file: str) -> None:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise OptionInvalid(
-                f"option {option!r}: the key in {path!r} is not that of the certificate in "
-                f"{cert_file!r}. Name the two that belong together"
+                f"option {option!r}: the key in {path!r} does not belong to the certificate in "
+                f"{cert_file!r}. Name a key and a certificate that belong together"
             ) from error
         if tls.key_password is not None:
             raise OptionInvalid(
@@ -121,7 +121,8 @@ def _check_readable(option: str, path: str) -> None:
     except OSError as error:
         raise OptionInvalid(
             f"option {option!r}: the file {path!r} cannot be read on this machine "
-            f"({error.strerror}). Put it there, readable for the user that runs this process"
+            f"({error.strerror}). Put it there, and make it readable for the user that runs this "
+            "process"
         ) from error
 
 
@@ -138,37 +139,37 @@ def _look(host: str, port: int, own: ssl.SSLContext, tls: TlsOptions | None) -> 
                     return None
         except ssl.SSLCertVerificationError as error:
             words = error.verify_message
-            return f"shows a certificate that does not hold ({words}). {_advice(error)}"
+            return f"shows a certificate that cannot be accepted ({words}). {_advice(error)}"
         except ssl.SSLError as error:
             said = (error.reason or said).replace("_", " ").lower()
         except ConnectionError:
             pass  # what it said may be lost with the connection
     if _answers_plain(host, port):
         return (
-            "does not speak TLS, and 'sslCaFile' demands it. Encrypt its native transport "
+            "does not speak TLS, but 'sslCaFile' demands it. Encrypt its native transport "
             "(client_encryption_options in cassandra.yaml), or leave out the ssl options"
         )
     if tls is not None and tls.cert_file is None:
         return (
-            f"breaks TLS off ({said}), and this client shows no certificate. If nodes demand one "
+            f"breaks off TLS ({said}), and this client shows no certificate. If nodes demand one "
             "(require_client_auth), set 'sslCertFile' and 'sslKeyFile'"
         )
     return (
-        f"breaks TLS off ({said}). Does its truststore hold the CA that signed this client's "
-        "certificate ('sslCertFile'), has that certificate run out, and do both sides allow the "
-        "same TLS version?"
+        f"breaks off TLS ({said}). Does its truststore hold the CA that signed this client's "
+        "certificate ('sslCertFile')? Has that certificate expired? Do both sides allow the same "
+        "TLS version?"
     )
 
 
 def _advice(error: ssl.SSLCertVerificationError) -> str:
     if error.verify_code in _NAME_MISMATCH:
         return (
-            "Give nodes certificates that name their addresses, or set 'sslVerifyHostname' to "
-            "false where any certificate of your own CA will do"
+            "Give the nodes certificates that name their addresses, or set 'sslVerifyHostname' "
+            "to false if any certificate of your own CA will do"
         )
     if error.verify_code in _ISSUER_UNKNOWN:
         return "Is 'sslCaFile' the CA that signed it?"
-    return "Renew it, or look at this machine's clock"
+    return "Renew it, or check this machine's clock"
 
 
 def _look_plain(host: str, port: int) -> str | None:
@@ -191,7 +192,7 @@ def _look_plain(host: str, port: int) -> str | None:
         if "ALERT" not in (error.reason or ""):
             return None
     return (
-        "speaks TLS only, and this client has none. Set 'sslCaFile', and 'sslCertFile' with "
+        "speaks only TLS, and this client does not. Set 'sslCaFile', and also 'sslCertFile' with "
         "'sslKeyFile' if nodes demand a client's certificate"
     )
 

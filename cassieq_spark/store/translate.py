@@ -64,15 +64,15 @@ def translate(error: BaseException, statement: str, keyspace: str) -> CassieqErr
     words = f"{type(error).__name__}: {error}"
     if isinstance(error, InvalidRequest | RequestInvalid) and _is_missing(str(error)):
         return SchemaMissing(
-            f"keyspace {keyspace!r} or its tables are not there ({words}). Create them with "
+            f"keyspace {keyspace!r} or its tables do not exist ({words}). Create them with "
             "client.bootstrap(replication=...)"
         )
     if login_failure(error) is not None or is_refusal(error):
         return _refused(error, statement, words)
     if isinstance(error, Timeout | OperationTimedOut):
         return StoreTimeout(
-            f"statement {statement!r} was not answered in time ({words}). Try again; if it stays, "
-            "look at the load and the number of nodes that are up"
+            f"statement {statement!r} was not answered in time ({words}). Try again. If that "
+            "fails too, look at the load and at the number of nodes that are up"
         )
     if isinstance(
         error,
@@ -105,7 +105,7 @@ def login_failure(error: BaseException) -> AuthenticationFailed | None:
 def _refused(error: BaseException, statement: str, words: str) -> CassieqError:
     if login_failure(error) is not None:
         return AuthenticationRefused(
-            f"nodes do not let this client in any more ({words}). Was the role's password changed, "
+            f"the nodes no longer let this client in ({words}). Was the role's password changed, "
             "or the role dropped?"
         )
     if isinstance(error, Unauthorized):
@@ -117,8 +117,8 @@ def _not_permitted(statement: str, words: str) -> UsageError:
     found = _LACKS.search(words)
     if found is None:
         return UsageError(
-            f"this client's role may not run statement {statement!r} ({words}). Grant it what "
-            "docs/operations/security.md lists for its part"
+            f"this client's role may not run statement {statement!r} ({words}). Grant it the "
+            "permissions that docs/operations/security.md lists for what it does"
         )
     permission, resource, role = found["permission"], found["resource"], found["role"]
     return UsageError(

@@ -34,8 +34,8 @@ def reason(
     return StoreUnavailable(
         f"no Cassandra answers at {addresses(options)} within {options.connect_timeout_s:g} s. "
         + (
-            f"On this machine no address is known of {' and '.join(map(repr, unknown))}: is the "
-            "host name right, and does its DNS server answer?"
+            f"This machine knows no address of {' and '.join(map(repr, unknown))}: is the host "
+            "name right, and does its DNS server answer?"
             if unknown
             else "Is it running, is the address right, and is the port that of CQL (native "
             "transport)?"
@@ -67,9 +67,10 @@ def _not_let_in(options: ConnectionOptions, words: str) -> AuthenticationRefused
     where = addresses(options)
     if options.login is None:
         return AuthenticationRefused(
-            f"the cluster at {where} wants a login ({words}). Set options 'username' and 'password'"
+            f"the cluster at {where} asks for a login ({words}). Set options 'username' and "
+            "'password'"
         )
     return AuthenticationRefused(
-        f"the cluster at {where} does not let {options.login.username!r} in ({words}). "
-        "Is the password right, and may that role log in (LOGIN = true)?"
+        f"the cluster at {where} refuses the login of {options.login.username!r} ({words}). Is "
+        "the password right, and may that role log in (LOGIN = true)?"
     )

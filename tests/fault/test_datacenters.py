@@ -69,9 +69,11 @@ def test_p21_whoever_is_elsewhere_can_neither_use_nor_change_nor_end_a_queue(
         lambda: list(west.browse(queue_name)),
     ]
     for verb in verbs:
-        with pytest.raises(UsageError, match=r"lives in data centre 'east', this client is in"):
+        with pytest.raises(
+            UsageError, match=r"lives in data centre 'east', but this client is connected to"
+        ):
             verb()
-    with pytest.raises(UsageError, match=r"Choose one that lives with its queue"):
+    with pytest.raises(UsageError, match=r"Choose one that lives where its queue does"):
         west.create_queue(f"{queue_name}.west", dead_letter_queue=queue_name)
     assert [b"a", b"b"] == taken(east.queue(queue_name))
     assert 30 == east.queue(queue_name).settings.visibility_timeout_s

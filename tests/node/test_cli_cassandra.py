@@ -67,7 +67,7 @@ def test_start_status_stop_and_start_again_on_the_same_data(data_dir: Path, port
 
     elsewhere = cassandra_command("start", data_dir, "--port", str(port + 1))
     assert elsewhere.returncode == 1
-    assert f"runs on 127.0.0.1:{port}, asked for port {port + 1}" in elsewhere.stderr
+    assert f"runs on 127.0.0.1:{port}, but port {port + 1} was asked for" in elsewhere.stderr
 
     up = cassandra_command("status", data_dir)
     assert up.returncode == 0

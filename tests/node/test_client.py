@@ -38,7 +38,9 @@ def test_other_settings_for_a_queue_that_exists_are_named(
     client: cassieq.Client, queue_name: str
 ) -> None:
     client.create_queue(queue_name, visibility_timeout=7, bucket_size=10)
-    with pytest.raises(QueueExists, match=r"bucket_size=10, asked for bucket_size=20") as caught:
+    with pytest.raises(
+        QueueExists, match=r"bucket_size=10, but you asked for bucket_size=20"
+    ) as caught:
         client.create_queue(queue_name, visibility_timeout=7, bucket_size=20)
     assert ("bucket_size",) == caught.value.differences
     assert 10 == client.queue(queue_name).settings.bucket_size

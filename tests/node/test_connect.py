@@ -73,14 +73,14 @@ def test_a_host_without_an_address_is_named(contact_points: str, named: str) -> 
     error = refused(contact_points)
 
     assert isinstance(error, StoreUnavailable)
-    assert f"no address is known of {named}" in str(error)
+    assert f"knows no address of {named}" in str(error)
 
 
 def test_beside_a_host_that_does_not_answer_one_without_an_address_is_named_too() -> None:
     text = str(refused(f"127.0.0.1:1,{NOWHERE}:2"))
 
     assert f"127.0.0.1:1, {NOWHERE}:2" in text
-    assert f"no address is known of '{NOWHERE}'" in text
+    assert f"knows no address of '{NOWHERE}'" in text
 
 
 def test_a_host_without_an_address_is_no_obstacle_where_another_answers(

@@ -137,7 +137,7 @@ def test_kept_directory_gives_the_next_cluster_its_ports_and_data(tmp_path: Path
         with pytest.raises(EmbeddedFailed, match="already running on"):
             EmbeddedCassandra(data_dir=tmp_path, port=first.nodes[0].port + 1).start()
         assert first.nodes[0].answers
-    with pytest.raises(EmbeddedFailed, match="a ring of 1 nodes, asked for 2"):
+    with pytest.raises(EmbeddedFailed, match="a ring of 1 nodes, but 2 were asked for"):
         EmbeddedCassandra(nodes=2, data_dir=tmp_path).start()
     with EmbeddedCassandra(heap="768m", data_dir=tmp_path) as second:
         assert second.contact_points == contact_points
@@ -147,7 +147,9 @@ def test_kept_directory_gives_the_next_cluster_its_ports_and_data(tmp_path: Path
 
 def test_start_that_fails_says_why_in_the_words_of_the_log(tmp_path: Path) -> None:
     cassandra = EmbeddedCassandra(data_dir=tmp_path, settings={"no_such_setting": 1})
-    with pytest.raises(EmbeddedFailed, match=r"ended with code \d+ before CQL") as failure:
+    with pytest.raises(
+        EmbeddedFailed, match=r"ended with exit code \d+ before it answered CQL"
+    ) as failure:
         cassandra.start()
     assert "no_such_setting" in str(failure.value)
     assert not cassandra.nodes[0].is_running

@@ -283,7 +283,7 @@ def test_two_handles_of_one_client_share_its_bucket(door: Door) -> None:
 
 @pytest.mark.parametrize("ids", [5, "text", {"a"}, {"a": 1}, iter([None])])
 def test_message_ids_that_are_no_list_are_refused(door: Door, ids: object) -> None:
-    with pytest.raises(OptionInvalid, match="message_ids is a list"):
+    with pytest.raises(OptionInvalid, match="message_ids must be a list"):
         door.queue.put_many([b"m"], message_ids=ids)  # type: ignore[arg-type]
 
 

@@ -130,7 +130,7 @@ def test_another_replication_than_is_there_is_refused_with_both_and_what_to_do(
             client.bootstrap(asked)
         text = str(refused.value)
         assert (
-            "there with replication {'class': 'NetworkTopologyStrategy', 'datacenter1': '1'}"
+            "exists with replication {'class': 'NetworkTopologyStrategy', 'datacenter1': '1'}"
             in text
         )
         assert shown in text.partition("asked for ")[2]

@@ -155,9 +155,9 @@ def test_what_repair_has_dropped_since_was_acked(door: Door) -> None:
 def test_what_never_was_is_no_receipt(door: Door) -> None:
     messages = held(door, 2)
     asked = {**asked_of(messages, ack=b"0"), new_uuid(): {Ack(): Runs.span(5, 5)}}
-    with pytest.raises(cassieq.ReceiptInvalid, match="never there"):
+    with pytest.raises(cassieq.ReceiptInvalid, match="never existed"):
         settle(door, asked)
-    with pytest.raises(cassieq.ReceiptInvalid, match="never there"):
+    with pytest.raises(cassieq.ReceiptInvalid, match="never existed"):
         settle(door, asked_of(messages, ack=b"1"), BucketNo(77))
 
     door.queue.delete()

@@ -696,7 +696,7 @@ def test_t5_what_waits_for_another_cas_of_the_same_row_waits_for_one_deadline(
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(update)
         wait_until(lambda: "an action" in str(door.faults))
-        with pytest.raises(StoreTimeout, match="nothing was sent"):
+        with pytest.raises(StoreTimeout, match="Nothing was sent"):
             update()
         arrives.set()
         first.result()

@@ -70,9 +70,9 @@ def test_a_schema_of_some_columns_gives_those_in_its_order(streams: Streams, sch
 @pytest.mark.parametrize(
     ("schema", "says"),
     [
-        ("body binary, colour string", "column 'colour' of the schema is none of a queue's"),
-        ("body string", "column 'body' of the schema is string, a queue has it as binary"),
-        ("id int", "column 'id' of the schema is int, a queue has it as bigint"),
+        ("body binary, colour string", "unknown column 'colour' in the schema. A queue has: "),
+        ("body string", "column 'body' of the schema is string, but a queue has it as binary"),
+        ("id int", "column 'id' of the schema is int, but a queue has it as bigint"),
     ],
 )
 def test_a_schema_that_no_queue_has_is_refused_by_name_before_a_message_is_taken(

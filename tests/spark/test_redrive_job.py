@@ -158,15 +158,15 @@ def test_a_wrong_argument_is_named_and_nothing_is_taken(
     for flags, code, named in [
         (("--where", "colour = 'red'"), 2, "colour"),
         (("--where", "reason ="), 2, "reason"),
-        (("--to", graves.queue.name), 2, "the queue that the messages are in"),
-        (("--to", "a b"), 2, "no queue name"),
+        (("--to", graves.queue.name), 2, "which has the messages already"),
+        (("--to", "a b"), 2, "not a queue name"),
         (("--to", "missing"), 1, "[cassieq:queue_not_found]"),
     ]:
         assert (code, None) == run(graves, *flags), flags
         assert named in capsys.readouterr().err
     main = runpy.run_path(str(JOB))["main"]
     for flags, code, named in [
-        (("--contact-points", "no-such-host.invalid"), 1, "known of 'no-such-host.invalid'"),
+        (("--contact-points", "no-such-host.invalid"), 1, "no address of 'no-such-host.invalid'"),
         (("--report", "/no/such/folder/x"), 2, "--report /no/such/folder/x"),
     ]:
         where = ("--contact-points", graves.options["contactPoints"], "--keyspace", KEYSPACE)

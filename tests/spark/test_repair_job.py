@@ -140,4 +140,4 @@ def test_a_host_without_an_address_is_one_line_and_exit_code_1(
     assert 1 == main(["--contact-points", "no-such-host.invalid", "--once", *flags])
     said = capsys.readouterr()
     assert ("", 1) == (said.out, said.err.count("\n"))
-    assert "no address is known of 'no-such-host.invalid'" in said.err
+    assert "knows no address of 'no-such-host.invalid'" in said.err

@@ -331,7 +331,7 @@ def test_a_bucket_costs_one_cas_however_its_rows_are_shuffled(orders: Streams) -
     ("row", "error", "says"),
     [
         ((None, "done"), OptionInvalid, "verdict is 'done', allowed: 'ack', 'release', "),
-        (("AQ", "ack"), cassieq.ReceiptInvalid, "has 71 characters, this one has 2"),
+        (("AQ", "ack"), cassieq.ReceiptInvalid, "has 71 characters, but this one has 2"),
         ((None, "ack"), cassieq.ReceiptInvalid, "without a receipt"),
         (("other", "ack"), cassieq.ReceiptInvalid, "is of another queue"),
         (("first", "reject"), OptionInvalid, "has two verdicts, 'ack' and 'reject'"),

@@ -241,7 +241,7 @@ def test_of_two_drivers_of_one_query_one_batch_gets_in(
 
     winner, loser = (zombie, restarted) if zombie_commits == "first" else (restarted, zombie)
     assert 1 == transaction.commit(lane, winner, 0, results[winner])
-    with pytest.raises(SinkFenced, match=r"Two queries work on one checkpoint|epoch"):
+    with pytest.raises(SinkFenced, match=r"Two queries run on one checkpoint|epoch"):
         transaction.commit(lane, loser, 0, results[loser])
 
     expected = b"zombie" if zombie_commits == "first" else b"restarted"

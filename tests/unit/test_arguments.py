@@ -55,10 +55,10 @@ def test_a_count_is_a_whole_number_from_one(value: object) -> None:
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ("text", r"encode it, e\.g\. body\.encode"),
+        ("text", r"Encode it, e\.g\. body\.encode"),
         (None, "NoneType"),
         (7, "int"),
-        ({"a": 1}, "serialise"),
+        ({"a": 1}, "Serialise"),
         (bytes(MAX_BODY_BYTES + 1), "16,777,217"),
     ],
 )
@@ -110,7 +110,7 @@ def test_tag_and_headers_together_have_a_limit() -> None:
     "value", ["", "x", "1" * 36, "{00000000-0000-0000-0000-000000000001}", 7, b"x" * 16, "0" * 32]
 )
 def test_a_message_id_that_is_no_uuid_is_refused(value: object) -> None:
-    with pytest.raises(OptionInvalid, match="allowed is a UUID"):
+    with pytest.raises(OptionInvalid, match="allowed: a UUID"):
         arguments.message_id(value)
 
 

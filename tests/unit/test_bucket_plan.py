@@ -55,7 +55,7 @@ def test_a_bucket_ends_only_where_the_next_chunk_would_not_fit(chunks: list[Pack
 
 def test_a_chunk_that_no_bucket_takes_is_a_mistake_of_whoever_packed_it() -> None:
     chunk = PackedChunk(partition=0, number=0, count=21, size_bytes=1)
-    with pytest.raises(ValueError, match="21 messages fits no bucket of 20"):
+    with pytest.raises(ValueError, match="21 messages does not fit into a bucket of 20"):
         assign([chunk], bucket_size=BUCKET_SIZE, bucket_bytes=BUCKET_BYTES)
 
 

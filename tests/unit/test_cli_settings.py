@@ -112,12 +112,15 @@ def test_a_secret_is_not_shown_wherever_it_comes_from(monkeypatch: pytest.Monkey
         ('keyspace = "a"', "[cassieq:option_unknown] configuration file f.toml has 'keyspace'"),
         ("[conection]", "[cassieq:option_unknown] configuration file f.toml has 'conection'"),
         ('[connection]\nkeyspce = "a"', "Did you mean 'keyspace'?"),
-        ('[queue]\nkeyspace = "a"', "'keyspace' in [queue] of f.toml is no option"),
+        ('[queue]\nkeyspace = "a"', "'keyspace' in [queue] of f.toml is not an option"),
         ("[connection]\nkeyspace = 7", "'keyspace' in [connection] of f.toml is 7, allowed: 1 to"),
         ('[queue]\nlinger = "soon"', "'linger' in [queue] of f.toml is 'soon', allowed: seconds"),
         ('[queue]\nlinger = "2h"', "'linger' in [queue] of f.toml is '2h', allowed: a time from"),
-        ("[connection", "[cassieq:option_invalid] configuration file f.toml is no TOML"),
-        (f"a={'[' * 5_000}", "[cassieq:option_invalid] configuration file f.toml is no TOML"),
+        ("[connection", "[cassieq:option_invalid] configuration file f.toml is not valid TOML"),
+        (
+            f"a={'[' * 5_000}",
+            "[cassieq:option_invalid] configuration file f.toml is not valid TOML",
+        ),
         (None, "configuration file f.toml cannot be read: No such file or directory"),
     ],
 )
@@ -198,9 +201,9 @@ def test_a_flag_that_is_no_time_is_refused_by_its_name(given: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["put", "q"], "one of them"),
-        (["put", "q", "a", "--file", "x"], "one of them"),
-        (["put", "q", "a", "-"], "stands alone"),
+        (["put", "q"], "give the messages in one way"),
+        (["put", "q", "a", "--file", "x"], "give the messages in one way"),
+        (["put", "q", "a", "-"], "must stand alone"),
         (["put", "q", "a", "b", "--message-id", "x"], "names one message"),
         (["put", "q", "-", "--message-id", "x"], "names one message"),
         (["put", "q", "a", "--header", "novalue"], "--header is 'novalue', allowed: NAME=VALUE"),
@@ -216,11 +219,11 @@ def test_a_flag_that_is_no_time_is_refused_by_its_name(given: str) -> None:
         (["cassandra", "start", "--data-dir", f"{__file__}/x"], "is a file"),
         (["cassandra", "status", "--data-dir", "x" * 5_000], "File name too long"),
         (["bootstrap", "--replication", "dc1"], "--replication is 'dc1', allowed: DATACENTER=N"),
-        (["queue", "alter", "q"], "nothing to change of queue 'q'"),
+        (["queue", "alter", "q"], "nothing to change in queue 'q'"),
         (["queue", "alter", "q", "--reset", "bucket-size"], "--reset is 'bucket-size', allowed"),
         (["queue", "alter", "q", "--linger", "1", "--reset", "linger"], "both set and reset"),
-        (["queue", "delete", "q"], "no terminal to ask on: say so with --yes"),
-        (["queue", "purge", "q"], "no terminal to ask on: say so with --yes"),
+        (["queue", "delete", "q"], "no terminal to ask on. Confirm it with --yes"),
+        (["queue", "purge", "q"], "no terminal to ask on. Confirm it with --yes"),
     ],
 )
 def test_wrong_usage_is_exit_code_2_and_says_what_is_right(

@@ -182,7 +182,7 @@ def test_a_cluster_that_never_answered_has_no_time() -> None:
     nodes.is_up = False
     clock = ClusterClock(machine, nodes)
 
-    with pytest.raises(StoreUnavailable, match="0 of 1 nodes of this data centre told theirs"):
+    with pytest.raises(StoreUnavailable, match="0 of 1 nodes of this data centre told their time"):
         clock.now_us()
 
     nodes.is_up = True

@@ -112,7 +112,7 @@ def test_a_user_schema_is_resolved_or_refused_by_column() -> None:
     )
     with pytest.raises(OptionInvalid, match="'bdoy'"):
         columns.resolve(StructType([StructField("bdoy", StringType())]))
-    with pytest.raises(OptionInvalid, match=r"'body' .* is bigint, a queue has it as binary"):
+    with pytest.raises(OptionInvalid, match=r"'body' .* is bigint, but a queue has it as binary"):
         columns.resolve(StructType([StructField("body", LongType())]))
     with pytest.raises(OptionInvalid, match="no column"):
         columns.resolve(StructType([]))

@@ -283,7 +283,9 @@ def test_a_key_of_another_certificate_is_named_with_both_files(
 ) -> None:
     _, key = authority.sign("client").write(tmp_path, "other")
 
-    with pytest.raises(OptionInvalid, match=r"'.*other\.key' is not that of .* '.*client\.pem'"):
+    with pytest.raises(
+        OptionInvalid, match=r"'.*other\.key' does not belong to .* '.*client\.pem'"
+    ):
         tls.context(_with(files, "key_file", key))
 
 

@@ -166,7 +166,7 @@ def test_settings_need_no_spark() -> None:
     [
         ({"queue": "a b"}, "'queue'"),
         ({"queue": "q", "chunk_messages": 0}, "'chunkMessages'"),
-        ({"queue": "q", "connector": {"a": 1}}, "no setting of the Spark Cassandra Connector"),
+        ({"queue": "q", "connector": {"a": 1}}, "not a setting of the Spark Cassandra Connector"),
     ],
 )
 def test_a_wrong_argument_is_refused_when_the_function_is_made(

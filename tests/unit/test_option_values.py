@@ -280,7 +280,7 @@ def test_queue_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "q" * 201, "ä", None, 5])
 def test_what_is_no_queue_name_is_refused(name: object) -> None:
-    with pytest.raises(OptionInvalid, match="is no queue name; allowed: 1 to 200 letters"):
+    with pytest.raises(OptionInvalid, match="is not a queue name, allowed: 1 to 200 letters"):
         queue_name(name)
 
 

@@ -193,8 +193,8 @@ def test_a_misspelt_option_is_refused_with_the_nearest_name() -> None:
         parse_source({**HERE, "maxMesagesPerTrigger": "5"})
 
     assert (
-        "[cassieq:option_unknown] 'maxMesagesPerTrigger' is no option of the cassieq source. Did "
-        "you mean 'maxMessagesPerTrigger'?"
+        "[cassieq:option_unknown] 'maxMesagesPerTrigger' is not an option of the cassieq source. "
+        "Did you mean 'maxMessagesPerTrigger'?"
     ) == str(refused.value)
 
 
@@ -203,13 +203,13 @@ def test_an_option_of_another_scope_is_refused_with_its_owner() -> None:
         parse_source({**HERE, "sinkid": "s"})
 
     assert (
-        "[cassieq:option_unknown] 'sinkid' is no option of the cassieq source. 'sinkId' belongs to "
-        "the cassieq sink: leave it out here"
+        "[cassieq:option_unknown] 'sinkid' is not an option of the cassieq source. 'sinkId' "
+        "belongs to the cassieq sink: leave it out here"
     ) == str(refused.value)
 
 
 def test_an_option_like_no_other_is_refused_with_all_there_are() -> None:
-    with pytest.raises(OptionUnknown, match="It has: connectTimeout, contactPoints, "):
+    with pytest.raises(OptionUnknown, match="Its options are: connectTimeout, contactPoints, "):
         parse_connection({"zzz": "1"})
 
 
@@ -222,7 +222,7 @@ def test_sparks_own_options_are_left_to_spark(parse: Callable[[Any], Any]) -> No
 
 
 def test_a_plain_client_knows_nothing_of_sparks_options() -> None:
-    with pytest.raises(OptionUnknown, match=r"'path' is no option of connect\(\)"):
+    with pytest.raises(OptionUnknown, match=r"'path' is not an option of connect\(\)"):
         parse_connection({"contactPoints": "a", "path": "p"})
 
 
@@ -237,7 +237,7 @@ def test_a_required_option_that_is_missing_is_named_with_what_it_may_be() -> Non
 
     assert (
         "[cassieq:option_invalid] option 'queue' of the cassieq sink is not set. The queue to read "
-        "or to write. Set it to 1 to 200 letters (a-z, A-Z), digits, '.', '-' or '_'"
+        "from or to write to. Set it to 1 to 200 letters (a-z, A-Z), digits, '.', '-' or '_'"
     ) == str(refused.value)
 
 
@@ -300,8 +300,8 @@ def test_a_batch_id_without_a_sink_id_is_refused_and_both_are_named() -> None:
         parse_sink({**HERE, "batchId": "7"})
 
     assert (
-        "[cassieq:option_invalid] option 'batchId' is 7, but 'sinkId' is not set: a batch id alone "
-        "names nothing. Set both, or neither"
+        "[cassieq:option_invalid] option 'batchId' is 7, but 'sinkId' is not set: a batch id means "
+        "nothing without a sink id. Set both, or neither"
     ) == str(refused.value)
 
 

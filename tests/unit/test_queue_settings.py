@@ -47,7 +47,7 @@ def test_a_queues_settings_do_not_depend_on_the_environment(
 @pytest.mark.parametrize("name", ["bucket_sise", "Bucket_Size", "visibility_timeout_s"])
 def test_a_misspelt_setting_is_refused_with_the_nearest_name(name: str) -> None:
     with pytest.raises(
-        OptionUnknown, match=rf"'{name}' is no option of create_queue\(\)\. Did you"
+        OptionUnknown, match=rf"'{name}' is not an option of create_queue\(\)\. Did you"
     ):
         QueueSettings.parse(**{name: 5})
 

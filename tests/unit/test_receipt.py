@@ -72,7 +72,7 @@ def test_random_text_is_refused_and_nothing_else_is_raised(text: str) -> None:
     [
         (None, "text, not NoneType"),
         (b"bytes", "text, not bytes"),
-        (ONE.encode()[:-1], "Was it cut?"),
+        (ONE.encode()[:-1], "Was it cut off?"),
         ("é" * TEXT_LENGTH, "letters, digits"),
         ("!" * TEXT_LENGTH, "letters, digits"),
         ("A" * TEXT_LENGTH, "version 0"),

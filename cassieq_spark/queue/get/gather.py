@@ -109,7 +109,7 @@ def gather(
         bucket = flights[flight]
         event(_logger, "bucket_unreachable", queue=lane.queue, bucket=bucket, error="not yet")
         gathered.failed[bucket] = named(
-            CasAmbiguous("a claim is not answered yet; what it is granted is given back"),
+            CasAmbiguous("a claim is not answered yet. The messages that it leases are given back"),
             lane,
             bucket,
         )

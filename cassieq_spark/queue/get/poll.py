@@ -86,9 +86,9 @@ class Getter:
             took_us = int((lane.clock.monotonic() - began) * 1e6)
             reader.lease_as(wanted.owner, max(wanted.visibility_us, 2 * took_us))
         raise StoreTimeout(
-            f"{_READS} times in a row the leases of messages of queue {lane.queue!r} ran out while "
-            "their bodies were read; they were given back. Try again, with a longer visibility "
-            "timeout or fewer messages"
+            f"the leases of messages of queue {lane.queue!r} ran out {_READS} times in a row "
+            "while their bodies were read. The messages were given back. Try again, with a "
+            "longer visibility timeout or fewer messages"
         )
 
     def _claim(

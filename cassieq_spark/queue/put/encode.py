@@ -55,14 +55,14 @@ def messages(
     """
     if isinstance(bodies, str | bytes | bytearray | memoryview):
         raise BodyInvalid(
-            f"put_many takes a list of bodies, this is one {type(bodies).__name__}: put it in a "
-            "list, or call put"
+            f"put_many takes a list of bodies, but this is one {type(bodies).__name__}. Put it in "
+            "a list, or call put"
         )
     given = arguments.listed(bodies)
     if given is None:
         raise BodyInvalid(
-            f"put_many takes a list of bodies, in the order of the ids that it returns, not "
-            f"{type(bodies).__name__}. Nothing was put"
+            f"put_many takes a list of bodies, not {type(bodies).__name__}: it returns ids in the "
+            "order of the bodies. Nothing was put"
         )
     checked_tag = arguments.tag(tag)
     checked_headers = arguments.headers(headers)
@@ -125,12 +125,13 @@ def _ids(message_ids: object, count: int) -> list[bytes | None]:
         return [None] * count
     if not isinstance(message_ids, list | tuple):
         raise OptionInvalid(
-            f"message_ids is a list with an entry for each body, not {type(message_ids).__name__}"
+            "message_ids must be a list with an entry for each body, not "
+            f"{type(message_ids).__name__}"
         )
     if len(message_ids) != count:
         raise OptionInvalid(
-            f"message_ids has {len(message_ids)} entries for {count} bodies: give one each, None "
-            "where there is none"
+            f"message_ids has {len(message_ids)} entries for {count} bodies. Give one entry for "
+            "each body: None for a body without an id of its own"
         )
     return [_id_bytes(one) for one in message_ids]
 

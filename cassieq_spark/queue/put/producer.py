@@ -264,8 +264,9 @@ def _ambiguous(lane: Lane, unsettled: Iterable[Placed], stored: Iterable[Placed]
         else "a part of the messages could not be stored"
     )
     return PutAmbiguous(
-        f"put into queue {lane.queue!r}: {what}; {len(known)} are stored. Look for the message ids "
-        "where they are consumed before you put them again, and put again what is named in neither",
+        f"put into queue {lane.queue!r}: {what}; {len(known)} are stored. Before you put messages "
+        "of unknown outcome again, look for their message ids where they are consumed. Put those "
+        "again that the error names neither as unknown nor as stored",
         message_ids=tuple(unknown),
         stored=tuple(known),
     )

@@ -73,7 +73,7 @@ class AckBuffer:
         """
         with self._is_due:
             if self._is_closing:
-                raise UsageError("this consumer is closed: ack by the queue itself")
+                raise UsageError("this consumer is closed. Use queue.ack() instead")
             had_enough = self._count >= self._at_most
             for receipt in receipts:
                 self._gathered.setdefault(receipt.bucket, []).append(receipt)
@@ -118,8 +118,8 @@ class AckBuffer:
             raise min(failures, key=lambda one: isinstance(one, StoreError))
         if late or behind:
             raise StoreTimeout(
-                f"acks of {len(late) or len(behind)} buckets of queue {self._lane.queue!r} are not "
-                "answered yet: they may be stored, or their messages come again"
+                f"acks of {len(late) or len(behind)} buckets of queue {self._lane.queue!r} are "
+                "not answered yet. They may be stored, or their messages will be delivered again"
             )
 
     def _left_s(self, until: float) -> float | None:

@@ -143,7 +143,7 @@ def _settle(lane: Lane, bucket: BucketNo, together: Sequence[_Asked]) -> None:
         for asked in together:
             asked.unknown(
                 CasAmbiguous(
-                    f"another thread that was acking for this one, too, was ended by "
+                    "another thread, which was acking for this one too, was ended by "
                     f"{type(error).__name__}. Ack again"
                 )
             )

@@ -51,7 +51,7 @@ def counted(lane: Lane, bucket: BucketNo, judged: Judged) -> Settled:
         ReceiptInvalid: Some messages were never there. The others are settled.
     """
     if judged.unknown:
-        raise foreign(lane, "names messages that were never there")
+        raise foreign(lane, "names messages that never existed")
     stale = (
         Receipt(lane=lane.lane_id, bucket=bucket, lease_id=lease_id, first=offset, last=offset)
         for lease_id, runs in judged.stale.items()

@@ -27,8 +27,8 @@ def checked(lane: Lane, messages: Message | str | Iterable[Message | str]) -> li
     several = arguments.listed(messages)
     if several is None:
         raise ReceiptInvalid(
-            f"neither a message, a receipt nor a list of them: {type(messages).__name__}. Nothing "
-            "was done; pass what get returned, or list(...) of it"
+            f"{type(messages).__name__} is not a message, a receipt or a list of them. Nothing "
+            "was done. Pass what get returned, or list(...) of it"
         )
     return [_checked(lane, one) for one in several]
 
@@ -44,12 +44,12 @@ def foreign(lane: Lane, why: str) -> ReceiptInvalid:
 def _checked(lane: Lane, held: object) -> Receipt:
     if isinstance(held, Message):
         if not isinstance(held.proof, Receipt):
-            raise foreign(lane, "was looked at or given back: it has no receipt")
+            raise foreign(lane, "has no receipt: it was only looked at, or was given back")
         receipt = held.proof
     else:
         receipt = Receipt.decode(held)
     if receipt.lane != lane.lane_id:
-        raise foreign(lane, "is of another queue, or of a former one of this name")
+        raise foreign(lane, "is of another queue, or of an earlier queue of this name")
     if not receipt.first <= receipt.last < lane.bucket_size or receipt.bucket >= DELETED:
-        raise foreign(lane, "names messages that were never there")
+        raise foreign(lane, "names messages that never existed")
     return receipt

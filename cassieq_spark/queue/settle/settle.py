@@ -152,7 +152,7 @@ def settle_receipts(
 
     outcomes = each_bucket(lane, one, asked)
     if any(outcome.judged.unknown for outcome in outcomes.values()):
-        raise foreign(lane, "names messages that were never there")
+        raise foreign(lane, "names messages that never existed")
     refused = [
         receipt
         for receipt in given
@@ -248,9 +248,9 @@ def _check_updatable(lane: Lane, row: Stored[Bucket] | None, receipt: Receipt) -
     lease = None if row is None else row.value.lease(receipt.lease_id)
     if lease is not None and lease.run is not None:
         raise UsageError(
-            f"message {receipt.bucket * lane.bucket_size + receipt.first} of queue "
-            f"{lane.queue!r} is held by the Spark batch of {lease.owner!r}: what a batch reads "
-            "must not change. Put what you have to say into another queue, or release the message"
+            f"message {receipt.bucket * lane.bucket_size + receipt.first} of queue {lane.queue!r} "
+            f"is held by the Spark batch of {lease.owner!r}, and the messages of a batch must not "
+            "change. Put the new content into another queue, or release the message"
         )
 
 
@@ -262,9 +262,9 @@ def check_dead_letter_queue(lane: Lane) -> None:
     """
     if lane.settings.dead_letter_queue is None:
         raise UsageError(
-            f"queue {lane.queue!r} has no dead-letter queue that a dead message could go to; "
-            "nothing was changed. Give it one by client.alter_queue(name, dead_letter_queue=...), "
-            "or ack what nobody is to get again"
+            f"queue {lane.queue!r} has no dead-letter queue to which a dead message could go. "
+            f"Nothing was changed. Give it one with client.alter_queue({lane.queue!r}, "
+            "dead_letter_queue=...), or ack the messages that nobody is to get again"
         )
 
 
@@ -275,7 +275,7 @@ def expired(lane: Lane, refused: Sequence[Receipt]) -> ReceiptExpired:
     return ReceiptExpired(
         f"{len(refused)} receipts of queue {lane.queue!r} have expired: nobody holds the messages "
         "by them any more. A visibility timeout was over, or a message was released, updated, "
-        "rejected or acked since. What was to be done for other receipts of this call is done",
+        "rejected or acked. The other receipts of this call were handled",
         refused=tuple(receipt.encode() for receipt in refused),
     )
 

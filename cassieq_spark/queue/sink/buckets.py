@@ -99,7 +99,7 @@ def prepare(lane: Lane, filled: OpenBucket) -> tuple[BucketNo, int]:
     if filled.count > lane.bucket_size:
         # The surplus would have ids of the next bucket: two messages under one id (I6) [T1].
         raise rules.IllegalMove(
-            f"bucket {filled.bucket} of queue {lane.queue!r} has {lane.bucket_size} ids, and "
+            f"bucket {filled.bucket} of queue {lane.queue!r} has {lane.bucket_size} ids, but "
             f"{filled.count} messages were written into it"
         )
     outcome = lane.buckets.fill(

@@ -209,8 +209,8 @@ def forget(lane: Lane, sink_id: str) -> None:
             roll_forward(lane, sink_id, stored.value.listed)
         elif not lane.store.lane(stored.value.lane).pointers.read().is_deleted:
             raise SinkIdReused(
-                f"sink {sink_id!r} belongs to another queue than {lane.queue!r} (lane "
-                f"{stored.value.lane}). Call forget_sink with that queue's name",
+                f"sink {sink_id!r} belongs to another queue (lane {stored.value.lane}), not to "
+                f"queue {lane.queue!r}. Call forget_sink with the name of that queue",
                 sink_id=sink_id,
             )
         row = rules.forget(stored.value, lane=lane.lane_id, now_us=lane.clock.now_us())
@@ -224,8 +224,9 @@ def _check_lane(lane: Lane, *whos: Identity) -> None:
     """Refuse results that were written to a deleted queue of the same name [T6]."""
     if any(who.lane != lane.lane_id for who in whos):
         raise QueueDeleted(
-            f"queue {lane.queue!r} was deleted and created again while it was written to. What was "
-            "written went with the former queue, and nothing of it is in this one. Write it again"
+            f"queue {lane.queue!r} was deleted and created again while it was written to. What "
+            "was written is gone with the former queue, and nothing of it is in this one. Write "
+            "it again"
         )
 
 
@@ -262,9 +263,9 @@ def _is_visible(lane: Lane, who: Identity, row: SinkRow) -> bool:
         return stored is not None and stored.value.status in VISIBLE
     raise CasAmbiguous(
         f"the commit of sink {who.sink_id!r} to queue {lane.queue!r} stayed unanswered until its "
-        "row and its buckets were gone: it was committed, and consumed since, or it was aborted. "
-        "Look for its messages where they are consumed before you write them again. A write with "
-        "options sinkId and batchId can be repeated safely"
+        "row and its buckets were gone: either it was committed, and its messages have been "
+        "consumed, or it was aborted. Look for its messages where they are consumed before you "
+        "write them again. A write with options sinkId and batchId can be repeated safely"
     )
 
 
@@ -320,7 +321,7 @@ def _gone(who: Identity) -> SinkFenced:
 
 def _ended(who: Identity) -> SinkFenced:
     return SinkFenced(
-        f"the transaction of sink {who.sink_id!r} was ended while it was written, because nothing "
-        "was heard of it for long. Nothing of this attempt is visible. Write it again",
+        f"the transaction of sink {who.sink_id!r} was ended while it was written, because its "
+        "writer was silent for too long. Nothing of this attempt is visible. Write it again",
         sink_id=who.sink_id,
     )

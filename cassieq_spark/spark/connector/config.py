@@ -111,7 +111,8 @@ def spark_config(
     tls = {f"{SSL}{name}": value for name, value in stores.items() if value is not None}
     if tls and trust_store is None:
         raise UsageError(
-            f"{', '.join(sorted(tls))} without trust_store: there is no TLS without it. Set it too"
+            f"{', '.join(sorted(tls))} is set without trust_store, but there is no TLS without "
+            "it. Set it too"
         )
     if tls:
         tls[SSL_ENABLED] = "true"
@@ -140,13 +141,15 @@ def checked(given: Mapping[str, object] | None) -> dict[str, str]:
     for name, value in (given or {}).items():
         if not name.lower().startswith(PREFIX):
             raise OptionUnknown(
-                f"{name!r} is no setting of the Spark Cassandra Connector: those begin with "
-                f"{PREFIX!r}, for example '{PREFIX}output.throughputMBPerSec'"
+                f"{name!r} is not a setting of the Spark Cassandra Connector: its settings begin "
+                f"with {PREFIX!r}, for example '{PREFIX}output.throughputMBPerSec'"
             )
         text = str(value).lower() if isinstance(value, bool) else str(value)
         ours = _OURS.get(name.lower())
         if ours in _BY_ARGUMENT:
-            raise OptionInvalid(f"{ours!r} is set by argument {_BY_ARGUMENT[ours]!r}: use that one")
+            raise OptionInvalid(
+                f"{ours!r} is set by argument {_BY_ARGUMENT[ours]!r}. Use that argument"
+            )
         if ours is not None:
             raise OptionInvalid(
                 f"{ours!r} is fixed for messages: another value would lose some, or leave "
@@ -154,7 +157,7 @@ def checked(given: Mapping[str, object] | None) -> dict[str, str]:
             )
         if name.lower() == _CONSISTENCY.lower() and text not in STRONG:
             raise OptionInvalid(
-                f"{_CONSISTENCY!r} is {text!r}, allowed are {', '.join(STRONG)}: a message that "
+                f"{_CONSISTENCY!r} is {text!r}, allowed: {', '.join(STRONG)}. A message that "
                 "fewer replicas have could be lost after its batch is committed"
             )
         found[name] = text
@@ -173,13 +176,13 @@ def check_tls(connection: ConnectionOptions, settings: Mapping[str, str]) -> Non
     lower = {name.lower(): value.lower() for name, value in settings.items()}
     if connection.tls is not None and lower.get(SSL_ENABLED.lower()) != "true":
         raise UsageError(
-            f"TLS is asked for by a PEM file ({connection.tls.ca_file}), which the Spark Cassandra "
-            f"Connector cannot read: it wants Java key stores. Put that CA into one (keytool "
-            f"-importcert -file {connection.tls.ca_file} -keystore trust.p12 -storetype PKCS12), "
-            f"copy it to every machine, and set {SSL_ENABLED}=true, {SSL}trustStore.path and "
-            f"{SSL}trustStore.password in the session (spark_config(trust_store=...)), and "
-            f"{SSL}keyStore.path, {SSL}keyStore.password and {SSL}clientAuth.enabled=true where "
-            "nodes ask for a client's certificate"
+            f"TLS is set up with a PEM file ({connection.tls.ca_file}), but the Spark Cassandra "
+            "Connector reads only Java key stores. Put that CA into one (keytool -importcert "
+            f"-file {connection.tls.ca_file} -keystore trust.p12 -storetype PKCS12), copy it to "
+            f"every machine, and set {SSL_ENABLED}=true, {SSL}trustStore.path and "
+            f"{SSL}trustStore.password in the session (spark_config(trust_store=...)). If nodes "
+            f"ask for a client's certificate, also set {SSL}keyStore.path, {SSL}keyStore.password "
+            f"and {SSL}clientAuth.enabled=true"
         )
 
 

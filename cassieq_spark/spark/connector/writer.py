@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 CONNECTOR_CLASS: Final = "com.datastax.spark.connector.datasource.CassandraTable"
 
 OTHER_ATTEMPT: Final = (
-    "cassieq: this chunk was packed by another attempt of its task than the batch was planned by. "
-    "The batch fails; nothing of it is visible, and its replay writes it anew"
+    "cassieq: this chunk was packed by another attempt of its task than the one that the batch "
+    "was planned by. The batch fails. Nothing of it is visible, and its replay writes it anew"
 )
 
 _PLAN: Final = pa.schema(
@@ -149,8 +149,8 @@ class ConnectorWriter:
         sink_id = self.options.sink_id or query_id
         if sink_id is None:
             raise UsageError(
-                "this thread belongs to no streaming query, and sink_id is not set: nothing names "
-                "the transaction. Call this in foreachBatch's own thread, or set sink_id"
+                "this thread belongs to no streaming query, and sink_id is not set, so the "
+                "transaction has no name. Call this in foreachBatch's own thread, or set sink_id"
             )
         return Identity(
             sink_id=sink_id,
@@ -291,15 +291,16 @@ def _check_session(spark: SparkSession, options: SinkOptions, connector: Mapping
         context = spark.sparkContext
     except Exception as error:
         raise UsageError(
-            "foreach_batch needs the driver's own Spark session; Spark Connect has no part of what "
-            "it works with. Use writeStream.format('cassieq') there"
+            "foreach_batch needs the driver's own Spark session, which Spark Connect does not "
+            "have. Use writeStream.format('cassieq') there"
         ) from error
     ssl = spark.conf.get(config.SSL_ENABLED, "false") or "false"
     config.check_tls(options.connection, {config.SSL_ENABLED: ssl, **connector})
     if find_spec("pandas") is None:
         raise UsageError(
-            "Spark's mapInArrow wants pandas in the driver's Python (measured with 4.3.0), though "
-            "nothing here uses it. Install it: pip install 'cassieq_spark[connector]'"
+            "Spark's mapInArrow needs pandas in the driver's Python (measured with 4.3.0), "
+            "though cassieq_spark does not use it here. Install it: pip install "
+            "'cassieq_spark[connector]'"
         )
     _require_connector(context)
 
@@ -310,9 +311,9 @@ def _require_connector(context: SparkContext) -> None:
     except Py4JJavaError as error:
         raise ConnectorMissing(
             "the Spark Cassandra Connector is not on the class path of this session. Add "
-            f"--packages {config.CONNECTOR} to spark-submit, or spark.jars.packages="
-            f"{config.CONNECTOR} before the session is made; cassieq_spark.spark_config(...) has "
-            "all settings"
+            f"--packages {config.CONNECTOR} to spark-submit, or set "
+            f"spark.jars.packages={config.CONNECTOR} before the session is made. "
+            "cassieq_spark.spark_config(...) has all settings"
         ) from error
 
 

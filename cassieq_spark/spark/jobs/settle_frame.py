@@ -139,7 +139,7 @@ def settle(
 def _columns(df: DataFrame, receipts: str, verdict: str) -> tuple[Column, Column]:
     if df.isStreaming:
         raise UsageError(
-            "settle takes the rows of one batch, this DataFrame is a stream. Call it in the "
+            "settle takes the rows of one batch, but this DataFrame is a stream. Call it in the "
             "function of writeStream.foreachBatch(...)"
         )
     for name in (receipts, verdict):
@@ -202,8 +202,8 @@ def _tell_stale(lane: Lane, settled: Settled, *, fails: bool) -> None:
     if fails:
         raise ReceiptExpired(
             f"{settled.stale} of the receipts to be settled in queue {lane.queue!r} have expired: "
-            "nobody holds the messages by them any more. All others are settled. First of them: "
-            f"{settled.stale_receipts[0]}. A longer visibilityTimeout helps",
+            "nobody holds the messages by them any more. All others are settled. The first "
+            f"expired one is {settled.stale_receipts[0]}. A longer visibilityTimeout helps",
             refused=settled.stale_receipts,
         )
     event(_logger, "verdicts_stale", queue=lane.queue, messages=settled.stale)

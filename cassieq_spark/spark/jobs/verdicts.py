@@ -100,9 +100,9 @@ def put_together(lane: Lane, parts: Iterable[bytes]) -> Gathered:
         for lane_id, bucket, lease_id, verdict, encoded in said:
             runs = Runs.decode(encoded)
             if lane_id != lane.lane_id.bytes:
-                raise foreign(lane, "is of another queue, or of a former one of this name")
+                raise foreign(lane, "is of another queue, or of an earlier queue of this name")
             if bucket >= DELETED or runs.last >= lane.bucket_size:
-                raise foreign(lane, "names messages that were never there")
+                raise foreign(lane, "names messages that never existed")
             by_lease = gathered.by_bucket.setdefault(BucketNo(bucket), {})
             by_verdict = by_lease.setdefault(UUID(bytes=lease_id), {})
             by_verdict[verdict] = by_verdict.get(verdict, EMPTY) | runs
@@ -120,9 +120,9 @@ def _check_agreement(lane: Lane, gathered: Gathered) -> None:
                         lane=lane.lane_id, bucket=bucket, lease_id=lease_id, first=at, last=at
                     )
                     raise OptionInvalid(
-                        f"message {bucket * lane.bucket_size + at} of queue {lane.queue!r} has two "
-                        f"verdicts, {one!r} and {other!r} (receipt "
-                        f"{receipt.encode()}); nothing was changed. Give each row one"
+                        f"message {bucket * lane.bucket_size + at} of queue {lane.queue!r} has "
+                        f"two verdicts, {one!r} and {other!r} (receipt {receipt.encode()}). "
+                        "Nothing was changed. Give each message one verdict"
                     )
 
 
@@ -136,14 +136,14 @@ def _groups(
         if verdict not in VERDICTS:
             allowed = ", ".join(map(repr, VERDICTS))
             raise OptionInvalid(
-                f"a message's verdict is {reprlib.repr(verdict)}, allowed: {allowed} or null; "
-                "nothing was changed"
+                f"a message's verdict is {reprlib.repr(verdict)}, allowed: {allowed} or null. "
+                "Nothing was changed"
             )
         judged = receipts.filter(pc.fill_null(pc.equal(verdicts, verdict), fill_value=False))
         if judged.null_count:
             raise ReceiptInvalid(
-                f"the verdict {verdict!r} is about a message without a receipt; nothing was "
-                "changed. Rows of spark.read were looked at, not delivered: they have none"
+                f"the verdict {verdict!r} is about a message without a receipt. Nothing was "
+                "changed. Rows of spark.read have no receipt: they were looked at, not delivered"
             )
         for (lane, bucket, lease), runs in _places(judged.cast(pa.string())):
             yield lane, bucket, lease, verdict, runs.encode()
@@ -188,12 +188,11 @@ def _place(text: str) -> tuple[tuple[bytes, int, bytes], Runs]:
         runs = Runs.span(one.first, one.last)
     except ReceiptInvalid as error:
         raise ReceiptInvalid(
-            f"{error.message}: {reprlib.repr(text)}; nothing was changed"
+            f"receipt {reprlib.repr(text)} is invalid, and nothing was changed: {error.message}"
         ) from error
     except ValueError as error:
         raise ReceiptInvalid(
-            f"a receipt names messages that were never there: {reprlib.repr(text)}; nothing was "
-            "changed"
+            f"receipt {reprlib.repr(text)} names messages that never existed. Nothing was changed"
         ) from error
     return (one.lane.bytes, one.bucket, one.lease_id.bytes), runs
 

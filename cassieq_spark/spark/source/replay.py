@@ -119,8 +119,8 @@ class Replay:
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"queue {self.lane.queue!r} was deleted and created again since this checkpoint "
-                "was written: its messages of then are gone. Start with a new checkpoint, or set "
-                "failOnDataLoss to false to go on with the new queue"
+                "was written, and its former messages are gone. Start with a new checkpoint, or "
+                "set failOnDataLoss to false to go on with the new queue"
             )
         event(_logger, "queue_recreated", queue=self.lane.queue, seq=offset.seq)
         return False
@@ -144,9 +144,9 @@ class Replay:
         if self._options.on_lease_lost == "fail" and not is_gone:
             raise LeaseLost(
                 f"{leased.runs.count} messages of bucket {leased.bucket} of queue "
-                f"{self.lane.queue!r} were delivered to another consumer while this query was down "
-                "longer than its visibility timeout. Set onLeaseLost to 'skip' to go on without "
-                "them (they are processed elsewhere), and a longer visibilityTimeout"
+                f"{self.lane.queue!r} were delivered to another consumer while this query was "
+                "down for longer than its visibility timeout. Set onLeaseLost to 'skip' to go on "
+                "without them (they are processed elsewhere), and set a longer visibilityTimeout"
             )
 
     def _purged(self, bucket: BucketNo, messages: int) -> None:
@@ -154,7 +154,7 @@ class Replay:
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"queue {self.lane.queue!r} was purged while this query was down: {messages} "
-                f"messages of bucket {bucket} that its batch holds are gone. Start with a new "
-                "checkpoint, or set failOnDataLoss to false to go on without them"
+                f"messages of bucket {bucket}, which are in the query's batch, are gone. Start "
+                "with a new checkpoint, or set failOnDataLoss to false to go on without them"
             )
         event(_logger, "batch_purged", queue=self.lane.queue, bucket=bucket, messages=messages)

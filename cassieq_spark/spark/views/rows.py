@@ -128,8 +128,8 @@ def queue_rows(where: Store, queue: QueueName | None, asked: Asked) -> list[Queu
         found = find_row(where, queue)
         if found is None:
             raise QueueNotFound(
-                f"there is no queue {queue!r} in keyspace {where.session.keyspace!r}. Leave option "
-                "'queue' out to see all there are"
+                f"there is no queue {queue!r} in keyspace {where.session.keyspace!r}. Leave out "
+                "option 'queue' to see all queues"
             )
         rows = [found.value]
     if asked.view is not QUEUES:

@@ -174,8 +174,8 @@ def _stored(lane: LaneId, bucket: BucketNo, row: Any) -> Stored[Bucket]:
         return Stored(value=_decode(row), version=Version.of_row(row))
     except RowCorrupt as error:
         raise RowCorrupt(
-            f"bucket {bucket} of lane {lane}: {error.message} Until its row is restored nothing of "
-            "it is delivered, and nothing dropped"
+            f"bucket {bucket} of lane {lane}: {error.message} Until its row is restored, its "
+            "messages are neither delivered nor dropped"
         ) from error
 
 

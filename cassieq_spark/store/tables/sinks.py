@@ -219,7 +219,7 @@ class Sinks:
         if len(rows) != row.list_parts or hashlib.sha256(encoded).digest() != row.list_hash:
             raise RowCorrupt(
                 f"the bucket list of sink {sink_id!r} has {len(rows)} of {row.list_parts} parts, "
-                "or other bytes than were committed. Restore table sink_list"
+                "or other bytes than were committed. Restore table sink_list from a backup"
             )
         return _decode_list(encoded)
 
