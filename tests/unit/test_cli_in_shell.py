@@ -75,8 +75,7 @@ def test_a_call_of_python_is_the_command_that_does_the_same(text: str, expected:
         (
             "option 'connectTimeout' of connect() is 'x', allowed: a time: seconds, "
             "timedelta, or text such as '30s' or '5m'",
-            "--connect-timeout is 'x', allowed: a time: seconds, or text such as '30s' or "
-            "'5m'",
+            "--connect-timeout is 'x', allowed: a time: seconds, or text such as '30s' or '5m'",
         ),
         ("[cassieq:option_invalid] wait is -1, ", "[cassieq:option_invalid] --wait is -1, "),
         ("[cassieq:option_invalid] to is 'q', ", "[cassieq:option_invalid] --to is 'q', "),
