@@ -2087,7 +2087,7 @@ ABLATIONS: Final = (
         rule="Acks of a bucket that answers are sent at the end beside those of one that does not.",
         path="cassieq_spark/queue/acks_behind.py",
         old="        while behind:\n",
-        new="        wait(begun, self._left_s(until))\n        while behind:\n",
+        new="        while behind and not wait(begun, self._left_s(until))[1]:\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_close_sends_the_acks_of_a_bucket_that_answers_beside_one_that_does_not",
         ),
