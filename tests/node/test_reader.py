@@ -12,6 +12,7 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.model.row_limits import RUNS_PER_LEASE
 from cassieq_spark.queue import life, room, seal
+from cassieq_spark.queue import reader as reading
 from cassieq_spark.queue.reader import SEALS_PER_CALL
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.testing.faults import Fault
@@ -317,9 +318,10 @@ def test_a_bucket_of_more_runs_than_a_call_may_take_is_claimed_from(
 def test_a_bucket_counts_for_as_many_runs_as_one_claim_takes_there(
     open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not for as many as came back: a call goes to as many buckets as it may."""
+    """And not for as many as came back: one round goes to as many buckets as it may."""
     door = open_door(bucket_size=400)
     fill_every_second(door, 4, size=400)
     monkeypatch.setattr(room, "RUNS_PER_CALL", 4 * RUNS_PER_LEASE)
+    monkeypatch.setattr(reading, "ROUNDS", 1)
     claimed = door.reader().get(10_000)
     assert {0, 1, 2, 3} == {one.bucket for one in claimed}
