@@ -1152,8 +1152,8 @@ ABLATIONS: Final = (
         mark="T20",
         rule="A chunk is sized by all columns of its messages.",
         path="cassieq_spark/spark/packer.py",
-        old="        sizes = chunks.row_sizes(batch)\n",
-        new="        sizes = chunks.row_sizes(batch.select([chunks.BODY]))\n",
+        old="        sizes = row_sizes(batch)\n",
+        new="        sizes = row_sizes(batch.select([BODY]))\n",
         tests=(
             "tests/unit/test_packer.py::test_t20_a_chunk_of_the_arrow_door_is_near_its_limit_whatever_the_columns_hold",
             "tests/unit/test_packer.py::test_t20_a_chunk_of_the_connectors_door_is_near_its_limit_whatever_the_columns_hold",
@@ -1522,7 +1522,7 @@ ABLATIONS: Final = (
         mark="T22",
         rule="What cannot be confirmed is given back, uncounted.",
         path="cassieq_spark/queue/get/claim.py",
-        old="            gather.give_back(self.lane, claimed)  # nobody gets to see them [T22]\n",
+        old="            give_back(self.lane, claimed)  # nobody gets to see them [T22]\n",
         new="            pass\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t22_what_is_claimed_is_given_back_uncounted_where_it_cannot_be_confirmed",

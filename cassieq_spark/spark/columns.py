@@ -10,7 +10,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -105,11 +105,6 @@ def resolve(
                 f"{whose} has it as {expected.simpleString()}"
             )
     return tuple(schema.names)
-
-
-def check_sink_schema(schema: StructType) -> None:
-    """Refuse a DataFrame that cannot be put; see `store.chunk.check_schema`."""
-    chunks.check_schema((field.name, _arrow_type(field)) for field in schema.fields)
 
 
 def arrow_schema(names: tuple[str, ...]) -> pa.Schema:
@@ -212,14 +207,6 @@ def receipt_texts(head: bytes, offsets: NDArray[np.int64]) -> pa.Array:
     crc ^= np.uint32(zlib.crc32(head + bytes(8)))
     tail[:, 8:] = crc.astype(">u4").view(np.uint8).reshape(-1, 4)
     return _base64_texts(head, tail)
-
-
-def _arrow_type(field: StructField) -> pa.DataType:
-    """The Arrow type of a Spark field; null if Arrow has none: it is then refused by name."""
-    try:
-        return to_arrow_type(field.dataType, timezone="UTC")
-    except Exception:  # noqa: BLE001 - pyspark raises many kinds; any of them means "not storable"
-        return pa.null()
 
 
 def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:

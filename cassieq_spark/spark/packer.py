@@ -1,17 +1,36 @@
-"""Pack the rows of a writing task into chunks, by rows and bytes, whole buckets and due times."""
+"""Check the rows of a writing task, and pack them into chunks by count, bytes and due times.
+
+This is what becomes of a record batch between Spark and a writer: `check_sink_schema` looks at the
+DataFrame's columns before a query begins, `from_input` at each value, and `Packer` cuts.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_type
 
+from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model import packing
-from cassieq_spark.store import chunk as chunks
+from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
+from cassieq_spark.store.chunk import BODY, HEADERS, MESSAGE_ID, STORED_TYPES, TAG, Encoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+    from pyspark.sql.types import StructField, StructType
+
+DELAY: Final = "delay"
+"""The one column of the input that no chunk has: a due time is beside its chunk."""
+
+MAX_DELAY_S: Final = 30 * 86_400
+
+_UUID_TEXT: Final = 36
+_UUID_PATTERN: Final = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 
 class ChunkTaker(Protocol):
@@ -39,7 +58,7 @@ class Packer:
         self._now_us = now_us
         self._messages = chunk_messages
         self._bytes = chunk_bytes
-        self._encoder = chunks.Encoder()
+        self._encoder = Encoder()
         self._waiting: pa.RecordBatch | None = None
         self._position = 0
 
@@ -49,7 +68,7 @@ class Packer:
         Raises:
             BodyInvalid: A body is null or too large; names the row's position in the partition.
         """
-        checked = chunks.from_input(batch, position=self._position)
+        checked = from_input(batch, position=self._position)
         self._position += batch.num_rows
         if self._waiting is not None:
             checked = pa.concat_batches([self._waiting, checked])
@@ -63,7 +82,7 @@ class Packer:
             self._write_chunks(waiting, keep_rest=False)
 
     def _write_chunks(self, batch: pa.RecordBatch, *, keep_rest: bool) -> None:
-        sizes = chunks.row_sizes(batch)
+        sizes = row_sizes(batch)
         at = 0
         while at < batch.num_rows:
             end = packing.chunk_end(
@@ -80,9 +99,227 @@ class Packer:
             at = end
 
     def _write(self, part: pa.RecordBatch) -> None:
-        delays = chunks.delays_us(part)
+        delays = delays_us(part)
         due_us: list[int] | None = None
         if delays is not None:
             now_us = self._now_us()
             due_us = np.where(delays > 0, delays + now_us, 0).tolist()
         self._writer.add(self._encoder.encode(part), part.num_rows, due_us)
+
+
+def check_sink_schema(schema: StructType) -> None:
+    """Refuse a DataFrame that cannot be put, before any of its rows is read.
+
+    Raises:
+        OptionInvalid: It names the column, its type, and what is allowed.
+    """
+    _check_columns({field.name: _arrow_type(field) for field in schema.fields})
+
+
+def from_input(batch: pa.RecordBatch, *, position: int) -> pa.RecordBatch:
+    """Check one record batch of messages and give it the stored types.
+
+    Args:
+        batch: Columns as `check_sink_schema` allows; ``delay`` in seconds.
+        position: The position of its first row, for error messages.
+
+    Returns:
+        The stored columns it has, and ``delay`` as int64 µs.
+
+    Raises:
+        BodyInvalid: A body is null or too large, a delay negative, or a message id is not a UUID;
+            it names the row.
+    """
+    _check_columns({field.name: field.type for field in batch.schema})
+    columns: dict[str, pa.Array] = {}
+    for name in batch.schema.names:
+        column = batch.column(name)
+        if name == DELAY:
+            columns[name] = _delays(column, position)
+        elif name == MESSAGE_ID:
+            columns[name] = _message_ids(column, position)
+        else:
+            columns[name] = column.cast(STORED_TYPES[name])
+    _check_bodies(columns[BODY], position)
+    checked = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    _check_extras(checked, position)
+    return checked
+
+
+def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Bytes of each message in all stored columns: any of them may be the large one [T20].
+
+    Args:
+        batch: As `from_input` returns it, or a slice of it.
+    """
+    sizes = _extra_sizes(batch) + _lengths(batch.column(BODY))
+    if MESSAGE_ID in batch.schema.names:
+        column = batch.column(MESSAGE_ID)
+        sizes += column.type.byte_width * np.asarray(column.is_valid())
+    return sizes
+
+
+def delays_us(batch: pa.RecordBatch) -> NDArray[np.int64] | None:
+    """Each message's delay in µs, 0 if it has none; None if no message has one."""
+    if DELAY not in batch.schema.names:
+        return None
+    delays = batch.column(DELAY).to_numpy(zero_copy_only=False)
+    return delays if delays.any() else None
+
+
+def _check_columns(found: dict[str, pa.DataType]) -> None:
+    if BODY not in found:
+        raise OptionInvalid(
+            f"column 'body' (binary) is missing; the DataFrame has {', '.join(found) or 'none'}. "
+            "Select the content of a message as 'body', cast to binary"
+        )
+    for name, kind in found.items():
+        if name not in _ALLOWED:
+            raise OptionInvalid(
+                f"unknown column {name!r}. A queue stores body, tag, headers, delay and "
+                "message_id: drop this column, or put it into the body or the headers"
+            )
+        allows, says = _ALLOWED[name]
+        if not allows(kind):
+            hint = (
+                " Cast it: F.col('body').cast('binary')" if name == BODY and _is_text(kind) else ""
+            )
+            raise OptionInvalid(f"column {name!r} is {kind}, allowed: {says}.{hint}")
+
+
+def _arrow_type(field: StructField) -> pa.DataType:
+    """The Arrow type of a Spark field; null if Arrow has none: it is then refused by name."""
+    try:
+        return to_arrow_type(field.dataType, timezone="UTC")
+    except Exception:  # noqa: BLE001 - pyspark raises many kinds; any of them means "not storable"
+        return pa.null()
+
+
+def _extra_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Bytes of each message's tag and headers."""
+    sizes = np.zeros(batch.num_rows, dtype=np.int64)
+    if TAG in batch.schema.names:
+        sizes += _lengths(batch.column(TAG))
+    if HEADERS in batch.schema.names:
+        column = batch.column(HEADERS)
+        # For a slice, too, these are all keys and items, and the offsets are the slice's.
+        both = _lengths(column.keys) + _lengths(column.items)
+        before = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(both)])
+        sizes += np.diff(before[np.asarray(column.offsets)]) * np.asarray(column.is_valid())
+    return sizes
+
+
+def _lengths(column: pa.Array) -> NDArray[np.int64]:
+    """Bytes of each text or binary; 0 for null."""
+    lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    return np.asarray(lengths, dtype=np.int64)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )
+
+
+_ALLOWED: Final[dict[str, tuple[Any, str]]] = {
+    BODY: (_is_binary, "binary"),
+    TAG: (_is_text, "string"),
+    HEADERS: (_is_headers, "map<string, string>"),
+    DELAY: (_is_number, "a number of seconds"),
+    MESSAGE_ID: (
+        lambda kind: _is_text(kind) or _is_binary(kind) or kind == pa.binary(16),
+        "string (a UUID) or binary (16 bytes)",
+    ),
+}
+
+
+def _check_bodies(bodies: pa.Array, position: int) -> None:
+    if bodies.null_count:
+        row = int(np.argmax(np.asarray(bodies.is_null())))
+        raise BodyInvalid(
+            f"row {position + row} of its input partition has a null body. Filter such rows out, "
+            "or give them an empty body"
+        )
+    if len(bodies):
+        longest = pc.max(pc.binary_length(bodies)).as_py()
+        if longest > MAX_BODY_BYTES:
+            row = int(np.argmax(np.asarray(pc.binary_length(bodies))))
+            raise BodyInvalid(
+                f"row {position + row} of its input partition has a body of {longest} bytes, but "
+                f"the limit is {MAX_BODY_BYTES}. Store it elsewhere and put a reference to it"
+            )
+
+
+def _check_extras(batch: pa.RecordBatch, position: int) -> None:
+    sizes = _extra_sizes(batch)
+    if len(sizes) and sizes.max() > MAX_EXTRA_BYTES:
+        row = int(np.argmax(sizes))
+        raise BodyInvalid(
+            f"row {position + row} of its input partition has a tag and headers of {sizes[row]} "
+            f"bytes, but the limit is {MAX_EXTRA_BYTES}. Put the rest into the body"
+        )
+
+
+def _delays(column: pa.Array, position: int) -> pa.Array:
+    seconds = np.asarray(
+        pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False)
+    )
+    wrong = ~np.isfinite(seconds) | (seconds < 0) | (seconds > MAX_DELAY_S)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise BodyInvalid(
+            f"row {position + row} of its input partition has a delay of {seconds[row]} s, "
+            f"allowed: 0 to {MAX_DELAY_S} s (30 days)"
+        )
+    return pa.array((seconds * 1e6).astype(np.int64))
+
+
+def _message_ids(column: pa.Array, position: int) -> pa.Array:
+    """Convert message ids to 16 bytes each; null stays null."""
+    is_text = _is_text(column.type)
+    lengths = pc.utf8_length(column) if is_text else pc.binary_length(column)
+    wanted = _UUID_TEXT if is_text else STORED_TYPES[MESSAGE_ID].byte_width
+    wrong = np.asarray(pc.fill_null(pc.not_equal(lengths, wanted), False))
+    if not wrong.any() and is_text:
+        wrong = np.asarray(
+            pc.fill_null(pc.invert(pc.match_substring_regex(column, _UUID_PATTERN)), False)
+        )
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise BodyInvalid(
+            f"row {position + row} of its input partition has message_id {column[row].as_py()!r}, "
+            "which is not a UUID"
+        )
+    if not is_text:
+        return column.cast(STORED_TYPES[MESSAGE_ID])
+    return _from_hex(column)
+
+
+_NIBBLES: Final = np.zeros(256, dtype=np.uint8)
+for _at, _digit in enumerate("0123456789abcdef"):
+    _NIBBLES[ord(_digit)] = _NIBBLES[ord(_digit.upper())] = _at
+_DIGITS: Final = np.array([at for at in range(_UUID_TEXT) if at not in (8, 13, 18, 23)])
+
+
+def _from_hex(column: pa.Array) -> pa.Array:
+    """Convert checked UUID texts to bytes, all at once."""
+    filled = pc.fill_null(column.cast(pa.string()), "0" * _UUID_TEXT)
+    text = np.frombuffer("".join(filled.to_pylist()).encode("ascii"), dtype=np.uint8)
+    nibbles = _NIBBLES[text.reshape(-1, _UUID_TEXT)[:, _DIGITS]]
+    raw = np.ascontiguousarray((nibbles[:, 0::2] << 4) | nibbles[:, 1::2])
+    values = pa.FixedSizeBinaryArray.from_buffers(
+        STORED_TYPES[MESSAGE_ID], len(column), [None, pa.py_buffer(raw)]
+    )
+    return pc.if_else(column.is_valid(), values, pa.scalar(None, STORED_TYPES[MESSAGE_ID]))

@@ -27,8 +27,7 @@ from cassieq_spark.queue.sink.heartbeat import Heartbeat
 from cassieq_spark.queue.sink.meter import Meter
 from cassieq_spark.queue.sink.writer import BulkWriter
 from cassieq_spark.spark import boundary
-from cassieq_spark.spark.columns import check_sink_schema
-from cassieq_spark.spark.packer import Packer
+from cassieq_spark.spark.packer import Packer, check_sink_schema
 from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import store
 

@@ -1,4 +1,4 @@
-"""Encode stored chunks, an Arrow IPC stream of one record batch, and check what goes in.
+"""Encode and decode stored chunks: an Arrow IPC stream of one record batch.
 
 Columns of a stored chunk: ``body`` binary; and, only where any message has one, ``message_id``
 fixed_size_binary(16), ``tag`` string, ``headers`` map<string, string>.
@@ -11,21 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from cassieq_spark.errors import BodyInvalid, OptionInvalid, RowCorrupt
-from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
+from cassieq_spark.errors import RowCorrupt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
 
 BODY: Final = "body"
 MESSAGE_ID: Final = "message_id"
 TAG: Final = "tag"
 HEADERS: Final = "headers"
-DELAY: Final = "delay"
 
 STORED_TYPES: Final[dict[str, pa.DataType]] = {
     BODY: pa.binary(),
@@ -34,7 +30,6 @@ STORED_TYPES: Final[dict[str, pa.DataType]] = {
     HEADERS: pa.map_(pa.string(), pa.string()),
 }
 
-_UUID_TEXT: Final = 36
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1))
 _PLAIN: Final = pa.ipc.IpcWriteOptions()
 
@@ -180,214 +175,3 @@ def _binary(values: Sequence[bytes]) -> pa.Array:
     np.cumsum([len(value) for value in values], out=ends[1:])
     data = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
     return pa.Array.from_buffers(pa.binary(), len(values), data)
-
-
-def check_schema(columns: Iterable[tuple[str, pa.DataType]]) -> None:
-    """Refuse a DataFrame that cannot be put, before any of its rows is read.
-
-    Raises:
-        OptionInvalid: It names the column, its type, and what is allowed.
-    """
-    found = dict(columns)
-    if BODY not in found:
-        raise OptionInvalid(
-            f"column 'body' (binary) is missing; the DataFrame has {', '.join(found) or 'none'}. "
-            "Select the content of a message as 'body', cast to binary"
-        )
-    for name, kind in found.items():
-        if name not in _ALLOWED:
-            raise OptionInvalid(
-                f"unknown column {name!r}. A queue stores body, tag, headers, delay and "
-                "message_id: drop this column, or put it into the body or the headers"
-            )
-        allows, says = _ALLOWED[name]
-        if not allows(kind):
-            hint = (
-                " Cast it: F.col('body').cast('binary')" if name == BODY and _is_text(kind) else ""
-            )
-            raise OptionInvalid(f"column {name!r} is {kind}, allowed: {says}.{hint}")
-
-
-def from_input(batch: pa.RecordBatch, *, position: int) -> pa.RecordBatch:
-    """Check one record batch of messages and give it the stored types.
-
-    Args:
-        batch: Columns as `check_schema` allows; ``delay`` in seconds.
-        position: The position of its first row, for error messages.
-
-    Returns:
-        The stored columns it has, and ``delay`` as int64 µs.
-
-    Raises:
-        BodyInvalid: A body is null or too large, a delay negative, or a message id is not a UUID;
-            it names the row.
-    """
-    check_schema((field.name, field.type) for field in batch.schema)
-    columns: dict[str, pa.Array] = {}
-    for name in batch.schema.names:
-        column = batch.column(name)
-        if name == DELAY:
-            columns[name] = _delays(column, position)
-        elif name == MESSAGE_ID:
-            columns[name] = _message_ids(column, position)
-        else:
-            columns[name] = column.cast(STORED_TYPES[name])
-    _check_bodies(columns[BODY], position)
-    checked = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    _check_extras(checked, position)
-    return checked
-
-
-def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """Bytes of each message in all stored columns: any of them may be the large one [T20].
-
-    Args:
-        batch: As `from_input` returns it, or a slice of it.
-    """
-    sizes = _extra_sizes(batch) + _lengths(batch.column(BODY))
-    if MESSAGE_ID in batch.schema.names:
-        column = batch.column(MESSAGE_ID)
-        sizes += column.type.byte_width * np.asarray(column.is_valid())
-    return sizes
-
-
-def _extra_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """Bytes of each message's tag and headers."""
-    sizes = np.zeros(batch.num_rows, dtype=np.int64)
-    if TAG in batch.schema.names:
-        sizes += _lengths(batch.column(TAG))
-    if HEADERS in batch.schema.names:
-        column = batch.column(HEADERS)
-        # For a slice, too, these are all keys and items, and the offsets are the slice's.
-        both = _lengths(column.keys) + _lengths(column.items)
-        before = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(both)])
-        sizes += np.diff(before[np.asarray(column.offsets)]) * np.asarray(column.is_valid())
-    return sizes
-
-
-def _lengths(column: pa.Array) -> NDArray[np.int64]:
-    """Bytes of each text or binary; 0 for null."""
-    lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
-    return np.asarray(lengths, dtype=np.int64)
-
-
-def delays_us(batch: pa.RecordBatch) -> NDArray[np.int64] | None:
-    """Each message's delay in µs, 0 if it has none; None if no message has one."""
-    if DELAY not in batch.schema.names:
-        return None
-    delays = batch.column(DELAY).to_numpy(zero_copy_only=False)
-    return delays if delays.any() else None
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _is_headers(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type))
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    )
-
-
-_ALLOWED: Final[dict[str, tuple[Any, str]]] = {
-    BODY: (_is_binary, "binary"),
-    TAG: (_is_text, "string"),
-    HEADERS: (_is_headers, "map<string, string>"),
-    DELAY: (_is_number, "a number of seconds"),
-    MESSAGE_ID: (
-        lambda kind: _is_text(kind) or _is_binary(kind) or kind == pa.binary(16),
-        "string (a UUID) or binary (16 bytes)",
-    ),
-}
-
-
-def _check_bodies(bodies: pa.Array, position: int) -> None:
-    if bodies.null_count:
-        row = int(np.argmax(np.asarray(bodies.is_null())))
-        raise BodyInvalid(
-            f"row {position + row} of its input partition has a null body. Filter such rows out, "
-            "or give them an empty body"
-        )
-    if len(bodies):
-        longest = pc.max(pc.binary_length(bodies)).as_py()
-        if longest > MAX_BODY_BYTES:
-            row = int(np.argmax(np.asarray(pc.binary_length(bodies))))
-            raise BodyInvalid(
-                f"row {position + row} of its input partition has a body of {longest} bytes, but "
-                f"the limit is {MAX_BODY_BYTES}. Store it elsewhere and put a reference to it"
-            )
-
-
-def _check_extras(batch: pa.RecordBatch, position: int) -> None:
-    sizes = _extra_sizes(batch)
-    if len(sizes) and sizes.max() > MAX_EXTRA_BYTES:
-        row = int(np.argmax(sizes))
-        raise BodyInvalid(
-            f"row {position + row} of its input partition has a tag and headers of {sizes[row]} "
-            f"bytes, but the limit is {MAX_EXTRA_BYTES}. Put the rest into the body"
-        )
-
-
-def _delays(column: pa.Array, position: int) -> pa.Array:
-    seconds = np.asarray(
-        pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False)
-    )
-    wrong = ~np.isfinite(seconds) | (seconds < 0) | (seconds > MAX_DELAY_S)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise BodyInvalid(
-            f"row {position + row} of its input partition has a delay of {seconds[row]} s, "
-            f"allowed: 0 to {MAX_DELAY_S} s (30 days)"
-        )
-    return pa.array((seconds * 1e6).astype(np.int64))
-
-
-MAX_DELAY_S: Final = 30 * 86_400
-
-
-def _message_ids(column: pa.Array, position: int) -> pa.Array:
-    """Convert message ids to 16 bytes each; null stays null."""
-    is_text = _is_text(column.type)
-    lengths = pc.utf8_length(column) if is_text else pc.binary_length(column)
-    wanted = _UUID_TEXT if is_text else STORED_TYPES[MESSAGE_ID].byte_width
-    wrong = np.asarray(pc.fill_null(pc.not_equal(lengths, wanted), False))
-    if not wrong.any() and is_text:
-        wrong = np.asarray(
-            pc.fill_null(pc.invert(pc.match_substring_regex(column, _UUID_PATTERN)), False)
-        )
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise BodyInvalid(
-            f"row {position + row} of its input partition has message_id {column[row].as_py()!r}, "
-            "which is not a UUID"
-        )
-    if not is_text:
-        return column.cast(STORED_TYPES[MESSAGE_ID])
-    return _from_hex(column)
-
-
-_UUID_PATTERN: Final = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
-_NIBBLES: Final = np.zeros(256, dtype=np.uint8)
-for _at, _digit in enumerate("0123456789abcdef"):
-    _NIBBLES[ord(_digit)] = _NIBBLES[ord(_digit.upper())] = _at
-_DIGITS: Final = np.array([at for at in range(_UUID_TEXT) if at not in (8, 13, 18, 23)])
-
-
-def _from_hex(column: pa.Array) -> pa.Array:
-    """Convert checked UUID texts to bytes, all at once."""
-    filled = pc.fill_null(column.cast(pa.string()), "0" * _UUID_TEXT)
-    text = np.frombuffer("".join(filled.to_pylist()).encode("ascii"), dtype=np.uint8)
-    nibbles = _NIBBLES[text.reshape(-1, _UUID_TEXT)[:, _DIGITS]]
-    raw = np.ascontiguousarray((nibbles[:, 0::2] << 4) | nibbles[:, 1::2])
-    values = pa.FixedSizeBinaryArray.from_buffers(
-        STORED_TYPES[MESSAGE_ID], len(column), [None, pa.py_buffer(raw)]
-    )
-    return pc.if_else(column.is_valid(), values, pa.scalar(None, STORED_TYPES[MESSAGE_ID]))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid, RowCorrupt
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
+from cassieq_spark.spark import packer
 from cassieq_spark.store import chunk
 
 IDS = [UUID(int=5), None, UUID("0189abcd-ef01-7234-8567-89abcdef0123")]
@@ -45,7 +46,7 @@ def test_every_column_survives(rows: list[Any]) -> None:
         message_id=pa.array([None if one is None else str(one) for one in ids], pa.string()),
     )
 
-    stored = chunk.decode(chunk.encode(chunk.from_input(given_batch, position=0)))
+    stored = chunk.decode(chunk.encode(packer.from_input(given_batch, position=0)))
 
     def column(name: str) -> list[Any]:
         if name not in stored.schema.names:
@@ -61,7 +62,7 @@ def test_every_column_survives(rows: list[Any]) -> None:
 def test_a_column_of_nulls_is_not_stored() -> None:
     given_batch = batch(body=pa.array([b"a"]), tag=pa.array([None], pa.string()))
 
-    stored = chunk.decode(chunk.encode(chunk.from_input(given_batch, position=0)))
+    stored = chunk.decode(chunk.encode(packer.from_input(given_batch, position=0)))
 
     assert ["body"] == stored.schema.names
 
@@ -72,7 +73,7 @@ def test_message_ids_as_bytes_and_as_text_are_the_same() -> None:
     bodies = pa.array([b""] * 3)
 
     stored = [
-        chunk.from_input(batch(body=bodies, message_id=ids), position=0).column("message_id")
+        packer.from_input(batch(body=bodies, message_id=ids), position=0).column("message_id")
         for ids in (raw, text, text.slice(0))
     ]
 
@@ -80,12 +81,12 @@ def test_message_ids_as_bytes_and_as_text_are_the_same() -> None:
 
 
 def test_a_slice_is_encoded_as_it_looks() -> None:
-    whole = chunk.from_input(batch(body=pa.array([b"a", b"bb", b"ccc"])), position=0)
+    whole = packer.from_input(batch(body=pa.array([b"a", b"bb", b"ccc"])), position=0)
 
     stored = chunk.decode(chunk.encode(whole.slice(1, 1)))
 
     assert [b"bb"] == stored.column("body").to_pylist()
-    assert [2, 3] == chunk.row_sizes(whole.slice(1)).tolist()
+    assert [2, 3] == packer.row_sizes(whole.slice(1)).tolist()
 
 
 @pytest.mark.parametrize("garbage", [b"", b"garbage", b"\xff" * 100])
@@ -118,7 +119,7 @@ def test_a_chunk_with_a_foreign_column_or_no_body_is_row_corrupt() -> None:
 )
 def test_a_wrong_column_is_refused_by_name(columns: dict[str, Any], says: str) -> None:
     with pytest.raises(OptionInvalid, match=says):
-        chunk.from_input(batch(**columns), position=0)
+        packer.from_input(batch(**columns), position=0)
 
 
 @pytest.mark.parametrize(
@@ -152,21 +153,21 @@ def test_a_wrong_column_is_refused_by_name(columns: dict[str, Any], says: str) -
 )
 def test_a_wrong_row_is_named_by_its_position(columns: dict[str, Any], says: str) -> None:
     with pytest.raises(BodyInvalid, match=says):
-        chunk.from_input(batch(**columns), position=10)
+        packer.from_input(batch(**columns), position=10)
 
 
 def test_delays_are_microseconds_and_none_where_nobody_waits() -> None:
     def delays(values: list[float | None]) -> list[int] | None:
         bodies = pa.array([b""] * len(values))
-        checked = chunk.from_input(
+        checked = packer.from_input(
             batch(body=bodies, delay=pa.array(values, pa.float64())), position=0
         )
-        found = chunk.delays_us(checked)
+        found = packer.delays_us(checked)
         return None if found is None else found.tolist()
 
     assert [0, 1_500_000, 0] == delays([None, 1.5, 0.0])
     assert delays([None, 0.0]) is None
-    assert chunk.delays_us(batch(body=pa.array([b""]))) is None
+    assert packer.delays_us(batch(body=pa.array([b""]))) is None
 
 
 def test_what_does_not_compress_is_mostly_stored_as_it_is() -> None:
@@ -175,7 +176,7 @@ def test_what_does_not_compress_is_mostly_stored_as_it_is() -> None:
     encoder = chunk.Encoder()
 
     def size_of(bodies: list[bytes]) -> float:
-        batch = chunk.from_input(pa.record_batch({"body": bodies}), position=0)
+        batch = packer.from_input(pa.record_batch({"body": bodies}), position=0)
         payload = encoder.encode(batch)
         assert bodies == chunk.decode(payload).column("body").to_pylist()
         return len(payload) / batch.nbytes

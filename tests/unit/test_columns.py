@@ -16,6 +16,7 @@ from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.ids import BucketNo, LaneId, QueueName, Runs, derived_message_id
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.spark import columns
+from cassieq_spark.spark.packer import check_sink_schema
 
 LANE = LaneId(UUID("5aa96f9f-94e2-456f-8eb0-0123456789ab"))
 LEASE = UUID("0189abcd-ef01-4234-8567-89abcdef0123")
@@ -119,10 +120,10 @@ def test_a_user_schema_is_resolved_or_refused_by_column() -> None:
 
 
 def test_a_sink_refuses_what_a_queue_does_not_store() -> None:
-    columns.check_sink_schema(StructType([columns.SCHEMA["body"], columns.SCHEMA["headers"]]))
+    check_sink_schema(StructType([columns.SCHEMA["body"], columns.SCHEMA["headers"]]))
     with pytest.raises(OptionInvalid, match=r"'body' .binary. is missing"):
-        columns.check_sink_schema(StructType([columns.SCHEMA["tag"]]))
+        check_sink_schema(StructType([columns.SCHEMA["tag"]]))
     with pytest.raises(OptionInvalid, match="'list'"):
-        columns.check_sink_schema(
+        check_sink_schema(
             StructType([columns.SCHEMA["body"], StructField("list", ArrayType(LongType()))])
         )

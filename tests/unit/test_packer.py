@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cassieq_spark.model.bucket_plan import decode_due
 from cassieq_spark.queue.put import encode
+from cassieq_spark.spark import packer
 from cassieq_spark.spark.connector.packed import NO_CHUNK, packing
 from cassieq_spark.spark.packer import Packer
 from cassieq_spark.store import chunk as chunks
@@ -154,7 +155,7 @@ def test_t20_the_size_of_a_row_is_that_of_all_its_columns_also_of_a_slice(
         + (0 if message_id is None else 16)
         for body, tag, headers, message_id in rows
     ]
-    assert expected[skipped:] == chunks.row_sizes(whole.slice(skipped)).tolist()
+    assert expected[skipped:] == packer.row_sizes(whole.slice(skipped)).tolist()
 
 
 bounds = st.sampled_from([1, 7, 256, 600, 1_024, 1_500, 50_000]).flatmap(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
@@ -12,9 +12,10 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import Bucket, Lease
 from cassieq_spark.model.lease import Terms, claim
 from cassieq_spark.model.pointer import minute_of
+from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.fetch import Planned
-from cassieq_spark.queue.get import gather
+from cassieq_spark.queue.settle.settle import of_leases, settle_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 CAS_TIMES_SPARE = 4
 """A claim lasts at least this many of the client's own CAS times. A shorter one would be over when
 it is answered, and use up a delivery that nobody held [R21]."""
+
+GRACE_S: Final = 1.0
+"""How long a call that has some messages waits for unanswered claims, while its leases run."""
+
+PATIENT_GRACE_S: Final = 5.0
+"""How long a call that has nothing yet waits for each statement of a seal."""
 
 _logger = get_logger("queue")
 
@@ -146,7 +153,7 @@ class Claimer:
         try:
             return self._confirmed(claimed)
         except CassieqError:
-            gather.give_back(self.lane, claimed)  # nobody gets to see them [T22]
+            give_back(self.lane, claimed)  # nobody gets to see them [T22]
             raise
 
     def _confirmed(self, claimed: list[Claimed]) -> list[Claimed]:
@@ -157,7 +164,7 @@ class Claimer:
         in_time = [one for one in claimed if one.lease.until_us > now_us]
         too_late = [one for one in claimed if one.lease.until_us <= now_us]
         if too_late:
-            gather.give_back(lane, too_late)
+            give_back(lane, too_late)
             for late in too_late:
                 event(
                     _logger,
@@ -186,3 +193,21 @@ def held(bucket: BucketNo, row: Stored[Bucket] | None, leases: Iterable[Lease]) 
         for lease in leases
         if row.value.lease(lease.lease_id) is not None
     ]
+
+
+def give_back(lane: Lane, claimed: list[Claimed]) -> None:
+    """Release, uncounted, what nobody will see; what cannot be released runs out by itself.
+
+    It takes no longer than `GRACE_S` per statement: whoever calls this has an error to report.
+    """
+    with lane.store.session.within(each_s=GRACE_S):
+        released = lane.store.session.each(
+            lambda one: settle_bucket(
+                lane, one.bucket, of_leases([one.lease.lease_id], Release(is_counted=False))
+            ),
+            claimed,
+        )
+    for one, failure in zip(claimed, released, strict=True):
+        if isinstance(failure, CassieqError):
+            error = str(failure)
+            event(_logger, "bucket_unreachable", queue=lane.queue, bucket=one.bucket, error=error)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue.apart import apart, first_of, named
-from cassieq_spark.queue.settle.settle import of_leases, settle_bucket
+from cassieq_spark.queue.get.claim import GRACE_S, PATIENT_GRACE_S, Claimed, give_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,18 +22,11 @@ if TYPE_CHECKING:
 
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import BucketNo
-    from cassieq_spark.queue.get.claim import Claimed
     from cassieq_spark.queue.get.scan import Scanner
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
 
     Answer = tuple[list[Claimed], Stored[Bucket] | None]
-
-GRACE_S: Final = 1.0
-"""How long a call that has some messages waits for unanswered claims, while its leases run."""
-
-PATIENT_GRACE_S: Final = 5.0
-"""How long a call that has nothing yet waits for each statement of a seal."""
 
 PAUSE_S: Final = 0.25
 """How long a call that has nothing waits before it asks buckets again that did not answer."""
@@ -169,24 +161,6 @@ class Waiting:
         self._scanner.forget_away()
         self._known.clear()
         return True
-
-
-def give_back(lane: Lane, claimed: list[Claimed]) -> None:
-    """Release, uncounted, what nobody will see; what cannot be released runs out by itself.
-
-    It takes no longer than `GRACE_S` per statement: whoever calls this has an error to report.
-    """
-    with lane.store.session.within(each_s=GRACE_S):
-        released = lane.store.session.each(
-            lambda one: settle_bucket(
-                lane, one.bucket, of_leases([one.lease.lease_id], Release(is_counted=False))
-            ),
-            claimed,
-        )
-    for one, failure in zip(claimed, released, strict=True):
-        if isinstance(failure, CassieqError):
-            error = str(failure)
-            event(_logger, "bucket_unreachable", queue=lane.queue, bucket=one.bucket, error=error)
 
 
 def _give_back(lane: Lane, bucket: BucketNo, flight: Future[Answer]) -> None:

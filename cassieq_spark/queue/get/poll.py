@@ -12,7 +12,7 @@ from cassieq_spark import metrics
 from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost, RowCorrupt, StoreTimeout
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.queue.get import gather
+from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, give_back
 from cassieq_spark.queue.get.reader import Reader
 from cassieq_spark.queue.message import Message, read_messages
 
@@ -146,7 +146,7 @@ def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
     lost = sum(one.lease.runs.count for one in ended)
     metrics.LEASES_LOST.inc(lost)
     event(_logger, "get_ran_out", queue=lane.queue, messages=lost)
-    gather.give_back(lane, ended)
+    give_back(lane, ended)
     gone = {one.lease.lease_id for one in ended}
     return [one for one in messages if one.proof is None or one.proof.lease_id not in gone]
 
@@ -154,7 +154,7 @@ def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
 def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
     """Read the bodies of what is leased, of all buckets together if all can be read."""
     try:
-        with lane.store.session.within(each_s=gather.PATIENT_GRACE_S):
+        with lane.store.session.within(each_s=PATIENT_GRACE_S):
             return list(read_messages(lane, [(one.planned, one.lease.until_us) for one in claimed]))
     except CassieqError as error:
         held = [one for one in claimed if _is_held(lane, one)]
@@ -176,7 +176,7 @@ def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list
     """
     found: list[list[Message] | CassieqError] = [error]
     if len(claimed) > 1:
-        with lane.store.session.within(each_s=gather.PATIENT_GRACE_S):
+        with lane.store.session.within(each_s=PATIENT_GRACE_S):
             found = lane.store.session.each(
                 lambda one: list(read_messages(lane, [(one.planned, one.lease.until_us)])), claimed
             )
@@ -197,7 +197,7 @@ def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list
         else:
             messages += read
     if unanswered:
-        gather.give_back(lane, unanswered)
+        give_back(lane, unanswered)
         event(_logger, "get_given_back", queue=lane.queue, leases=len(unanswered))
     if not messages:
         raise error

@@ -12,16 +12,8 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.lease import claimable, is_dying
 from cassieq_spark.model.row_limits import PREFERRED_BYTES, PREFERRED_LEASES
 from cassieq_spark.queue.get.budget import Budget, runs_there
-from cassieq_spark.queue.get.claim import Claimed, Claimer
-from cassieq_spark.queue.get.gather import (
-    GRACE_S,
-    Gathered,
-    Waiting,
-    gather,
-    give_back,
-    have_any,
-    try_one,
-)
+from cassieq_spark.queue.get.claim import GRACE_S, Claimed, Claimer, give_back
+from cassieq_spark.queue.get.gather import Gathered, Waiting, gather, have_any, try_one
 from cassieq_spark.queue.get.scan import (
     BUCKETS_PER_CALL,
     Rows,

@@ -28,10 +28,10 @@ from cassieq_spark.queue.sink.buckets import OpenBucket, open_buckets, prepare
 from cassieq_spark.queue.sink.heartbeat import Heartbeat
 from cassieq_spark.queue.sink.meter import Meter
 from cassieq_spark.spark import boundary
-from cassieq_spark.spark.columns import check_sink_schema
 from cassieq_spark.spark.connector import config
 from cassieq_spark.spark.connector.packed import NO_CHUNK, SPARK_SCHEMA, packing
 from cassieq_spark.spark.connector.sessions import java_class, saving
+from cassieq_spark.spark.packer import check_sink_schema
 from cassieq_spark.spark.sink import QUERY_ID, run_id
 from cassieq_spark.store import store
 
