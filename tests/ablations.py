@@ -475,7 +475,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P14",
         rule="The repair pointer passes only an unbroken run of finished buckets.",
-        path="cassieq_spark/repair/drop.py",
+        path="cassieq_spark/repair/cleanup.py",
         old="    return row.status in FINISHED and row.changed_us <= before_us\n",
         new="    return row.changed_us <= before_us\n",
         tests=(
@@ -1728,7 +1728,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="A lane that a queue row names is left to its deletion.",
-        path="cassieq_spark/repair/graves.py",
+        path="cassieq_spark/repair/cleanup.py",
         old="sorted(found - named)",
         new="sorted(found)",
         tests=(
@@ -1738,7 +1738,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="A lane whose creator died while it gave it up is ended before its row goes.",
-        path="cassieq_spark/repair/graves.py",
+        path="cassieq_spark/repair/cleanup.py",
         old="        store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)\n",
         new="        pass\n",
         tests=(
@@ -1991,7 +1991,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="Messages of finished buckets are dropped beside one that does not answer.",
-        path="cassieq_spark/repair/drop.py",
+        path="cassieq_spark/repair/cleanup.py",
         old="    freed, failed = apart(lane, one, finished)\n",
         new="    freed, failed = each_bucket(lane, one, finished), {}\n",
         tests=(

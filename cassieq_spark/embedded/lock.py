@@ -12,7 +12,7 @@ import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from cassieq_spark.embedded.poll import becomes_true
+from cassieq_spark.embedded.probe import becomes_true
 from cassieq_spark.errors import EmbeddedFailed
 
 if TYPE_CHECKING:

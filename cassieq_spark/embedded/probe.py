@@ -1,10 +1,15 @@
-"""Asks a node over a raw socket whether CQL answers, so that waiting for it needs no driver."""
+"""Ask a node over a raw socket whether CQL answers, and wait for it: neither needs a driver."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 import struct
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: Native protocol v4: version, flags, stream, opcode, body length. Only the request without a body.
 _HEADER = struct.Struct(">BBhBi")
@@ -12,6 +17,8 @@ _REQUEST_V4 = 0x04
 _RESPONSE_V4 = 0x84
 _OPTIONS = 0x05
 _SUPPORTED = 0x06
+
+_POLL_S = 0.05
 
 
 def answers_tls(host: str, port: int, *, timeout_s: float = 1.0) -> bool:
@@ -55,3 +62,13 @@ def answers_cql(host: str, port: int, *, timeout_s: float = 1.0) -> bool:
         return False
     version, _flags, _stream, opcode, _length = _HEADER.unpack(header)
     return bool(version == _RESPONSE_V4 and opcode == _SUPPORTED)
+
+
+def becomes_true(condition: Callable[[], bool], *, limit_s: float) -> bool:
+    """Whether the condition holds before the limit; it is asked once at least."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)  # noqa: TID251 - no Clock moves another process forward
+    return True

@@ -12,7 +12,7 @@ from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.apart import read_rows
 from cassieq_spark.queue.inspect.stats import Sinks
 from cassieq_spark.queue.lane import live_buckets, rows_at_home, windows
-from cassieq_spark.repair.drop import rest_us
+from cassieq_spark.repair.cleanup import rest_us
 from cassieq_spark.repair.report import QueueRepair, RepairReport
 from cassieq_spark.repair.steps import noting, with_dead
 from cassieq_spark.repair.transactions import is_silent

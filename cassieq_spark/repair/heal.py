@@ -18,9 +18,7 @@ from cassieq_spark.queue.lane import (
     rows_at_home,
     windows,
 )
-from cassieq_spark.repair.drop import drop, free, sweep
-from cassieq_spark.repair.gaps import close_gaps
-from cassieq_spark.repair.graves import sweep_lanes
+from cassieq_spark.repair.cleanup import close_gaps, drop, free, sweep, sweep_lanes
 from cassieq_spark.repair.report import QueueRepair, RepairReport
 from cassieq_spark.repair.steps import Healed, heal_buckets, note, noting
 from cassieq_spark.repair.transactions import (

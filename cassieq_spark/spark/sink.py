@@ -24,8 +24,7 @@ from cassieq_spark.model.sink_txn import AlreadyCommitted, Begun, Identity, Task
 from cassieq_spark.queue.lane import open_lane
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.heartbeat import Heartbeat
-from cassieq_spark.queue.sink.meter import Meter
-from cassieq_spark.queue.sink.writer import BulkWriter
+from cassieq_spark.queue.sink.writer import BulkWriter, Meter
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.packer import Packer, check_sink_schema
 from cassieq_spark.spark.worker import task_store

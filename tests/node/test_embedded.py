@@ -177,7 +177,7 @@ def test_number_of_nodes_out_of_range_is_refused(nodes: int) -> None:
 
 @pytest.mark.parametrize("node", [0, 3])
 def test_variables_of_a_node_that_is_not_there_are_refused(node: int) -> None:
-    with pytest.raises(OptionInvalid, match=rf"nodes \[{node}\]: there are nodes 1 to 2"):
+    with pytest.raises(OptionInvalid, match=rf"nodes \[{node}\], but the cluster has nodes 1 to 2"):
         EmbeddedCassandra(nodes=2, environment={node: {"NAME": "value"}})
 
 

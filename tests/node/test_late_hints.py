@@ -20,7 +20,7 @@ from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.scan import Scan, Scanner
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle import settle
-from cassieq_spark.repair.gaps import close_gaps
+from cassieq_spark.repair.cleanup import close_gaps
 from cassieq_spark.store.tables.messages import ChunkRow
 from tests.fixtures.queues import Door, payload
 

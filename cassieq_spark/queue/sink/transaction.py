@@ -28,7 +28,7 @@ from cassieq_spark.model.sink_txn import (
     WriteUnder,
 )
 from cassieq_spark.queue.roll_forward import VISIBLE, roll_forward
-from cassieq_spark.queue.sink.meter import Meter
+from cassieq_spark.queue.sink.writer import Meter
 from cassieq_spark.store.cas import Applied, Evicted, Refused
 
 if TYPE_CHECKING:

@@ -12,10 +12,12 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
+from cassieq_spark import metrics
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, SinkRef, Status
+from cassieq_spark.model.costs import Costs
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
 from cassieq_spark.model.sizes import BYTES_IN_FLIGHT
 from cassieq_spark.queue.reserve import Block, reserve
@@ -220,3 +222,32 @@ class BulkWriter:
         if row.status is not Status.WRITING:
             return None
         return rules.voided(row, now_us=self._lane.clock.now_us())
+
+
+class Meter:
+    """Measures costs from its creation on.
+
+    It also counts what runs beside it in the process; Spark's tasks have a process each.
+    """
+
+    def __init__(self) -> None:
+        self._began = _counted()
+
+    def read(self) -> Costs:
+        """The costs since then."""
+        began, now = self._began, _counted()
+        return Costs(
+            chunks=now.chunks - began.chunks,
+            size_bytes=now.size_bytes - began.size_bytes,
+            lwts=now.lwts - began.lwts,
+            retries=now.retries - began.retries,
+        )
+
+
+def _counted() -> Costs:
+    return Costs(
+        chunks=metrics.CHUNKS_WRITTEN.value,
+        size_bytes=metrics.BYTES_WRITTEN.value,
+        lwts=metrics.CAS_APPLIED.value + metrics.CAS_REFUSED.value + metrics.CAS_UNKNOWN.value,
+        retries=metrics.RETRIES.value,
+    )

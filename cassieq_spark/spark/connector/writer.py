@@ -26,7 +26,7 @@ from cassieq_spark.queue.lane import open_lane
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.buckets import OpenBucket, open_buckets, prepare
 from cassieq_spark.queue.sink.heartbeat import Heartbeat
-from cassieq_spark.queue.sink.meter import Meter
+from cassieq_spark.queue.sink.writer import Meter
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.connector import config
 from cassieq_spark.spark.connector.packed import NO_CHUNK, SPARK_SCHEMA, packing

@@ -1,4 +1,9 @@
-"""Drop what is done: messages, then the repair pointer, then rows, in this order (design 9). G5."""
+"""Remove what nobody needs any more (design 9). Holds G5.
+
+`drop` takes finished buckets away: messages, then the repair pointer, then rows, in this order.
+`free` takes only their messages. `sweep` and `sweep_lanes` remove what late statements have left
+behind, and `close_gaps` closes buckets that nobody filled.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,21 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import FINISHED
-from cassieq_spark.model.ids import BucketNo
-from cassieq_spark.model.pointer import Pointer
+from cassieq_spark.model.ids import ID_LIMIT, BucketNo
+from cassieq_spark.model.pointer import DELETED, Pointer
+from cassieq_spark.queue import seal
+from cassieq_spark.queue.admin import drop_dead
 from cassieq_spark.queue.apart import apart, each_bucket, first_of
+from cassieq_spark.queue.get.scan import Rows, Scanner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from cassieq_spark.errors import CassieqError
     from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.ids import BucketNo, LaneId
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.store import Store
 
 WINDOW: Final = 256
 
@@ -98,6 +108,49 @@ def sweep(lane: Lane, rows: Iterable[BucketNo], messages: Iterable[BucketNo]) ->
     return len(ghosts | litter)
 
 
+def sweep_lanes(
+    store: Store, rows: Mapping[LaneId, list[BucketNo]], messages: Mapping[LaneId, list[BucketNo]]
+) -> int:
+    """Remove what late statements have left in lanes whose L is 2^62; return how many lanes.
+
+    It means nothing to anybody there (G5), takes space, and nobody would ever look for it [T15].
+    A lane that a queue row still names is left to its deletion, which must know how far the data
+    goes.
+
+    Args:
+        rows: Of all lanes, the buckets that have a row.
+        messages: Of all lanes, the buckets in which messages are stored.
+    """
+    monotons = set(store.everything.monotons())
+    found = monotons | {lane for lane, some in [*rows.items(), *messages.items()] if some}
+    named = {lane for row in store.queues.read_all() for lane in row.lanes}
+    return sum(
+        _sweep(store, lane, {*rows.get(lane, ()), *messages.get(lane, ())})
+        for lane in sorted(found - named)
+    )
+
+
+def close_gaps(lane: Lane) -> int:
+    """Close buckets that were reserved long ago and are still empty; return how many.
+
+    The proof of age is the same as a reader's: the monoton row, or a later bucket's [R11]. A bucket
+    with messages stays open for its next get, or for its producer.
+    """
+    scanner = Scanner(lane)
+    scan = scanner.scan(ID_LIMIT)
+    gap_us = int(lane.settings.gap_timeout_s * 1e6)
+    updated: Rows = {}
+    for bucket in scan.open:
+        age_us = lane.clock.now_us() - scan.oldest_later_us[bucket]
+        if age_us < gap_us or lane.messages.has_any(bucket):
+            continue
+        closed = seal.close(lane, bucket)
+        if closed is not None:
+            updated[bucket] = closed.row
+    scanner.advance(scan, updated)
+    return len(updated)
+
+
 def _is_done(row: Bucket, before_us: int) -> bool:
     return row.status in FINISHED and row.changed_us <= before_us
 
@@ -105,3 +158,16 @@ def _is_done(row: Bucket, before_us: int) -> bool:
 def _drop_messages(lane: Lane, bucket: BucketNo) -> None:
     lane.messages.drop(bucket)
     lane.overlays.drop(bucket)
+
+
+def _sweep(store: Store, lane: LaneId, buckets: set[BucketNo]) -> bool:
+    monoton = store.lane(lane).monotons.find()
+    if monoton is not None and monoton.value.is_closed:
+        # Its creator died while it gave the lane up: before L goes up, the lane is only closed.
+        store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
+    elif not store.lane(lane).pointers.read().is_deleted:
+        return False  # a queue that is being created
+    drop_dead(store, lane, buckets)
+    if monoton is not None:
+        store.lane(lane).monotons.delete(monoton)
+    return True
