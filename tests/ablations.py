@@ -116,8 +116,8 @@ ABLATIONS: Final = (
         mark="P2",
         rule="A put reads the repair pointer after a sealed row, too, before it believes the manifest (ADR 11).",
         path="cassieq_spark/queue/put/producer.py",
-        old="            is_gone = closed is None or lane.is_dropped(bucket)\n",
-        new="            is_gone = closed is None\n",
+        old="        is_gone = closed is None or lane.is_dropped(bucket)\n",
+        new="        is_gone = closed is None\n",
         tests=(
             "tests/node/test_ghosts.py::test_p2_a_put_is_not_acknowledged_by_the_manifest_of_a_ghost",
         ),
@@ -200,8 +200,8 @@ ABLATIONS: Final = (
         mark="P5",
         rule="A put whose write was not answered seals its bucket, to know its outcome.",
         path="cassieq_spark/queue/put/producer.py",
-        old="                closed = seal.close(lane, bucket)\n",
-        new="                return None\n",
+        old="            closed = seal.close(lane, bucket)\n",
+        new="            return Proof(kept=None)\n",
         tests=(
             "tests/node/test_put.py::test_p5_a_put_whose_write_is_never_answered_settles_its_own_outcome",
         ),
@@ -225,8 +225,8 @@ ABLATIONS: Final = (
         mark="P6",
         rule="What is gone is never put again: it may have been delivered.",
         path="cassieq_spark/queue/put/producer.py",
-        old="            if is_gone:\n                self._leave(bucket)\n                return None\n",
-        new="            if is_gone:\n                self._leave(bucket)\n                return Runs()\n",
+        old="kept=None if is_gone else everything",
+        new="kept=Runs() if is_gone else everything",
         tests=(
             "tests/node/test_put.py::test_p6_a_put_into_a_bucket_that_was_dropped_is_ambiguous_and_never_sent_again",
         ),

@@ -107,7 +107,7 @@ def test_more_copies_than_a_quorum_of_nodes_are_refused_before_the_keyspace_is_m
     connect: Any,
 ) -> None:
     client = connect()
-    with pytest.raises(UsageError, match="has 1 nodes, and a quorum of 3 copies is 2"):
+    with pytest.raises(UsageError, match="has 1 nodes, but a quorum of 3 copies is 2"):
         client.bootstrap({"class": NTS, "datacenter1": 3})
     with pytest.raises(SchemaMissing):
         client.queues()

@@ -57,6 +57,19 @@ class Placed:
         return Runs.span(self.first, self.first + self.packed.count - 1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What was found out about a bucket after writes into it.
+
+    Attributes:
+        kept: The offsets that are delivered, if they were written; None: it is unknown.
+        is_open: Nobody had closed the bucket, so more can be put into it.
+    """
+
+    kept: Runs | None
+    is_open: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class _Block:
     """The bucket that is this producer's own: nobody else's messages cause its seal [P15].
@@ -174,69 +187,72 @@ class Producer:
         for one in placed.values():
             by_bucket.setdefault(one.bucket, []).append(one)
         return [
-            (bucket, self._prove(lane, bucket, is_written=self._write(lane, bucket, some)))
+            (bucket, self._prove(lane, bucket, is_written=write(lane, bucket, some)))
             for bucket, some in by_bucket.items()
         ]
 
-    def _write(self, lane: Lane, bucket: BucketNo, some: list[Placed]) -> bool:
-        """Write rows at quorum; return whether all were answered."""
-        writer = lane.messages.writer(
-            writes_in_flight=WRITES_IN_FLIGHT, bytes_in_flight=BYTES_IN_FLIGHT
-        )
-        now_us = lane.clock.now_us()
-        try:
-            for one in some:
-                delay_us = one.packed.delay_us
-                writer.write(
-                    bucket,
-                    ChunkRow(
-                        first=one.first,
-                        count=one.packed.count,
-                        payload=one.packed.payload,
-                        enqueued_us=now_us,
-                        due_us=now_us + delay_us if delay_us else None,
-                    ),
-                )
-            writer.flush()
-        except (StoreTimeout, StoreUnavailable) as error:
-            event(_logger, "put_unanswered", queue=lane.queue, bucket=bucket, error=str(error))
-            return False
-        return True
-
     def _prove(self, lane: Lane, bucket: BucketNo, *, is_written: bool) -> Runs | None:
-        """Which offsets of a bucket stay: all while it is open; None if that is unknown.
-
-        A write that was not answered closes the bucket first: then the seal says what is in it, and
-        nothing else can come in any more [P5] [P6].
-        """
+        """Which offsets of a bucket stay; None if that is unknown."""
         began = lane.clock.monotonic()
-        try:
-            if is_written:
-                row = lane.buckets.read(bucket)
-                if row is None:
-                    return self._open_or_gone(lane, bucket, began)
-                closed = seal.finish(lane, bucket, row)
-            else:
-                closed = seal.close(lane, bucket)
-            # Check a sealed row, too: it may be a ghost of a bucket that was dropped (G5, ADR 11).
-            is_gone = closed is None or lane.is_dropped(bucket)
-        except StoreError as error:
-            event(_logger, "put_unproven", queue=lane.queue, bucket=bucket, error=str(error))
-            closed, is_gone = None, True
+        proof = prove(lane, bucket, is_written=is_written)
         with self._lock:
-            self._leave(bucket)
-        return None if closed is None or is_gone else closed.row.value.manifest
-
-    def _open_or_gone(self, lane: Lane, bucket: BucketNo, began: float) -> Runs | None:
-        """Read the repair pointer after an absent row: only it explains the absence (G5) [P2]."""
-        is_gone = lane.is_dropped(bucket)
-        with self._lock:
-            if is_gone:
+            if not proof.is_open:
                 self._leave(bucket)
-                return None
-            if self._block is not None and self._block.bucket == bucket:
+            elif self._block is not None and self._block.bucket == bucket:
                 self._block.proven_at = max(self._block.proven_at, began)
-        return Runs.span(0, lane.bucket_size - 1)
+        return proof.kept
+
+
+def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
+    """Step 2 of the handshake: write rows at quorum; return whether all were answered."""
+    writer = lane.messages.writer(
+        writes_in_flight=WRITES_IN_FLIGHT, bytes_in_flight=BYTES_IN_FLIGHT
+    )
+    now_us = lane.clock.now_us()
+    try:
+        for one in some:
+            delay_us = one.packed.delay_us
+            writer.write(
+                bucket,
+                ChunkRow(
+                    first=one.first,
+                    count=one.packed.count,
+                    payload=one.packed.payload,
+                    enqueued_us=now_us,
+                    due_us=now_us + delay_us if delay_us else None,
+                ),
+            )
+        writer.flush()
+    except (StoreTimeout, StoreUnavailable) as error:
+        event(_logger, "put_unanswered", queue=lane.queue, bucket=bucket, error=str(error))
+        return False
+    return True
+
+
+def prove(lane: Lane, bucket: BucketNo, *, is_written: bool) -> Proof:
+    """Step 3 of the handshake: which offsets of a bucket stay.
+
+    A write that was not answered closes the bucket first: then the seal says what is in it, and
+    nothing else can come in any more [P5] [P6].
+    """
+    try:
+        if is_written:
+            row = lane.buckets.read(bucket)
+            if row is None:
+                # Read the repair pointer after an absent row: only it explains the absence (G5)
+                # [P2]. What is gone is never put again: it may have been delivered [P6].
+                is_gone = lane.is_dropped(bucket)
+                everything = Runs.span(0, lane.bucket_size - 1)
+                return Proof(kept=None if is_gone else everything, is_open=not is_gone)
+            closed = seal.finish(lane, bucket, row)
+        else:
+            closed = seal.close(lane, bucket)
+        # Check a sealed row, too: it may be a ghost of a bucket that was dropped (G5, ADR 11).
+        is_gone = closed is None or lane.is_dropped(bucket)
+    except StoreError as error:
+        event(_logger, "put_unproven", queue=lane.queue, bucket=bucket, error=str(error))
+        return Proof(kept=None)
+    return Proof(kept=None if closed is None or is_gone else closed.row.value.manifest)
 
 
 def message_id_texts(lane: Lane, placed: Iterable[Placed]) -> list[str]:
