@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = [
     "tests.fixtures.cassandra",
+    "tests.fixtures.histories",
     "tests.fixtures.processes",
     "tests.fixtures.spark",
 ]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cassieq_spark.testing import wait_until
-from tests.fault.children.blocking import VARIABLE
+from tests.children.blocking import VARIABLE
+from tests.fixtures.processes import CHILDREN
 from tests.fixtures.streams import Streams, bodies, bodies_of, busy_client, streams
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["busy_client", "streams"]
 
-CHILD = Path(__file__).with_name("children") / "queue_to_queue.py"
+CHILD = CHILDREN / "queue_to_queue.py"
 
 #: (where the driver dies, in which batch): between the claim and the offset log; between the
 #: offset log and the tasks; with half of a task written; with all tasks done and nothing

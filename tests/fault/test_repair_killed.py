@@ -14,9 +14,8 @@ from cassieq_spark.entropy import generator, new_uuid
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.testing import ManualClock, wait_until
 from cassieq_spark.testing.faults import FaultyStore
-from tests.fault.children.deliveries import drain
-from tests.fault.children.repairer import BEGUN
-from tests.fixtures.queues import Crash, Door, crash
+from tests.children.dying_repairer import BEGUN
+from tests.fixtures.queues import Crash, Door, crash, drain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -188,7 +187,7 @@ def test_a_repair_or_a_redrive_killed_before_any_of_its_writes_is_ended_by_the_n
             clock.advance(LATER_S)
             client.repair()
         child = zygote.fork(
-            "repairer",
+            "dying_repairer",
             contact_points=cassandra.contact_points,
             keyspace=client._session.keyspace,
             ahead_s=clock._ahead_us / 1e6 + LATER_S,

@@ -11,10 +11,10 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.model.ids import FIRST_BUCKET
-from tests.fault.children import sink_doors
-from tests.fault.children.deliveries import drain
+from tests.children import sink_doors
 from tests.fault.test_replicas import take_down
 from tests.fixtures.cassandra import KEYSPACE
+from tests.fixtures.queues import drain
 
 if TYPE_CHECKING:
     from collections.abc import Callable

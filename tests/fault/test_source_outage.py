@@ -10,9 +10,9 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.testing import wait_until
+from tests.children.stopping import Stop, StoppingSource
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.streams import Collected, Streams, bodies, failure_of
-from tests.spark.children.stopping import Stop, StoppingSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cassieq_spark as cassieq
-from tests.fault.children import stuck_session
-from tests.fault.children.deliveries import drain
+from tests.children import stuck_session
 from tests.fixtures.cassandra import KEYSPACE
+from tests.fixtures.queues import drain
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -144,10 +144,8 @@ def test_what_is_cut_off_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None
 def test_every_door_that_spark_calls_is_one() -> None:
     """Each method of Spark's that a class of ours writes anew, and what it calls or ships."""
     found = []
-    for module in pkgutil.iter_modules(cassieq_spark.spark.__path__):
-        for name, cls in vars(
-            importlib.import_module(f"cassieq_spark.spark.{module.name}")
-        ).items():
+    for module in pkgutil.walk_packages(cassieq_spark.spark.__path__, "cassieq_spark.spark."):
+        for name, cls in vars(importlib.import_module(module.name)).items():
             if inspect.isclass(cls) and cls.__module__.startswith("cassieq_spark."):
                 found += [
                     (f"{name}.{method}", member)

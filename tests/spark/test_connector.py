@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,16 +18,17 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import ConnectorMissing, StoreUnavailable
+from tests.children.connector_stops import A_BATCH, BATCHES
 from tests.fixtures.cassandra import KEYSPACE
+from tests.fixtures.processes import CHILDREN
 from tests.fixtures.streams import bodies
-from tests.spark.children.connector_stops import A_BATCH, BATCHES
 
 if TYPE_CHECKING:
     from cassieq_spark import Client, Message
     from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.streams import Streams
 
-CHILD = Path(__file__).with_name("children") / "connector_door.py"
+CHILD = CHILDREN / "connector_door.py"
 
 SCENARIOS = (
     "attempt",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fixtures.processes import CHILDREN
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import cassieq_spark as cassieq
     from cassieq_spark.testing import EmbeddedCassandra
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 ROUNDS = 5
 """Of all writes; the streams are spread over them."""
 
-CHILD = Path(__file__).with_name("children") / "failing_session.py"
+CHILD = CHILDREN / "failing_session.py"
 
 WRITES = {
     "never_there": "[cassieq:queue_not_found]",

@@ -5,23 +5,24 @@ from __future__ import annotations
 import sys
 import venv
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from py4j.protocol import Py4JJavaError
 
 import cassieq_spark
+from tests.fixtures.processes import CHILDREN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from tests.fixtures.processes import Script
     from tests.fixtures.streams import Streams
 
-REGISTER = Path(__file__).with_name("children") / "register.py"
+REGISTER = CHILDREN / "register.py"
 
 
 def test_the_format_is_found_without_registration(streams: Streams) -> None:

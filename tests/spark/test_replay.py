@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fixtures.processes import CHILDREN
 from tests.fixtures.streams import Collected, Streams, bodies, bodies_of, failure_of
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.fixtures.processes import Script
 
-RETRIED = Path(__file__).with_name("children") / "retried_tasks.py"
+RETRIED = CHILDREN / "retried_tasks.py"
 
 
 class _FailsOnce(Collected):

@@ -15,6 +15,7 @@ from cassieq_spark.errors import OptionInvalid, OptionUnknown
 from cassieq_spark.repair import dead
 from cassieq_spark.store import store
 from tests.fixtures.cassandra import KEYSPACE
+from tests.fixtures.processes import CHILDREN
 from tests.fixtures.streams import Collected, Streams, bodies, failure_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.inspect.stats import QueueStats
     from tests.fixtures.processes import Script
 
-RETRIED = Path(__file__).with_name("children") / "settled_tasks.py"
+RETRIED = CHILDREN / "settled_tasks.py"
 WHY = "no such customer"
 
 

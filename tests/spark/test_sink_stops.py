@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from tests.children.stopping_sink import SinkStop, StoppingSink
 from tests.fixtures.streams import Streams, bodies, bodies_of
-from tests.spark.children.stopping_sink import SinkStop, StoppingSink
 
 if TYPE_CHECKING:
     from pathlib import Path

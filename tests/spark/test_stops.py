@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from cassieq_spark.testing import wait_until
+from tests.children.stopping import NEVER, Stop, StoppingSource
 from tests.fixtures.streams import AN_HOUR_S, Collected, Streams, bodies, bodies_of
-from tests.spark.children.stopping import NEVER, Stop, StoppingSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.children.stopping import Stop
+from tests.fixtures.processes import CHILDREN
 from tests.fixtures.streams import Streams, bodies
-from tests.spark.children.stopping import Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.fixtures.processes import Script
 
-CHILD = Path(__file__).with_name("children") / "unsteady_tasks.py"
+CHILD = CHILDREN / "unsteady_tasks.py"
 
 
 @pytest.mark.invariant("I1")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import StoreError
 from cassieq_spark.repair.verify import verify
+from tests.children.consumer import Consumer
 from tests.storm.checker import Anomaly
-from tests.storm.children.consumer import Consumer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,6 +5,7 @@ before it, what came of it after. An operation without an end may have happened 
 seconds of the machine's monotonic clock, which is the same in all of its processes and is nobody's
 to set; clocks that a storm sets wrong are not used.
 
+    connected   {}                             a program begins its work
     puts        {op, keys, delay}              before; ``put`` {op, stored, unknown} after it
     got         {begun, queue, hold, named}    after a get; named: [key, id, delivery count] each
     acks        {op, queue, named}             before; ``acked`` {op, verdicts} after it
@@ -65,10 +66,13 @@ class Recorder:
         os.close(self._file)
 
 
-def read(directory: Path) -> list[Entry]:
-    """All entries of all processes, in order of time; of each file the last line may be cut."""
+def read(directory: Path, who: str = "*") -> list[Entry]:
+    """All entries of all processes, or of one of them, in order of time.
+
+    Of each file the last line may be cut.
+    """
     entries: list[Entry] = []
-    for file in sorted(directory.glob(f"*{SUFFIX}")):
+    for file in sorted(directory.glob(f"{who}{SUFFIX}")):
         text = file.read_text("utf-8", errors="replace")
         entries += [json.loads(line) for line in text.splitlines()[: text.count("\n")]]
     return sorted(entries, key=lambda entry: entry["at"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.testing import wait_until
+from tests.children.pipeline import QUERIES, ROWS_PER_BATCH, SINKS, STOPPED
 from tests.storm import calm
-from tests.storm.children.pipeline import QUERIES, ROWS_PER_BATCH, SINKS, STOPPED
 
 if TYPE_CHECKING:
     from pathlib import Path

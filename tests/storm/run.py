@@ -178,7 +178,7 @@ class Storm:
         found: dict[str, Forked] = {}
         for number, name in enumerate(self._cast.children):
             module = "repairer" if name == REPAIR else name.rstrip("0123456789")
-            where = {"queue": self._main} if module == "producer" else {"queues": self._queues}
+            queues = [self._main] if module == "producer" else self._queues
             arguments: dict[str, Any] = {
                 "who": name,
                 "contact_points": self._stage.ring.contact_points,
@@ -187,10 +187,9 @@ class Storm:
                 "dials_file": str(self._directory / f"{name}.dials"),
                 "loses": name in self._cast.losing,
                 "seed": self._schedule.seed * 1_000 + number,
-                **where,
+                "queues": queues,
             }
-            path = f"tests.storm.children.{module}"
-            found[name] = Forked(self._stage.zygote, name, path, arguments)
+            found[name] = Forked(self._stage.zygote, name, f"tests.children.{module}", arguments)
         return found
 
     def _dials(self) -> dict[str, Dials]:

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from cassieq_spark.testing import EmbeddedCassandra
 
 KEYSPACE: Final = "cassieq_storm"
-MODULES: Final = tuple(
-    f"tests.storm.children.{name}" for name in ("producer", "consumer", "repairer")
-)
+MODULES: Final = tuple(f"tests.children.{name}" for name in ("producer", "consumer", "repairer"))
 REPAIR_JOB_EVERY: Final = 4
 """One seed in so many has the Spark repair job, too: a third JVM is much for two cores."""
 
@@ -120,7 +118,7 @@ class Stage:
             [
                 sys.executable,
                 "-m",
-                "tests.storm.children.repair_job",
+                "tests.children.repair_job",
                 *("--contact-points", self.ring.contact_points, "--keyspace", KEYSPACE),
                 *("--interval", "1s", "--no-leader", *named),
             ],
@@ -134,7 +132,7 @@ class Stage:
             [
                 sys.executable,
                 "-m",
-                "tests.storm.children.pipeline",
+                "tests.children.pipeline",
                 self.ring.contact_points,
                 KEYSPACE,
                 str(self.directory),

@@ -22,11 +22,11 @@ OURS: Final = (
         mark="HANDSHAKE",
         rule="A put that was written reads its bucket's row: a sealed one may have missed it.",
         path="cassieq_spark/queue/put/producer.py",
-        old="            if is_written:\n                row = lane",
+        old="        if is_written:\n            row = lane",
         new=(
-            "            if is_written:\n"
-            "                return Runs.span(0, lane.bucket_size - 1)\n"
-            "                row = lane"
+            "        if is_written:\n"
+            "            return Proof(kept=Runs.span(0, lane.bucket_size - 1), is_open=True)\n"
+            "            row = lane"
         ),
         tests=(),
     ),

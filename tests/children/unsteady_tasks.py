@@ -19,7 +19,7 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql import SparkSession
 
 from cassieq_spark.testing import wait_until
-from tests.spark.children.stopping import StoppingSource
+from tests.children.stopping import StoppingSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ def read(frame: DataFrame, _: int) -> None:
     frame.rdd.mapPartitions(noted).count()
 
 
-cloudpickle.register_pickle_by_value(sys.modules["tests.spark.children.stopping"])
+cloudpickle.register_pickle_by_value(sys.modules["tests.children.stopping"])
 port = free_port()
 master = f"spark://{HOSTS[0]}:{port}"
 daemons = [start("master.Master", "--host", HOSTS[0], "--port", str(port))]

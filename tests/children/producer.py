@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import itertools
 import os
+from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import cassieq_spark as cassieq
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import generator, new_uuid
 from cassieq_spark.errors import PutAmbiguous, StoreError
+from tests.children.threads import together
 from tests.storm import dials
-from tests.storm.children.threads import together
 from tests.storm.history import Recorder
 
-THREADS = 4
-"""A request to a node that is stopped is waited for: others should get on meanwhile."""
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-PAUSE_S = 0.8
-MOST_AT_ONCE = 6
+RETRY_S = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How a producer works.
+
+    Attributes:
+        threads: A request to a node that is stopped is waited for: others should get on meanwhile.
+        pause_s: Between two puts of a thread, on average: the processes of a storm share two cores
+            with four JVMs.
+        many: The most messages of a put; half of the puts have one.
+        delayed: The share of puts with a delay.
+    """
+
+    threads: int = 4
+    pause_s: float = 0.8
+    many: int = 6
+    delayed: float = 0.1
 
 
 def main(
@@ -26,27 +45,40 @@ def main(
     who: str,
     contact_points: str,
     keyspace: str,
-    queue: str,
+    queues: list[str],
     directory: str,
-    dials_file: str,
-    loses: bool,
     seed: int,
+    dials_file: str | None = None,
+    loses: bool = False,
+    pace: Mapping[str, Any] | None = None,
 ) -> None:
     """Never returns; what is no `StoreError` ends it, and the runner sees that."""
     record = Recorder(directory, who)
-    dials.install(dials_file, seed, loses=loses, record=record)
-    opened = _opened(contact_points, keyspace, queue)
+    if dials_file is not None:
+        dials.install(dials_file, seed, loses=loses, record=record)
+    opened = _opened(contact_points, keyspace, queues)
+    record.say("connected")
+    own = Pace(**pace or {})
     numbers = itertools.count()
-    together([partial(_put, opened, record, numbers, seed + 7 * n) for n in range(THREADS)])
+    together(
+        [partial(_put, opened, record, numbers, own, seed + 7 * n) for n in range(own.threads)]
+    )
 
 
-def _put(queue: cassieq.Queue, record: Recorder, numbers: itertools.count[int], seed: int) -> None:
+def _put(
+    queues: list[cassieq.Queue],
+    record: Recorder,
+    numbers: itertools.count[int],
+    pace: Pace,
+    seed: int,
+) -> None:
     rng = generator(seed)
     while True:
-        many = rng.randint(1, MOST_AT_ONCE) if rng.random() < 0.5 else 1
+        queue = rng.choice(queues)
+        many = rng.randint(1, pace.many) if rng.random() < 0.5 else 1
         keys = [f"{record.who}.{os.getpid()}.{next(numbers)}" for _ in range(many)]
         ids = [str(new_uuid()) for _ in keys]
-        delay = rng.choice((1, 2, 3)) if rng.random() < 0.1 else 0
+        delay = rng.choice((1, 2, 3)) if rng.random() < pace.delayed else 0
         op = record.begin("puts", keys=keys, delay=delay)
         try:
             if many == 1:
@@ -67,13 +99,14 @@ def _put(queue: cassieq.Queue, record: Recorder, numbers: itertools.count[int], 
             record.say("failed", error=str(error))
         else:
             record.say("put", op=op, stored=keys, unknown=[])
-        SystemClock().wait(rng.uniform(0, 2 * PAUSE_S))
+        SystemClock().wait(rng.uniform(0, 2 * pace.pause_s))
 
 
-def _opened(contact_points: str, keyspace: str, queue: str) -> cassieq.Queue:
+def _opened(contact_points: str, keyspace: str, queues: list[str]) -> list[cassieq.Queue]:
     """A node may be away just now."""
     while True:
         try:
-            return cassieq.connect(contact_points, keyspace=keyspace).queue(queue)
+            client = cassieq.connect(contact_points, keyspace=keyspace)
+            return [client.queue(name) for name in queues]
         except StoreError:
-            SystemClock().wait(PAUSE_S)
+            SystemClock().wait(RETRY_S)

@@ -3,30 +3,56 @@ rejects, forgets, and says what it did."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cassieq_spark as cassieq
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import generator
 from cassieq_spark.errors import ReceiptExpired, StoreError
+from tests.children.threads import together
 from tests.storm import dials
-from tests.storm.children.threads import together
 from tests.storm.history import Recorder
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from cassieq_spark.queue.message import Message
 
-THREADS = 4
-"""A request to a node that is stopped is waited for: others should get on meanwhile."""
+RETRY_S = 0.8
 
-PAUSE_S = 0.8
-"""Between two rounds: the processes of a storm share two cores with four JVMs."""
 
-HOLDS_S = (1.0, 2.0, 3.0)
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How a consumer works.
+
+    Attributes:
+        threads: A request to a node that is stopped is waited for: others should get on meanwhile.
+        pause_s: Between two rounds of a thread, on average: the processes of a storm share two
+            cores with four JVMs.
+        at_most: A round gets one of these numbers of messages.
+        holds_s: And for one of these times.
+        fates: What becomes of a message, by weight: ``ack``, ``extend``, ``update``, ``release``,
+            ``delay``, ``reject`` (only where there are dead letters) or ``forget``.
+    """
+
+    threads: int = 4
+    pause_s: float = 0.8
+    at_most: Sequence[int] = (1, 5, 20, 60)
+    holds_s: Sequence[float] = (1.0, 2.0, 3.0)
+    fates: Mapping[str, int] = field(
+        default_factory=lambda: {
+            "ack": 70,
+            "extend": 6,
+            "update": 4,
+            "release": 6,
+            "delay": 4,
+            "reject": 2,
+            "forget": 8,
+        }
+    )
 
 
 def key_of(body: bytes) -> str:
@@ -87,27 +113,22 @@ class Consumer:
             except ReceiptExpired:
                 return
 
-    def work(self, rng: random.Random) -> None:
+    def work(self, rng: random.Random, pace: Pace) -> None:
         """One round."""
-        hold_s = rng.choice(HOLDS_S)
-        messages = self.get(rng.choice((1, 5, 20, 60)), hold_s, 0.2)
+        messages = self.get(rng.choice(pace.at_most), rng.choice(pace.holds_s), 0.2)
+        weights = dict(pace.fates)
+        if self._queue.settings.dead_letter_queue is None:
+            weights.pop("reject", None)
+        drawn = rng.choices(list(weights), list(weights.values()), k=len(messages))
         fates: dict[str, list[Message]] = {}
-        for one in messages:
-            fate = rng.choices(
-                ("ack", "extend", "update", "release", "delay", "reject", "forget"),
-                (70, 6, 4, 6, 4, 2 if self._has_dead_letters else 0, 8),
-            )[0]
+        for one, fate in zip(messages, drawn, strict=True):
             fates.setdefault(fate, []).append(one)
-        self.extend(fates.get("extend", []), rng.choice(HOLDS_S))
+        self.extend(fates.get("extend", []), rng.choice(pace.holds_s))
         done = [*fates.get("ack", []), *fates.get("extend", [])]
         self.ack([*done, *self.update(fates.get("update", []))])
         self.give(self._queue.release, fates.get("release", []))
         self.give(lambda some: self._queue.release(some, delay=1), fates.get("delay", []))
         self.give(self._queue.reject, fates.get("reject", []))
-
-    @property
-    def _has_dead_letters(self) -> bool:
-        return self._queue.settings.dead_letter_queue is not None
 
     def _begin(self, what: str, messages: list[Message], **fields: float) -> str:
         return self._record.begin(what, queue=self._queue.name, named=named(messages), **fields)
@@ -120,15 +141,19 @@ def main(
     keyspace: str,
     queues: list[str],
     directory: str,
-    dials_file: str,
-    loses: bool,
     seed: int,
+    dials_file: str | None = None,
+    loses: bool = False,
+    pace: Mapping[str, Any] | None = None,
 ) -> None:
     """Never returns; what is no `StoreError` ends it, and the runner sees that."""
     record = Recorder(directory, who)
-    dials.install(dials_file, seed, loses=loses, record=record)
+    if dials_file is not None:
+        dials.install(dials_file, seed, loses=loses, record=record)
     consumers = _connected(contact_points, keyspace, queues, record)
-    together([partial(_rounds, consumers, record, seed + 7 * n) for n in range(THREADS)])
+    record.say("connected")
+    own = Pace(**pace or {})
+    together([partial(_rounds, consumers, record, own, seed + 7 * n) for n in range(own.threads)])
 
 
 def _connected(
@@ -140,14 +165,16 @@ def _connected(
             client = cassieq.connect(contact_points, keyspace=keyspace)
             return [Consumer(client.queue(name), record) for name in queues]
         except StoreError:
-            SystemClock().wait(PAUSE_S)
+            SystemClock().wait(RETRY_S)
 
 
-def _rounds(consumers: list[Consumer], record: Recorder, seed: int) -> None:
+def _rounds(consumers: list[Consumer], record: Recorder, pace: Pace, seed: int) -> None:
+    """Of several queues the first is the main one."""
     rng = generator(seed)
+    weights = (9, *[1] * (len(consumers) - 1))
     while True:
         try:
-            rng.choices(consumers, (9, 1))[0].work(rng)
+            rng.choices(consumers, weights)[0].work(rng, pace)
         except StoreError as error:
             record.say("failed", error=str(error))
-        SystemClock().wait(rng.uniform(0, 2 * PAUSE_S))
+        SystemClock().wait(rng.uniform(0, 2 * pace.pause_s))

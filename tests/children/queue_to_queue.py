@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from cassieq_spark.testing import wait_until
-from tests.fault.children.blocking import VARIABLE, BlockingSource
+from tests.children.blocking import VARIABLE, BlockingSource
 from tests.fixtures.processes import reached
 from tests.fixtures.spark import build_session
 

@@ -20,11 +20,11 @@ from pyspark.errors import StreamingQueryException
 import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.testing import wait_until
+from tests.children.stopping_sink import SinkStop, StoppingSink
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.processes import say
 from tests.fixtures.spark import build_session
 from tests.fixtures.streams import Streams, bodies, bodies_of
-from tests.spark.children.stopping_sink import SinkStop, StoppingSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

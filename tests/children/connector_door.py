@@ -25,7 +25,7 @@ import cassieq_spark
 from cassieq_spark.spark.connector import writer
 from cassieq_spark.store import store
 from cassieq_spark.testing import wait_until
-from tests.spark.children import connector_stops
+from tests.children import connector_stops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tests.spark.children.stopping_sink import Countdown, SinkStop
+from tests.children.stopping_sink import Countdown, SinkStop
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -141,7 +141,7 @@ class Queries:
 
     def _note(self, frame: DataFrame, batch: int) -> None:
         """Write down what it was given."""
-        from tests.storm.children.consumer import key_of  # noqa: PLC0415 - as above
+        from tests.children.consumer import key_of  # noqa: PLC0415 - as above
 
         run = frame.sparkSession.sparkContext.getLocalProperty("spark.jobGroup.id")
         named = sorted(
