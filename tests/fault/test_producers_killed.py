@@ -28,7 +28,7 @@ LONGEST_S = 0.15
 """After a producer's first ack, or in every fourth round after it has connected: then it may die
 in its first reservation, and have acked nothing."""
 
-PACE = {"threads": 4, "pause_s": 0, "many": 8, "delayed": 0.0}
+PACE = {"threads": 2, "pause_s": 0, "many": 8, "delayed": 0.0}
 
 
 @pytest.mark.invariant("I1")
