@@ -291,7 +291,7 @@ def test_t22_what_was_claimed_beside_an_ack_that_failed_is_given_back_uncounted(
         def fails(*_args: object, **_more: object) -> int:
             raise StoreTimeout("the ack was not answered")
 
-        monkeypatch.setattr("cassieq_spark.queue.settle.settle.ack", fails)
+        monkeypatch.setattr("cassieq_spark.spark.source.planner.ack_leases", fails)
         with pytest.raises(StoreTimeout):
             planner.latest(first, Limits(at_most=100))
         assert (100, 100) == (streams.queue.stats().visible, streams.queue.stats().invisible)

@@ -118,7 +118,7 @@ def test_a_verify_says_what_is_broken_and_changes_nothing(
 def test_a_wrong_argument_is_named(streams: Streams, capsys: pytest.CaptureFixture[str]) -> None:
     main = runpy.run_path(str(JOB))["main"]
     assert 2 == main(["--contact-points", "a b", "--once"])
-    assert "contactPoints" in capsys.readouterr().err
+    assert "--contact-points is 'a b'" in capsys.readouterr().err
     code, _ = run(streams, "--queue", "missing")
     assert 1 == code
     assert "[cassieq:queue_not_found]" in capsys.readouterr().err

@@ -157,7 +157,7 @@ def test_an_error_that_spark_hands_on_names_the_role_and_no_secret(
 
     for told in (str(refused.value), failure):
         assert "[cassieq:authentication_refused]" in told
-        assert f"does not let '{LOGIN}' in" in told
+        assert f"refuses the login of '{LOGIN}'" in told
         assert [] == [secret for secret in (wrong, KEY_PASSWORD) if secret in told]
 
 
