@@ -18,6 +18,7 @@ from cassieq_spark.spark.views.rows import Asked, queue_rows
 from cassieq_spark.store.tables.messages import ChunkRow
 from cassieq_spark.store.tables.queues import QueueStatus
 from cassieq_spark.testing.faults import Fault
+from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.queues import Crash, crash, payload
 
 if TYPE_CHECKING:
@@ -25,7 +26,14 @@ if TYPE_CHECKING:
 
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
+
+
+@pytest.fixture(scope="module")
+def keyspace(cassandra: EmbeddedCassandra) -> str:
+    """Passes over all queues: not over those of all other tests."""
+    return own_keyspace(cassandra, "cassieq_born_again")
 
 
 @pytest.fixture

@@ -14,12 +14,20 @@ from cassieq_spark.errors import UsageError
 from cassieq_spark.queue.lane import LaneSpec, find_row, look_again
 from cassieq_spark.store import statements
 from cassieq_spark.store.tables.queues import Queues
+from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.tables.queues import QueueRow
+    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
+
+
+@pytest.fixture(scope="module")
+def keyspace(cassandra: EmbeddedCassandra) -> str:
+    """Passes over all queues: not over those of all other tests."""
+    return own_keyspace(cassandra, "cassieq_homes")
 
 
 def is_behind(monkeypatch: pytest.MonkeyPatch, name: str, row: Stored[QueueRow] | None) -> None:

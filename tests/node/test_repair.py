@@ -13,11 +13,19 @@ from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.repair import dead
 from cassieq_spark.testing.faults import Fault
+from tests.fixtures.cassandra import own_keyspace
 
 if TYPE_CHECKING:
+    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
 
 FIRST = BucketNo(0)
+
+
+@pytest.fixture(scope="module")
+def keyspace(cassandra: EmbeddedCassandra) -> str:
+    """Passes over all queues: not over those of all other tests."""
+    return own_keyspace(cassandra, "cassieq_repair")
 
 
 class Crash(Exception):

@@ -15,11 +15,19 @@ from cassieq_spark.queue.sink.buckets import insert_writing
 from cassieq_spark.repair.verify import FINDINGS, Finding, VerifyReport
 from cassieq_spark.store.cas import Applied
 from cassieq_spark.store.tables import sinks
+from tests.fixtures.cassandra import own_keyspace
 
 if TYPE_CHECKING:
+    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
 
 FIRST = BucketNo(0)
+
+
+@pytest.fixture(scope="module")
+def keyspace(cassandra: EmbeddedCassandra) -> str:
+    """Passes over all queues: not over those of all other tests."""
+    return own_keyspace(cassandra, "cassieq_verify")
 
 
 def kinds(door: Door) -> list[tuple[str, int | None]]:
