@@ -23,6 +23,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -56,27 +57,67 @@ NOT_RUN: Final = "was not run"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ablation:
-    """One rule: ``old`` stands once in ``path``; with ``new`` in its place each test fails."""
+    """One rule: ``old`` stands once in the package; with ``new`` in its place each test fails.
+
+    It is found by its words, wherever it stands and however it is laid out.
+
+    Attributes:
+        within: The module, where the same words stand in others, too.
+    """
 
     mark: str
     rule: str
-    path: str
     old: str
     new: str
     tests: tuple[str, ...]
+    within: str = ""
+
+    @property
+    def path(self) -> str:
+        """The module that has the rule, from the root of the project.
+
+        Raises:
+            ValueError: None has it, or several do.
+        """
+        words = " ".join(self.old.split())
+        found = [path for path, text in _words().items() if words in text]
+        if self.within in found or len(found) == 1:
+            return self.within or found[0]
+        raise ValueError(f"{self.mark}: in {len(found)} modules, name one:\n{self.old}")
 
     def applied_to(self, source: str) -> str:
-        """The module without the rule."""
-        if source.count(self.old) != 1:
-            raise ValueError(f"{self.mark}: not once in {self.path}:\n{self.old}")
-        return source.replace(self.old, self.new)
+        """The module without the rule; ``new`` is indented as ``old`` is there."""
+        pattern = r"\s+".join(re.escape(word) for word in self.old.split())
+        found = list(re.finditer(rf"[ \t]*{pattern}\n?", source))
+        if len(found) != 1:
+            raise ValueError(f"{self.mark}: {len(found)} times in its module:\n{self.old}")
+        (one,) = found
+        shift = _indent(one.group()) - _indent(self.old)
+        new = "".join(
+            " " * shift + line if shift > 0 else line[-shift:]
+            for line in self.new.splitlines(keepends=True)
+        )
+        has_end = one.group().endswith("\n") and not self.old.endswith("\n")
+        return source[: one.start()] + new + ("\n" if has_end else "") + source[one.end() :]
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip())
+
+
+@cache
+def _words() -> dict[str, str]:
+    """Each module of the package, without its layout."""
+    return {
+        str(path.relative_to(ROOT)): " ".join(path.read_text("utf-8").split())
+        for path in sorted((ROOT / "cassieq_spark").rglob("*.py"))
+    }
 
 
 ABLATIONS: Final = (
     Ablation(
         mark="P1",
         rule="The sink row alone decides a transaction; nobody acts on an undecided bucket.",
-        path="cassieq_spark/model/sink_txn.py",
         old=("    if epoch >= row.epoch:\n        return Fate.UNDECIDED\n"),
         new="",
         tests=(
@@ -87,7 +128,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P2",
         rule="A row that is absent or `sealing` means nothing until the repair pointer was read after it.",
-        path="cassieq_spark/queue/seal.py",
+        within="cassieq_spark/queue/seal.py",
         old=("        if lane.is_dropped(bucket):\n            return None\n"),
         new="",
         tests=(
@@ -97,7 +138,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P2",
         rule="All rows of a look are read first, and the repair pointer after them.",
-        path="cassieq_spark/queue/get/scan.py",
         old="        low = self._lane.read_pointers().repair\n",
         new="        low = scan.pointers.repair\n",
         tests=(
@@ -107,7 +147,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P2",
         rule="What is claimed from a row below the repair pointer is handed to nobody: it is a ghost (ADR 11).",
-        path="cassieq_spark/queue/get/claim.py",
         old="        claimed = [one for one in claimed if one.bucket >= pointers.repair]\n",
         new="",
         tests=("tests/node/test_ghosts.py::test_p2_nothing_is_delivered_from_a_ghost",),
@@ -115,7 +154,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P2",
         rule="A put reads the repair pointer after a sealed row, too, before it believes the manifest (ADR 11).",
-        path="cassieq_spark/queue/put/producer.py",
         old="        is_gone = closed is None or lane.is_dropped(bucket)\n",
         new="        is_gone = closed is None\n",
         tests=(
@@ -125,7 +163,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P2",
         rule="An ack is called stale only of a bucket that was not dropped (ADR 11).",
-        path="cassieq_spark/queue/settle/settle.py",
         old="    if in_doubt and lane.is_dropped(bucket):\n",
         new="    if row is None and lane.is_dropped(bucket):\n",
         tests=(
@@ -135,7 +172,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P3",
         rule="A CAS is conditional on a uuid that is never used again, so a row that is born twice fools nobody.",
-        path="cassieq_spark/store/cas.py",
         old=(
             "        writer = new_uuid()\n"
             "        row_version = 1 if before is None else before.row_version + 1\n"
@@ -151,7 +187,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P4",
         rule="The seal's scan selects every column, so that read repair writes whole messages back.",
-        path="cassieq_spark/store/statements.py",
         old=(
             "SCAN_MESSAGES: Final = _statement(\n"
             '    "scan_messages", Kind.READ,\n'
@@ -169,7 +204,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P5",
         rule="A bulk writer reads the repair pointer after its `writing` row, and below it takes another bucket.",
-        path="cassieq_spark/queue/sink/writer.py",
+        within="cassieq_spark/queue/sink/writer.py",
         old=" and not lane.is_dropped(bucket)",
         new="",
         tests=(
@@ -179,7 +214,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P5",
         rule="A driver that opens a block of buckets reads the repair pointer after the last of their rows.",
-        path="cassieq_spark/queue/sink/buckets.py",
         old=" or bucket < dropped_below",
         new="",
         tests=(
@@ -189,7 +223,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P5",
         rule="A bucket that is reserved and stays without a row is closed after the gap timeout.",
-        path="cassieq_spark/queue/get/reader.py",
         old=("            elif is_old[bucket]:\n                ripe.append(bucket)\n"),
         new="",
         tests=(
@@ -199,7 +232,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P5",
         rule="A put whose write was not answered seals its bucket, to know its outcome.",
-        path="cassieq_spark/queue/put/producer.py",
+        within="cassieq_spark/queue/put/producer.py",
         old="            closed = seal.close(lane, bucket)\n",
         new="            return Proof(kept=None)\n",
         tests=(
@@ -209,7 +242,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P6",
         rule="A row outside the manifest is delivered to nobody.",
-        path="cassieq_spark/queue/fetch.py",
         old=(
             "            wanted_here = span & planned.runs\n"
             "            if not wanted_here:\n"
@@ -224,7 +256,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P6",
         rule="What is gone is never put again: it may have been delivered.",
-        path="cassieq_spark/queue/put/producer.py",
         old="kept=None if is_gone else everything",
         new="kept=Runs() if is_gone else everything",
         tests=(
@@ -234,7 +265,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P7",
         rule="A CAS whose answer was lost is sent again, the same statement, until it is answered.",
-        path="cassieq_spark/store/cas.py",
         old="                metrics.CAS_UNKNOWN.inc()\n",
         new="                return False\n",
         tests=(
@@ -245,7 +275,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P7",
         rule="A CAS that was refused on its second sending has happened if its uuid is among the tags.",
-        path="cassieq_spark/store/cas.py",
         old="            if now is not None and now.version.tags.has(version.writer):\n",
         new="            if False:\n",
         tests=(
@@ -255,7 +284,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P8",
         rule="Buckets belong to a task attempt; what the commit does not list is void.",
-        path="cassieq_spark/model/sink_txn.py",
         old=" and bucket in row.listed",
         new="",
         tests=(
@@ -265,7 +293,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T1",
         rule="A bulk writer takes no chunk for which its bucket has no ids left.",
-        path="cassieq_spark/queue/sink/writer.py",
         old="        if not 1 <= count <= self.capacity():\n",
         new="        if False:\n",
         tests=(
@@ -275,7 +302,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T1",
         rule="A mover cuts its chunks by the room that is left in the bucket.",
-        path="cassieq_spark/repair/dead.py",
         old="encode.pack_into(rows, capacity=writer.capacity)",
         new="encode.pack(rows, delay_us=0, bucket_size=target.bucket_size)",
         tests=(
@@ -285,7 +311,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T1",
         rule="No bucket is prepared with more messages than it has ids.",
-        path="cassieq_spark/queue/sink/buckets.py",
         old="    if filled.count > lane.bucket_size:\n",
         new="    if False:\n",
         tests=("tests/node/test_bulk.py::test_t1_no_bucket_is_prepared_with_more_than_its_ids",),
@@ -293,7 +318,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T1",
         rule="A seal leaves out what lies beyond the bucket's last id.",
-        path="cassieq_spark/queue/seal.py",
         old="chunk.first + chunk.count - 1) & ids\n",
         new="chunk.first + chunk.count - 1)\n",
         tests=(
@@ -303,7 +327,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P9",
         rule="A sink id belongs to one query.",
-        path="cassieq_spark/model/sink_txn.py",
         old="    elif row.query_id != who.query_id:\n",
         new="    elif False:\n",
         tests=(
@@ -313,7 +336,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P9",
         rule="A sink id belongs to one checkpoint location.",
-        path="cassieq_spark/model/sink_txn.py",
         old="    elif row.checkpoint != who.checkpoint:\n",
         new="    elif False:\n",
         tests=(
@@ -323,7 +345,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P10",
         rule="A commit rolls forward the list that it overwrites, before it.",
-        path="cassieq_spark/queue/sink/transaction.py",
         old="                roll_forward(lane, who.sink_id, earlier)\n",
         new="",
         tests=(
@@ -333,7 +354,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P10",
         rule="A reader rolls a decided transaction forward, if its driver died before.",
-        path="cassieq_spark/queue/roll_forward.py",
         old="                listed += [(sink_id, *entry) for entry in sink.listed]\n",
         new="                pass\n",
         tests=("tests/node/test_transaction.py::test_p10_a_reader_rolls_forward_what_is_decided",),
@@ -341,7 +361,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P11",
         rule="What a batch holds is decided once per run and batch.",
-        path="cassieq_spark/spark/source/planner.py",
         old="        if key not in self._plans:\n",
         new="        if True:\n",
         tests=("tests/spark/test_planner.py::test_a_plan_is_made_once_per_run_and_batch",),
@@ -349,7 +368,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P11",
         rule="What another consumer holds by now is left out of a replay.",
-        path="cassieq_spark/spark/source/replay.py",
         old=(
             "                # Else what is missing was settled, before a crash kept Spark from committing.\n"
             "                continue\n"
@@ -365,7 +383,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T21",
         rule="A row that cannot be read is seen as such by a look, which goes on with all others.",
-        path="cassieq_spark/store/tables/buckets.py",
         old="            found[bucket] = _as_seen(self._lane, bucket, rows[0]) if is_there else None\n",
         new="            found[bucket] = _stored(self._lane, bucket, rows[0]) if is_there else None\n",
         tests=(
@@ -376,7 +393,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T21",
         rule="One sink, or bucket, that cannot be read or changed stops no other from being settled.",
-        path="cassieq_spark/queue/roll_forward.py",
         old="    ended = zip(todo, lane.store.session.each(work, todo), strict=True)\n",
         new="    ended = zip(todo, lane.store.session.map(work, todo), strict=True)\n",
         tests=(
@@ -387,7 +403,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T21",
         rule="A get that found nothing, and was not answered about something, does not say that there is nothing.",
-        path="cassieq_spark/queue/get/scan.py",
         old='                    self.pass_over(bucket, why)  # decided or not: "none" would be a guess [T21]\n',
         new="                    pass\n",
         tests=(
@@ -397,7 +412,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T21",
         rule="Dead sets of a row that cannot be read may still be there: the rows of their moves stay.",
-        path="cassieq_spark/repair/steps.py",
         old="                has_missed = True  # of dead sets, too\n",
         new="",
         tests=(
@@ -407,7 +421,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T21",
         rule="Stored messages that cannot be read stay leased: given back, they would be in every next get.",
-        path="cassieq_spark/queue/get/poll.py",
         old="        if isinstance(read, DataLoss | RowCorrupt):\n",
         new="        if False:\n",
         tests=(
@@ -417,7 +430,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P12",
         rule="A bucket that was dropped counts as acked on a replay.",
-        path="cassieq_spark/spark/source/replay.py",
         old=' == "fail" and not is_gone:',
         new=' == "fail":',
         tests=(
@@ -427,7 +439,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P13",
         rule="A reservation never creates the monoton row: without one the queue is deleted.",
-        path="cassieq_spark/queue/reserve.py",
+        within="cassieq_spark/queue/reserve.py",
         old="            raise lane.deleted()\n",
         new=(
             "            lane.monotons.insert(Monoton(next_id=0, reserved_us=0))\n"
@@ -440,7 +452,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P13",
         rule="A deletion raises the repair pointer above every bucket, so that late puts fail their check.",
-        path="cassieq_spark/model/ending.py",
         old="    if not pointers.is_deleted:\n        return Raise(dropped=pointers.repair)\n",
         new="",
         tests=("tests/node/test_put.py::test_r25_a_put_that_sleeps_through_a_deletion_is_told_so",),
@@ -448,7 +459,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P13",
         rule="A deletion takes the monoton row away: no id is handed out any more.",
-        path="cassieq_spark/model/ending.py",
         old="    if end is not None:\n        return Close(end=end)\n",
         new="",
         tests=(
@@ -459,7 +469,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P13",
         rule="A slow deleter removes only the queue row that it has read.",
-        path="cassieq_spark/store/tables/queues.py",
+        within="cassieq_spark/store/tables/queues.py",
         old="before=old.version)\n",
         new="before=(self.read(old.value.name) or old).version)\n",
         tests=("tests/node/test_life.py::test_p13_two_may_delete_and_create_at_once",),
@@ -467,7 +477,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P14",
         rule="A drop is written a day ahead, so that what lands late stays shadowed.",
-        path="cassieq_spark/store/tables/overlays.py",
         old="DROP_AHEAD_US = 86_400_000_000\n",
         new="DROP_AHEAD_US = -1\n",
         tests=("tests/node/test_repair.py::test_p14_what_lands_after_the_drop_stays_shadowed",),
@@ -475,7 +484,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P14",
         rule="The repair pointer passes only an unbroken run of finished buckets.",
-        path="cassieq_spark/repair/cleanup.py",
         old="    return row.status in FINISHED and row.changed_us <= before_us\n",
         new="    return row.changed_us <= before_us\n",
         tests=(
@@ -485,7 +493,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P15",
         rule="A reservation begins behind every bucket that is known closed.",
-        path="cassieq_spark/queue/reserve.py",
         old="max(-(-old.value.next_id // size), above)",
         new="-(-old.value.next_id // size)",
         tests=(
@@ -495,7 +502,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P15",
         rule="A reservation takes whole buckets, from the next boundary on.",
-        path="cassieq_spark/queue/reserve.py",
         old="-(-old.value.next_id // size)",
         new="(old.value.next_id // size)",
         tests=("tests/node/test_seal.py::test_p15_a_reservation_is_whole_buckets_of_its_own",),
@@ -503,7 +509,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P16",
         rule="A seal and the sealer's first claim are one CAS.",
-        path="cassieq_spark/queue/seal.py",
         old="    if terms is not None:\n",
         new="    if False:\n",
         tests=("tests/node/test_seal.py::test_p16_a_sealer_claims_by_the_same_cas_that_seals",),
@@ -511,15 +516,13 @@ ABLATIONS: Final = (
     Ablation(
         mark="P17",
         rule="A claim's hint is written before its CAS.",
-        path="cassieq_spark/queue/get/reader.py",
         old="        self._claimer.hint((bucket for bucket, _ in shares), terms.until_us)\n",
-        new="",
+        new="        pass\n",
         tests=("tests/node/test_claims.py::test_p17_the_hint_is_written_before_the_claim",),
     ),
     Ablation(
         mark="P17",
         rule="A hint whose minute the time pointer has passed meanwhile is written again.",
-        path="cassieq_spark/queue/get/claim.py",
         old=" if minute_of(one.lease.until_us) < passed]",
         new=" if False]",
         tests=(
@@ -529,7 +532,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P17",
         rule="The time pointer stays half a minute behind: a hint may come late.",
-        path="cassieq_spark/model/pointer.py",
         old="(minute + 1) * MINUTE_US + PASS_AFTER_US < now_us",
         new="(minute + 1) * MINUTE_US < now_us",
         tests=(
@@ -539,7 +541,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P17",
         rule="The time pointer stays at a minute in which something comes back.",
-        path="cassieq_spark/queue/get/scan.py",
         old="            return bucket in unread or still_due(rows.get(bucket), minute)\n",
         new="            return False\n",
         tests=(
@@ -549,7 +550,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T7",
         rule="The time is the median of several nodes': one whose clock is wrong moves nothing.",
-        path="cassieq_spark/clock.py",
         old="    lower, upper = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]\n",
         new="    lower, upper = ordered[0], ordered[0]\n",
         tests=("tests/unit/test_clock.py::test_t7_one_node_whose_clock_is_wrong_moves_nothing",),
@@ -557,7 +557,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T7",
         rule="Of two nodes that disagree a new client believes the earlier.",
-        path="cassieq_spark/clock.py",
         old="    return lower if own is None or",
         new="    return upper if own is None or",
         tests=(
@@ -567,7 +566,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T7",
         rule="Of two nodes that disagree a running client believes the one like itself.",
-        path="cassieq_spark/clock.py",
         old="abs(lower - own) <= abs(upper - own) else upper",
         new="True else upper",
         tests=(
@@ -577,7 +575,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T7",
         rule="A first measurement waits for a majority of the nodes.",
-        path="cassieq_spark/clock.py",
         old="            is_sure = agreeing > known // 2\n",
         new="            is_sure = agreeing > 0\n",
         tests=("tests/unit/test_clock.py::test_t7_a_first_measurement_waits_for_a_majority",),
@@ -585,7 +582,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T7",
         rule="Nodes that are fewer than half do not tell the time.",
-        path="cassieq_spark/clock.py",
         old="        if not is_half:\n",
         new="        if not offsets:\n",
         tests=(
@@ -595,7 +591,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T7",
         rule="A round trip that leaves too much open is not used.",
-        path="cassieq_spark/clock.py",
         old="        return self.most - self.least <= WIDEST_US\n",
         new="        return True\n",
         tests=(
@@ -607,7 +602,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T7",
         rule="A reader that sees the time pointer ahead of now starts some hours back.",
-        path="cassieq_spark/model/pointer.py",
         old="passed if passed <= now else now - REACH_MINUTES",
         new="passed",
         tests=(
@@ -618,7 +612,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T7",
         rule="A hint below a pointer that is ahead of now is written behind it, too.",
-        path="cassieq_spark/model/pointer.py",
         old="    return (at,) if at >= passed else (at, passed + 1)\n",
         new="    return (at,)\n",
         tests=(
@@ -628,7 +621,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T7",
         rule="No hint is written at a minute that is over.",
-        path="cassieq_spark/model/pointer.py",
         old="    at = max(minute, now)\n",
         new="    at = minute\n",
         tests=("tests/unit/test_pointer.py::test_t7_a_hint_is_written_where_it_will_be_found",),
@@ -636,7 +628,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T7",
         rule="A reader carries what is hinted below a pointer that is ahead over to it.",
-        path="cassieq_spark/queue/get/scan.py",
         old="        self._time.carry_over(scan.pointers, hints, self._finished, now_us=now_us)\n",
         new="",
         tests=(
@@ -646,7 +637,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T7",
         rule="A hint whose write took long is written again.",
-        path="cassieq_spark/store/tables/hints.py",
         old="            if took_us <= LATE_AFTER_US:\n",
         new="            if True:\n",
         tests=(
@@ -656,7 +646,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T13",
         rule="The time in which a machine slept while Cassandra is away counts.",
-        path="cassieq_spark/clock.py",
         old="        slept_us = 0 if self._counts_sleep else self._jump_us(old)\n",
         new="        slept_us = 0\n",
         tests=(
@@ -666,7 +655,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T13",
         rule="Monotonic time goes on while a machine sleeps, where the platform has such a clock.",
-        path="cassieq_spark/clock.py",
         old='getattr(time, "CLOCK_BOOTTIME", None)\n',
         new="None\n",
         tests=(
@@ -676,7 +664,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P18",
         rule="A claim that is answered after its own end is not handed out.",
-        path="cassieq_spark/queue/get/claim.py",
         old="[one for one in claimed if one.lease.until_us > now_us]",
         new="list(claimed)",
         tests=(
@@ -686,7 +673,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P18",
         rule="A claim that nobody held uses up no delivery.",
-        path="cassieq_spark/model/lease.py",
         old="    uncounted = 0 if is_counted else 1\n",
         new="    uncounted = 0\n",
         tests=("tests/unit/test_lease.py::test_p18_a_claim_that_nobody_held_uses_up_no_delivery",),
@@ -694,7 +680,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P18",
         rule="A lease is claimed again only a margin after its end: two measured clocks differ less.",
-        path="cassieq_spark/model/lease.py",
         old="now_us > lease.until_us + EXPIRY_MARGIN_US",
         new="now_us > lease.until_us",
         tests=(
@@ -704,7 +689,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T17",
         rule="A get hands out nothing that ran out while bodies were read.",
-        path="cassieq_spark/queue/get/poll.py",
         old=(
             "    ended = [one for one in claimed if one.lease.until_us <= now_us]\n"
             "    if not ended:\n"
@@ -720,7 +704,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T17",
         rule="A get that read too slowly claims for longer than a read takes.",
-        path="cassieq_spark/queue/get/poll.py",
         old="max(wanted.visibility_us, 2 * took_us)",
         new="wanted.visibility_us",
         tests=(
@@ -730,7 +713,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P19",
         rule="A pointer's value is its own write timestamp: the largest wins, whoever writes last.",
-        path="cassieq_spark/store/tables/pointers.py",
         old="(value, value, self._lane, pointer.value)",
         new="(self._session.clock.now_us(), value, self._lane, pointer.value)",
         tests=(
@@ -740,7 +722,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P20",
         rule="The consistency is on each statement, never a driver's default.",
-        path="cassieq_spark/store/session.py",
         old="                prepared.consistency_level = statement.consistency\n",
         new="",
         tests=(
@@ -750,7 +731,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P20",
         rule="The serial consistency of a CAS is on the statement, too.",
-        path="cassieq_spark/store/session.py",
         old="                    prepared.serial_consistency_level = statement.serial_consistency\n",
         new="                    pass\n",
         tests=(
@@ -760,7 +740,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P20",
         rule="A quorum read is sticky: what one reader saw, each later one sees.",
-        path="cassieq_spark/store/schema.py",
         old="\"read_repair = 'BLOCKING'\"",
         new="\"read_repair = 'NONE'\"",
         tests=("tests/node/test_statements.py::test_p20_a_quorum_read_is_sticky_in_every_table",),
@@ -768,7 +747,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P21",
         rule="A client in another data centre than the queue's is refused.",
-        path="cassieq_spark/queue/lane.py",
         old="    if not at_home(store, row):\n",
         new="    if False:\n",
         tests=(
@@ -778,7 +756,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P21",
         rule="A queue is ended in its home only: elsewhere the repair pointer is raised for another quorum (ADR 17).",
-        path="cassieq_spark/queue/admin.py",
         old=("        check_home(store, found.value)\n        lane = found.value.lanes[0]\n"),
         new="        lane = found.value.lanes[0]\n",
         tests=(
@@ -789,7 +766,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P21",
         rule="What a home shows as active may have ended there: its repair pointer says so (ADR 17).",
-        path="cassieq_spark/queue/lane.py",
         old="    return store.lane(row.lanes[0]).pointers.read().is_deleted\n",
         new="    return False\n",
         tests=("tests/node/test_homes.py::test_p21_an_ended_queue_that_is_still_shown_is_gone",),
@@ -797,7 +773,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P21",
         rule="A home finds its queues by its own quorum, while other data centres are away (ADR 17).",
-        path="cassieq_spark/queue/lane.py",
         old="    found = store.queues.find(name)\n",
         new="    found = None\n",
         tests=(
@@ -807,7 +782,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P22",
         rule="A `writing` row says where its block ends: the rest of it is no gap.",
-        path="cassieq_spark/queue/get/scan.py",
         old="self._jumps[bucket] = (sink.block_end, until)",
         new="self._jumps[bucket] = (BucketNo(bucket + 1), until)",
         tests=(
@@ -817,7 +791,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P23",
         rule="The same start offset gets the same answer, and claims nothing.",
-        path="cassieq_spark/spark/source/planner.py",
         old="        if self._pending is not None and self._pending[0] == key:\n",
         new="        if False:\n",
         tests=(
@@ -827,7 +800,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P24",
         rule="A mover looks whether the dead set is still there after it has created the sink row.",
-        path="cassieq_spark/repair/dead.py",
         old="    if _is_there(lane, bucket, set_id):\n",
         new="    if True:\n",
         tests=(
@@ -837,7 +809,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P23",
         rule="Leases that nobody asks for any more are renewed no longer.",
-        path="cassieq_spark/spark/source/renewal.py",
         old="        if now - self._called > self._give_up_after_s:\n",
         new="        if False:\n",
         tests=(
@@ -847,7 +818,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P25",
         rule="A restart takes over the leases that its offset names, whoever's run they carry.",
-        path="cassieq_spark/model/settlement.py",
         old="row = rules.take_over(row, leases, run=run, until_us=until_us, now_us=now_us)",
         new="row = rules.extend(row, leases, until_us=until_us, now_us=now_us)",
         tests=("tests/spark/test_planner.py::test_a_second_run_takes_the_leases_over_at_once",),
@@ -855,7 +825,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P26",
         rule="The revision of an updated body is in the bucket row, whatever becomes of the lease.",
-        path="cassieq_spark/model/lease.py",
         old="        revisions = tuple(sorted({**dict(revisions), offset: revision}.items()))\n",
         new="        pass\n",
         tests=(
@@ -866,7 +835,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="P28",
         rule="Who lost a race goes to another bucket.",
-        path="cassieq_spark/queue/get/reader.py",
         old="ROUNDS = 4\n",
         new="ROUNDS = 1\n",
         tests=(
@@ -876,7 +844,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R1",
         rule="The row that a commit reads must show the epoch that every task wrote under.",
-        path="cassieq_spark/model/sink_txn.py",
         old="    if has_skipped or epochs != {row.epoch}:\n",
         new="    if has_skipped:\n",
         tests=(
@@ -887,7 +854,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R2",
         rule="A producer that slept looks at its bucket before it writes into it.",
-        path="cassieq_spark/queue/put/producer.py",
         old="        if began - block.proven_at <= min(",
         new="        if True or began <= min(",
         tests=("tests/node/test_put.py::test_r2_a_producer_that_slept_looks_before_it_writes",),
@@ -895,7 +861,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T12",
         rule="A producer looks before repair may have dropped its bucket, however long linger is.",
-        path="cassieq_spark/queue/put/producer.py",
         old="min(lane.settings.linger_s, lane.rest_s / 2)",
         new="lane.settings.linger_s",
         tests=(
@@ -905,7 +870,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R3",
         rule="A writer says that it is at work before its first row.",
-        path="cassieq_spark/queue/sink/heartbeat.py",
         old="        if not self._is_row_fresh:\n            self._beat()\n",
         new="",
         tests=(
@@ -915,7 +879,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R3",
         rule="An abort is counted, so that repair waits longer for the next.",
-        path="cassieq_spark/model/sink_txn.py",
         old="        aborts=row.aborts + 1,\n",
         new="        aborts=row.aborts,\n",
         tests=(
@@ -925,7 +888,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R4",
         rule="A batch older than the last one is refused, never skipped.",
-        path="cassieq_spark/model/sink_txn.py",
         old="    if batch_id < row.last:\n",
         new="    if False:\n",
         tests=(
@@ -936,7 +898,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R5",
         rule="The commit registers its run; superseded ones stay on the row and are refused.",
-        path="cassieq_spark/model/sink_txn.py",
         old="past=_with_past(row, who.run)",
         new="past=row.past",
         tests=(
@@ -947,7 +908,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R6",
         rule="Expired leases crowd no row: the claim that takes from them merges them.",
-        path="cassieq_spark/model/lease.py",
         old="        and sum(not is_expired(lease, now_us) for lease in row.leases) >= CROWDED_LEASES\n",
         new="        and len(row.leases) >= CROWDED_LEASES\n",
         tests=(
@@ -957,7 +917,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R6",
         rule="A look for messages goes on behind a bucket with 2,048 live leases.",
-        path="cassieq_spark/queue/get/scan.py",
         old="            if is_crowded(row.value, now_us=now_us):\n",
         new="            if available < 0:\n",
         tests=(
@@ -967,7 +926,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R7",
         rule="Any number of distinct delays fits a row, by wider steps: no seal is refused for its size.",
-        path="cassieq_spark/model/delays.py",
         old="        if len(merged) <= limit:\n",
         new="        if merged is not None:\n",
         tests=(
@@ -977,7 +935,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R8",
         rule="A row keeps one tag per client, however often that client writes.",
-        path="cassieq_spark/store/cas.py",
         old="[old for old in self.entries if old.client != tag.client] + [tag]",
         new="[*self.entries, tag]",
         tests=("tests/node/test_cas.py::test_r8_a_client_has_one_tag_however_often_it_writes",),
@@ -985,7 +942,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R8",
         rule="A CAS whose tag may have been pushed out is neither applied nor refused: its effects are looked at.",
-        path="cassieq_spark/store/cas.py",
         old="            if now is not None and now.version.tags.evicted > base:\n",
         new="            if False:\n",
         tests=(
@@ -995,7 +951,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R9",
         rule="Plain writes carry the server's time, not a client's.",
-        path="cassieq_spark/store/session.py",
         old="self._session.use_client_timestamp = False",
         new="self._session.use_client_timestamp = True",
         tests=("tests/node/test_statements.py::test_r9_plain_writes_carry_the_servers_time",),
@@ -1003,7 +958,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R10",
         rule="One call seals at most eight young buckets.",
-        path="cassieq_spark/queue/get/reader.py",
         old="[*scan.half_sealed, *ripe][:SEALS_PER_CALL]",
         new="[*scan.half_sealed, *ripe]",
         tests=("tests/node/test_reader.py::test_r10_one_call_seals_at_most_so_many_young_buckets",),
@@ -1011,7 +965,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R10",
         rule="All buckets without a row cost one read of the repair pointer together.",
-        path="cassieq_spark/queue/get/scan.py",
         old="            if bucket >= low and not any(",
         new="            if bucket >= self._lane.read_pointers().repair and not any(",
         tests=(
@@ -1021,7 +974,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R11",
         rule="A gap is as old as the oldest later row says, so a consumer of this moment can close it.",
-        path="cassieq_spark/queue/get/scan.py",
         old="                oldest = min(oldest, times[later.pop(0)])\n",
         new="                later.pop(0)\n",
         tests=("tests/node/test_reader.py::test_r11_a_gap_is_as_old_as_any_later_bucket_says",),
@@ -1029,7 +981,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R11",
         rule="A bucket that was closed before its writer came is replaced by another.",
-        path="cassieq_spark/queue/sink/buckets.py",
         old="    is_ours = isinstance(outcome, Applied) and outcome.now.value.status is Status.WRITING\n",
         new="    is_ours = True\n",
         tests=("tests/node/test_bulk.py::test_r11_a_refused_bucket_is_replaced",),
@@ -1037,7 +988,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R11",
         rule="Buckets are reserved by 64 at most, each block's rows inserted before the next is reserved.",
-        path="cassieq_spark/queue/sink/buckets.py",
         old="min(number - len(opened), LARGEST_BLOCK)",
         new="number - len(opened)",
         tests=(
@@ -1047,9 +997,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="R12",
         rule="The hints of the first lease and of delays are written before the seal.",
-        path="cassieq_spark/queue/seal.py",
         old="    returns.hint(return_times_us(sealed))\n",
-        new="",
+        new="    pass\n",
         tests=(
             "tests/node/test_seal.py::test_r12_hints_of_lease_and_delays_are_written_before_the_seal",
         ),
@@ -1057,7 +1006,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R12",
         rule="The hints of a batch's delays are written before it becomes visible.",
-        path="cassieq_spark/queue/roll_forward.py",
         old="        Returns(lane, bucket).hint(return_times_us(new))\n",
         new="",
         tests=("tests/node/test_bulk.py::test_delays_of_a_batch_are_groups_with_hints",),
@@ -1065,7 +1013,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T4",
         rule="What fell due before a batch was published is fresh, so that a look-ahead finds it.",
-        path="cassieq_spark/model/bucket.py",
         old="    due = union(group.runs for group in row.delayed if group.due_us <= now_us)\n",
         new="    due, now_us = EMPTY, 0\n",
         tests=(
@@ -1075,7 +1022,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T4",
         rule="No hint is written behind the present minute: the time pointer may be past it.",
-        path="cassieq_spark/model/pointer.py",
         old="    at = max(minute, now)\n",
         new="    at = minute\n",
         tests=(
@@ -1085,7 +1031,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T4",
         rule="A CAS that comes so late that its hint's minute may have been passed has the hint written again.",
-        path="cassieq_spark/queue/returns.py",
         old="            self._write([now_us], now_us)\n",
         new="            pass\n",
         tests=(
@@ -1096,7 +1041,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R13",
         rule="A hint outlives what it points at by two days and ends by its TTL: nobody deletes it.",
-        path="cassieq_spark/model/pointer.py",
         old="    return max(0, until_us - now_us) // 1_000_000 + HINT_SPARE_S\n",
         new="    return HINT_SPARE_S\n",
         tests=(
@@ -1106,7 +1050,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R14",
         rule="What dies goes into an open set; a closed one, which a mover may have, is never extended.",
-        path="cassieq_spark/model/dead.py",
         old="    set_id = next(iter(entries.values())).set_id if entries else new_id()\n",
         new="    set_id = dead[0].set_id if dead else new_id()\n",
         tests=(
@@ -1117,7 +1060,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R14",
         rule="Repair closes the open dead set by a CAS before it moves it.",
-        path="cassieq_spark/model/dead.py",
         old="        if not part.is_open:\n            sets.setdefault",
         new="        if part:\n            sets.setdefault",
         tests=("tests/unit/test_dead.py::test_r14_a_mover_takes_closed_sets_only",),
@@ -1125,7 +1067,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R14",
         rule="A task never creates the row of a sink for one transaction: a removed one would be born again.",
-        path="cassieq_spark/queue/sink/transaction.py",
         old="        raise _ended(once.who)\n",
         new="        once = begin_once(lane, once.who.sink_id)\n",
         tests=(
@@ -1135,7 +1076,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R14",
         rule="A mover deletes its sink row only when all it lists is visible: without the row that is void.",
-        path="cassieq_spark/repair/dead.py",
         old="    target.store.sinks.delete(sink_id, stored)\n",
         new="    pass\n",
         tests=("tests/node/test_repair.py::test_r14_the_row_of_a_move_goes_when_the_move_is_over",),
@@ -1143,7 +1083,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R15",
         rule="A message with a part missing does not exist.",
-        path="cassieq_spark/store/tables/messages.py",
         old="    if len(parts) == head.parts and all(",
         new="    if all(",
         tests=("tests/node/test_seal.py::test_r15_a_message_with_a_part_missing_does_not_exist",),
@@ -1151,7 +1090,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T20",
         rule="A chunk is sized by all columns of its messages.",
-        path="cassieq_spark/spark/packer.py",
         old="        sizes = row_sizes(batch)\n",
         new="        sizes = row_sizes(batch.select([BODY]))\n",
         tests=(
@@ -1162,7 +1100,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T20",
         rule="What is put, or moved, is sized by the bytes of its texts, not by their characters.",
-        path="cassieq_spark/queue/put/encode.py",
         old="    return len(text) if text.isascii() else len(text.encode())\n",
         new="    return len(text)\n",
         tests=(
@@ -1172,7 +1109,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R17",
         rule="A renewal never takes a lease back from a later run.",
-        path="cassieq_spark/model/settlement.py",
         old="            if mine and _is_for(row, lease_id, action):\n",
         new="            if mine:\n",
         tests=(
@@ -1182,7 +1118,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R18",
         rule="A purge seals what is open before it drops.",
-        path="cassieq_spark/queue/admin.py",
+        within="cassieq_spark/queue/admin.py",
         old="    closed = seal.close(lane, bucket) if row is None else seal.finish(lane, bucket, row)\n",
         new="    closed = None if row is None else seal.finish(lane, bucket, row)\n",
         tests=("tests/node/test_life.py::test_r18_a_purge_drops_all_and_touches_no_open_bucket",),
@@ -1190,7 +1126,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R20",
         rule="An ack after the lease's end counts if nobody has claimed again.",
-        path="cassieq_spark/model/lease.py",
         old="        if lease.lease_id not in acked:\n",
         new="        if lease.lease_id not in acked or is_expired(lease, now_us):\n",
         tests=(
@@ -1201,7 +1136,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R20",
         rule="A claim leaves expired leases that it does not take to their holders.",
-        path="cassieq_spark/model/lease.py",
         old="    if len(row.leases) + len(leases) > PREFERRED_LEASES:\n",
         new="    if True:\n",
         tests=(
@@ -1211,7 +1145,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R21",
         rule="A lease lasts at least four of the client's own CAS times.",
-        path="cassieq_spark/queue/get/claim.py",
         old="now_us + max(self.visibility_us, shortest_us)",
         new="now_us + self.visibility_us",
         tests=(
@@ -1221,7 +1154,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R22",
         rule="Without a dead-letter queue nothing dies.",
-        path="cassieq_spark/queue/lane.py",
         old="return settings.max_deliveries if settings.dead_letter_queue is not None else None",
         new="return settings.max_deliveries",
         tests=("tests/node/test_claims.py::test_r22_without_a_dead_letter_queue_nothing_dies",),
@@ -1229,7 +1161,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R23",
         rule="`bootstrap` finds out whether the cluster lets the largest timestamp through.",
-        path="cassieq_spark/store/schema.py",
         old="    for stamp in (1, session.clock.now_us() + _DAY_US, DELETED):\n",
         new="    for stamp in (1, session.clock.now_us() + _DAY_US):\n",
         tests=(
@@ -1239,7 +1170,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R24",
         rule="A sink id belongs to one queue.",
-        path="cassieq_spark/model/sink_txn.py",
         old="    if row.lane != who.lane:\n",
         new="    if False:\n",
         tests=(
@@ -1250,7 +1180,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R24",
         rule="A long bucket list has rows of its own: Paxos would carry it twice per CAS.",
-        path="cassieq_spark/store/tables/sinks.py",
         old="        if len(encoded) <= LIST_IN_ROW_BYTES:\n",
         new="        if True:\n",
         tests=(
@@ -1260,7 +1189,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R24",
         rule="A sink is forgotten only by its own queue's name, while that queue is alive.",
-        path="cassieq_spark/queue/sink/transaction.py",
         old="        elif not lane.store.lane(stored.value.lane).pointers.read().is_deleted:\n",
         new="        elif False:\n",
         tests=("tests/node/test_transaction.py::test_r24_one_sink_id_serves_one_queue",),
@@ -1268,7 +1196,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R25",
         rule="A lane that is marked deleted says so to everybody.",
-        path="cassieq_spark/queue/lane.py",
         old="        if pointers.is_deleted:\n",
         new="        if False:\n",
         tests=("tests/node/test_pointers.py::test_r25_a_lane_marked_deleted_says_so_to_everybody",),
@@ -1276,7 +1203,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="R26",
         rule="A second write of one run in one batch is refused where Spark cannot have retried.",
-        path="cassieq_spark/model/sink_txn.py",
         old=(
             "        if refuse_second_write:\n            _check_second_write(row, who, batch_id)\n"
         ),
@@ -1289,7 +1215,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T2",
         rule="A claim is refused for no size of its row: what is visible is to be had.",
-        path="cassieq_spark/queue/get/reader.py",
+        within="cassieq_spark/queue/get/reader.py",
         old="            available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)\n",
         new=(
             "            if size_of(row.value) > 256 * 1024:\n"
@@ -1303,7 +1229,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T2",
         rule="Reasons of the dead have a budget in a row: further ones are joined.",
-        path="cassieq_spark/model/dead.py",
         old="    if reason in known or _bytes_of({*known, reason}) <= REASONS_BYTES:\n",
         new="    if reason not in known or _bytes_of({*known, reason}) <= REASONS_BYTES:\n",
         tests=("tests/unit/test_dead.py::test_t2_reasons_above_the_budget_of_a_row_are_joined",),
@@ -1311,7 +1236,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T2",
         rule="Names of holders have a budget in a row: further ones go by one name.",
-        path="cassieq_spark/model/bucket.py",
         old="    if owner in known or sum(len(one.encode()) for one in known) < OWNERS_BYTES:\n",
         new="    if owner:\n",
         tests=(
@@ -1321,7 +1245,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T2",
         rule="Any number of delivery counts among delayed messages has an end of widening.",
-        path="cassieq_spark/model/delays.py",
         old="    limit = max(DELAYED_GROUPS_LIMIT, GROUPS_PER_COUNT * counts)\n",
         new="    limit = max(DELAYED_GROUPS_LIMIT, counts)\n",
         tests=(
@@ -1331,7 +1254,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T2",
         rule="Not more closed dead sets than 16 wait in a row; what dies then gathers in the open one.",
-        path="cassieq_spark/model/dead.py",
         old="    return len(waiting) < CLOSED_SETS and any(part.is_open for part in dead)\n",
         new="    return any(part.is_open for part in dead)\n",
         tests=("tests/unit/test_dead.py::test_t2_closed_sets_that_cannot_move_do_not_become_more",),
@@ -1339,7 +1261,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T11",
         rule="A row full of leases of single messages hides nothing of the rest.",
-        path="cassieq_spark/model/lease.py",
         old="    if row.status is not Status.SEALED:\n        return 0\n",
         new="    if row.status is not Status.SEALED or len(row.leases) >= CROWDED_LEASES:\n        return 0\n",
         tests=("tests/unit/test_lease.py::test_t11_many_live_leases_hide_nothing_of_the_rest",),
@@ -1347,7 +1268,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="What a look has not read blocks the time pointer, whatever is remembered when it ends.",
-        path="cassieq_spark/queue/get/scan.py",
         old="        unread = hinted - self._finished - rows.keys()\n",
         new="        unread = self.away.keys()\n",
         tests=(
@@ -1357,7 +1277,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A get does not say none of what its look has passed over, though that is forgotten since.",
-        path="cassieq_spark/queue/get/gather.py",
         old="        away = self._scanner.passed_over\n",
         new="        away = self._scanner.away\n",
         tests=(
@@ -1367,7 +1286,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A producer leaves a bucket that does not answer.",
-        path="cassieq_spark/queue/put/producer.py",
         old="            found, _ = lane.buckets.read_some([block.bucket])\n",
         new="            found = {block.bucket: lane.buckets.read(block.bucket)}\n",
         tests=(
@@ -1377,7 +1295,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="A pointer that cannot be written fails no get.",
-        path="cassieq_spark/queue/get/time_pointer.py",
         old='        event(_logger, "pointer_not_advanced", queue=lane.queue, error=str(error))\n',
         new="        raise\n",
         tests=(
@@ -1387,7 +1304,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T4",
         rule="Delays that a change moves are hinted where they are then, whosever they are.",
-        path="cassieq_spark/queue/returns.py",
         old="    return return_times_us(new, moved) + shifted\n",
         new="    return return_times_us(new, moved)\n",
         tests=(
@@ -1397,7 +1313,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="What is done for many buckets is done for all of them before one's failure is told.",
-        path="cassieq_spark/queue/apart.py",
         old="    for bucket, result in zip(todo, lane.store.session.each(work, todo), strict=True):\n",
         new="    for bucket, result in zip(todo, lane.store.session.map(work, todo), strict=True):\n",
         tests=(
@@ -1407,7 +1322,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="Who waits for a key that does not answer gives its place to the next item.",
-        path="cassieq_spark/store/side_by_side.py",
         old="                while self._taken and now - self._taken[0][0] >= SLOW_S:\n",
         new="                while self._taken and now - self._taken[0][0] >= 1e9:\n",
         tests=(
@@ -1417,7 +1331,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A bucket that was not read is passed over by a look, which goes on behind it.",
-        path="cassieq_spark/queue/get/scan.py",
         old="            self.pass_over(bucket, named(error, lane, bucket))\n",
         new="            raise named(error, lane, bucket)\n",
         tests=(
@@ -1427,7 +1340,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="The time pointer does not pass the minute of a hint whose bucket was not read.",
-        path="cassieq_spark/queue/get/scan.py",
         old="            return bucket in unread or still_due(rows.get(bucket), minute)\n",
         new="            return still_due(rows.get(bucket), minute)\n",
         tests=(
@@ -1437,7 +1349,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="Acks of one bucket gather for themselves: nobody waits for a bucket of others.",
-        path="cassieq_spark/queue/settle/ack_group.py",
         old="            gathering = self._gathered.setdefault(bucket, _Gathering())\n",
         new=(
             "            gathering = self._gathered.setdefault(bucket, _Gathering())\n"
@@ -1450,7 +1361,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A renewal of one bucket is begun, and not waited for before the next.",
-        path="cassieq_spark/queue/consumer.py",
         old="                session.begin(one_bucket, bucket)\n",
         new="                session.begin(one_bucket, bucket).result()\n",
         tests=(
@@ -1460,7 +1370,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A batch's leases are renewed bucket by bucket, none waiting for another's round.",
-        path="cassieq_spark/spark/source/renewal.py",
         old="                        session.begin(self._round, bucket)\n",
         new="                        session.begin(self._round, bucket).result()\n",
         tests=(
@@ -1470,7 +1379,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="What a replay has taken over is renewed before its other buckets have answered.",
-        path="cassieq_spark/spark/source/replay.py",
         old="                self._renewal.hold({bucket: held}, until_us=until_us)\n",
         new="                pass\n",
         tests=(
@@ -1480,7 +1388,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A CAS waits for another one of the same client on its row as long as for an answer, and no longer.",
-        path="cassieq_spark/store/cas.py",
         old="            if not lock.acquire(timeout=at_most_s):\n",
         new="            if not lock.acquire():\n",
         tests=(
@@ -1490,7 +1397,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T16",
         rule="A consumer that is closed takes no ack: what its `ack` returned for is stored.",
-        path="cassieq_spark/queue/settle/ack_buffer.py",
         old="            if self._is_closing:\n                raise UsageError",
         new="            if False:\n                raise UsageError",
         tests=(
@@ -1500,7 +1406,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="An ambiguous claim takes no lease with it that another bucket granted.",
-        path="cassieq_spark/queue/get/gather.py",
         old="        except StoreError as error:\n            # One that is ambiguous",
         new="        except ZeroDivisionError as error:\n            # One that is ambiguous",
         tests=(
@@ -1511,7 +1416,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="A claim that is answered when its caller has gone is given back, uncounted.",
-        path="cassieq_spark/queue/get/gather.py",
         old="        flight.add_done_callback(partial(_give_back, lane, bucket))\n",
         new="",
         tests=(
@@ -1521,7 +1425,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What cannot be confirmed is given back, uncounted.",
-        path="cassieq_spark/queue/get/claim.py",
         old="            give_back(self.lane, claimed)  # nobody gets to see them [T22]\n",
         new="            pass\n",
         tests=(
@@ -1531,7 +1434,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="A planner hands out what it has claimed where it cannot have more.",
-        path="cassieq_spark/spark/source/planner.py",
         old=("            if not claimed:\n                raise\n"),
         new="            raise\n",
         tests=(
@@ -1541,7 +1443,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What a planner has claimed beside an ack that failed is given back.",
-        path="cassieq_spark/spark/source/planner.py",
+        within="cassieq_spark/spark/source/planner.py",
         old="                give_back(self.lane, claimed)\n",
         new="                pass\n",
         tests=(
@@ -1551,7 +1453,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T23",
         rule="A CAS that was sent again is ambiguous until its row was read.",
-        path="cassieq_spark/store/cas.py",
         old=(
             "            except StoreError as error:\n"
             "                if answer.was_sent_once:\n"
@@ -1569,7 +1470,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T23",
         rule="A refusal of a statement that was sent again says nothing about its first sending.",
-        path="cassieq_spark/store/cas.py",
         old=(
             "                    if is_first:\n                        raise refused from error\n"
         ),
@@ -1581,7 +1481,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T24",
         rule="A consumer that closes waits for its threads after its acks are stored, and not for long.",
-        path="cassieq_spark/queue/consumer.py",
         old=(
             "                self._acks.flush(until=until)\n"
             "            finally:\n"
@@ -1601,7 +1500,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="A queue row that is active over a dead lane counts as deleting (ADR 23).",
-        path="cassieq_spark/queue/lane.py",
         old="    if found is not None and _is_born_again(store, found.value):\n",
         new="    if False:\n",
         tests=(
@@ -1612,7 +1510,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="A list of queues takes one whose lane is dead for what it is (ADR 23).",
-        path="cassieq_spark/queue/lane.py",
         old="        if not _is_born_again(store, row):\n",
         new="        if True:\n",
         tests=(
@@ -1624,7 +1521,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="A queue is created again where nobody can be given an id of the one that is there (ADR 23).",
-        path="cassieq_spark/queue/admin.py",
         old="            if not _is_usable(store, found.value):\n",
         new="            if found.value.status is QueueStatus.DELETING:\n",
         tests=(
@@ -1634,7 +1530,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="Who has lost a name to another's queue ends its own lane: its INSERT may land later (ADR 23).",
-        path="cassieq_spark/queue/admin.py",
         old="                _give_up(store, lane, unused)\n",
         new="                pass\n",
         tests=(
@@ -1644,7 +1539,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="It ends its lane only if nobody was given an id of it (ADR 23).",
-        path="cassieq_spark/queue/admin.py",
         old="    if isinstance(closed, Applied):\n",
         new="    if closed.now is not None:\n",
         tests=(
@@ -1654,7 +1548,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="A deletion notes L before it raises it: another begins there, not at bucket 0 (ADR 23).",
-        path="cassieq_spark/queue/admin.py",
         old="                _note(store, lane, Pointer.DROPPED, dropped)\n",
         new="",
         tests=(
@@ -1665,7 +1558,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="A deletion notes how far it has come, some buckets at a time (ADR 23).",
-        path="cassieq_spark/queue/admin.py",
         old="at_most=WINDOW",
         new="at_most=DELETED",
         tests=(
@@ -1675,7 +1567,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="A deletion notes where the ids end before the row goes that says so (ADR 23).",
-        path="cassieq_spark/queue/admin.py",
         old="                _note(store, lane, Pointer.END, end)\n",
         new="",
         tests=(
@@ -1685,7 +1576,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="The monoton row goes as it was read: what was reserved since would be left behind.",
-        path="cassieq_spark/store/tables/monotons.py",
+        within="cassieq_spark/store/tables/monotons.py",
         old="before=old.version)\n",
         new="before=(self.find(lane) or old).version)\n",
         tests=(
@@ -1695,7 +1586,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="The end of the data is read after the monoton row: whoever removes the row has noted it before.",
-        path="cassieq_spark/queue/admin.py",
         old=(
             "        monoton = store.lane(lane).monotons.find()\n"
             "        ids_end = None\n"
@@ -1718,7 +1608,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="A full repair removes what has landed in lanes that are gone.",
-        path="cassieq_spark/repair/heal.py",
         old="            self.report.swept_lanes = sweep_lanes(self._store, rows, messages)\n",
         new="            pass\n",
         tests=(
@@ -1728,7 +1617,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="A lane that a queue row names is left to its deletion.",
-        path="cassieq_spark/repair/cleanup.py",
         old="sorted(found - named)",
         new="sorted(found)",
         tests=(
@@ -1738,7 +1626,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="A lane whose creator died while it gave it up is ended before its row goes.",
-        path="cassieq_spark/repair/cleanup.py",
+        within="cassieq_spark/repair/cleanup.py",
         old="        store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)\n",
         new="        pass\n",
         tests=(
@@ -1748,7 +1636,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T3",
         rule="A transaction whose row is for it alone is committed on the version that began it, and tried on no other.",
-        path="cassieq_spark/queue/sink/transaction.py",
         old="    if not _took_effect(lane, who, outcome, decision.row):\n        raise _ended(who)\n    costs",
         new="    if not _took_effect(lane, who, outcome, decision.row):\n        return commit(lane, who, ONLY_BATCH, results)\n    costs",
         tests=(
@@ -1759,7 +1646,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T3",
         rule="Its commit asks whether the row is that version before it asks for anything else.",
-        path="cassieq_spark/queue/sink/transaction.py",
         old="    if stored is None or stored.version.writer != once.writer:\n        raise _ended(who)\n",
         new="    if stored is None:\n        raise _ended(who)\n",
         tests=(
@@ -1769,7 +1655,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T3",
         rule="A mover commits on no version that a late copy of its own CAS may bring back.",
-        path="cassieq_spark/repair/dead.py",
         old="        if isinstance(outcome, Applied) and outcome.was_sent_once:\n",
         new="        if isinstance(outcome, Applied):\n",
         tests=(
@@ -1779,7 +1664,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T3",
         rule="Nor does a write without an id.",
-        path="cassieq_spark/queue/sink/transaction.py",
         old="        if outcome.was_sent_once:\n",
         new="        if True:\n",
         tests=(
@@ -1789,7 +1673,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T6",
         rule="What was written to a queue that was deleted is not committed to one that has its name now.",
-        path="cassieq_spark/queue/sink/transaction.py",
         old="    if any(who.lane != lane.lane_id for who in whos):\n",
         new="    if False:\n",
         tests=(
@@ -1799,7 +1682,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T6",
         rule="The repair pointer is read after a commit: a deletion meanwhile is no success.",
-        path="cassieq_spark/queue/sink/transaction.py",
         old="        lane.read_pointers()\n        roll_forward",
         new="        roll_forward",
         tests=(
@@ -1809,7 +1691,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T8",
         rule="A write without an id has an hour from its beginning, whenever its first task starts.",
-        path="cassieq_spark/repair/transactions.py",
         old="        timeout_s = LONGEST_PATIENCE_S\n",
         new="        pass\n",
         tests=(
@@ -1819,7 +1700,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T9",
         rule="The row of a transaction that is over rests for a day.",
-        path="cassieq_spark/repair/transactions.py",
         old="REST_S: Final = 86_400.0\n",
         new="REST_S: Final = 0.0\n",
         tests=(
@@ -1829,7 +1709,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T9",
         rule="A commit that was not answered, and whose row is gone, is known by its buckets or is ambiguous.",
-        path="cassieq_spark/queue/sink/transaction.py",
         old="        case Refused(now=None, was_sent_once=False):\n            return _is_visible(lane, who, row)\n",
         new="",
         tests=(
@@ -1840,7 +1719,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T10",
         rule="The scan of the sink rows asks one replica, so that no read repair writes a part of a row.",
-        path="cassieq_spark/store/statements.py",
         old='    "list_sinks", Kind.GLANCE,\n',
         new='    "list_sinks", Kind.READ,\n',
         tests=(
@@ -1850,7 +1728,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T10",
         rule="A pass looks through a part of the sink rows.",
-        path="cassieq_spark/repair/heal.py",
         old="at_most=SINKS_TOGETHER",
         new="at_most=ALL",
         tests=(
@@ -1860,7 +1737,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T10",
         rule="A row that rests is not read by itself.",
-        path="cassieq_spark/repair/heal.py",
         old="            if may_be_over(seen, now_us=now_us):\n",
         new="            if True:\n",
         tests=(
@@ -1870,7 +1746,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="Rows of single transactions of deleted queues are removed.",
-        path="cassieq_spark/repair/heal.py",
         old="            self._end_sinks_of_deleted()\n",
         new="            pass\n",
         tests=(
@@ -1880,7 +1755,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T18",
         rule="A mover says that it is at work while it copies.",
-        path="cassieq_spark/repair/dead.py",
         old="        with Heartbeat(target, begun.who.sink_id, is_row_fresh=True):\n",
         new="        if True:\n",
         tests=(
@@ -1890,7 +1764,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T18",
         rule="A mover leaves a set to another that is at work.",
-        path="cassieq_spark/repair/dead.py",
         old="    return None if is_silent(target, sink_id, row, row.changed_us) else Standing.AT_WORK\n",
         new="    return None\n",
         tests=("tests/node/test_sink_life.py::test_a_mover_leaves_a_set_to_one_that_is_at_work",),
@@ -1898,7 +1771,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T18",
         rule="A move that was ended is taken for done only if the set is gone.",
-        path="cassieq_spark/repair/dead.py",
         old="        if not _is_there(lane, bucket, dead[0].set_id):\n            return 0\n",
         new="        return 0\n",
         tests=(
@@ -1909,7 +1781,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T19",
         rule="A list goes when its row names another.",
-        path="cassieq_spark/store/tables/sinks.py",
         old="            self._drop_list(sink_id, former)\n        elif",
         new="            pass\n        elif",
         tests=("tests/node/test_sink_life.py::test_t19_a_list_goes_when_its_row_names_another",),
@@ -1917,7 +1788,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T19",
         rule="A list goes when its commit was refused.",
-        path="cassieq_spark/store/tables/sinks.py",
         old="            self._drop_list(sink_id, ref.list_id)\n",
         new="            pass\n",
         tests=(
@@ -1927,7 +1797,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T19",
         rule="Before a list that nobody names is swept, the row is made another: who was about to name it is refused.",
-        path="cassieq_spark/store/tables/sinks.py",
         old="            if not isinstance(self.update(sink_id, stored, stored.value), Applied):\n                return 0\n",
         new="",
         tests=(
@@ -1937,7 +1806,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T19",
         rule="A reader whose list is gone reads the row again, until it finds the list or no row.",
-        path="cassieq_spark/store/tables/sinks.py",
         old="                if again is not None and again.writer == row.writer:\n                    raise\n",
         new="                raise\n",
         tests=(
@@ -1947,7 +1815,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A look at many buckets goes on beside one that does not answer.",
-        path="cassieq_spark/store/tables/buckets.py",
         old="                unread[bucket] = row\n            elif",
         new="                raise row\n            elif",
         tests=(
@@ -1961,7 +1828,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule='Peek says "nothing" of no bucket that did not answer.',
-        path="cassieq_spark/queue/inspect/stats.py",
         old="    if away and not plan:\n        raise first_of(away)\n",
         new="",
         tests=(
@@ -1971,7 +1837,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A redrive goes on where one bucket's CAS is not answered.",
-        path="cassieq_spark/repair/redrive.py",
         old="                self._away[bucket] = named(error, self._lane, bucket)\n",
         new="                raise\n",
         tests=(
@@ -1981,7 +1846,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule='A redrive says "gone" of nothing that did not answer.',
-        path="cassieq_spark/repair/redrive.py",
         old="known = ids.keys() - self._away.keys()\n",
         new="known = ids.keys()\n",
         tests=(
@@ -1991,7 +1855,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="Messages of finished buckets are dropped beside one that does not answer.",
-        path="cassieq_spark/repair/cleanup.py",
         old="    freed, failed = apart(lane, one, finished)\n",
         new="    freed, failed = each_bucket(lane, one, finished), {}\n",
         tests=(
@@ -2001,7 +1864,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A lease that was taken over too late is taken over again before it is delivered.",
-        path="cassieq_spark/queue/settle/settle.py",
         old="TAKE_OVERS_AT_MOST: Final = 3\n",
         new="TAKE_OVERS_AT_MOST: Final = 1\n",
         tests=(
@@ -2011,7 +1873,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="What was granted late is renewed before it runs out.",
-        path="cassieq_spark/spark/source/renewal.py",
         old="min(self._period_s, left_s / 2)\n",
         new="self._period_s\n",
         tests=(
@@ -2021,7 +1882,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What was claimed is given back where the rest of the call fails.",
-        path="cassieq_spark/queue/get/reader.py",
         old="                give_back(self._lane, claimed)  # nobody gets to see them [T22]\n",
         new="",
         tests=(
@@ -2031,7 +1891,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T24",
         rule="A consumer that is closed waits for no ack that was under way for long.",
-        path="cassieq_spark/queue/consumer.py",
         old="self._acks.flush(until=until)\n",
         new="self._acks.flush()\n",
         tests=(
@@ -2041,7 +1900,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T2",
         rule="The body that an update replaces goes with it.",
-        path="cassieq_spark/queue/settle/settle.py",
         old="        _drop_body(lane, receipt, dict(outcome.before.revisions).get(receipt.first))\n",
         new="        pass\n",
         tests=("tests/node/test_bodies.py::test_an_update_leaves_nothing_of_the_one_before",),
@@ -2049,7 +1907,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T2",
         rule="So does the body of an update that was refused.",
-        path="cassieq_spark/queue/settle/settle.py",
         old="        _drop_body(lane, receipt, revision)\n",
         new="",
         tests=("tests/node/test_bodies.py::test_a_body_whose_update_was_refused_does_not_stay",),
@@ -2057,7 +1914,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T2",
         rule="Updated bodies go out before all of a read's are there.",
-        path="cassieq_spark/queue/fetch.py",
         old="        if size >= BODIES_BYTES and at + 1 < end:\n",
         new="        if False:\n",
         tests=(
@@ -2067,7 +1923,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T2",
         rule="As many updated bodies are asked for at once as fit.",
-        path="cassieq_spark/queue/fetch.py",
         old="            self._at_once = max(1, min(2 * len(some), BODIES_AT_ONCE, fitting))\n",
         new="            self._at_once = BODIES_AT_ONCE\n",
         tests=("tests/node/test_bodies.py::test_so_many_bodies_are_asked_for_at_once_as_fit",),
@@ -2075,7 +1930,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T2",
         rule="One call takes so many runs of ids that an offset can name them.",
-        path="cassieq_spark/queue/get/budget.py",
         old="        self.runs -= runs\n",
         new="",
         tests=(
@@ -2085,7 +1939,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="Acks of a bucket that answers are sent at the end beside those of one that does not.",
-        path="cassieq_spark/queue/settle/ack_buffer.py",
         old="        while behind:\n",
         new="        while behind and not wait(begun, self._left_s(until))[1]:\n",
         tests=(
@@ -2095,7 +1948,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A look waits once for a sink that does not answer.",
-        path="cassieq_spark/queue/inspect/stats.py",
         old="        if sink_id not in self._known:\n",
         new="        if True:\n",
         tests=(
@@ -2105,7 +1957,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A look waits once, though a bucket is away in each of its windows.",
-        path="cassieq_spark/queue/apart.py",
         old="each_s=LATER_S if away else inf",
         new="each_s=inf",
         tests=(
@@ -2115,7 +1966,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A redrive takes others in place of what it could not take.",
-        path="cassieq_spark/repair/redrive.py",
         old="                    self._left = before  # others may go in their place\n",
         new="                    pass\n",
         tests=(
@@ -2125,7 +1975,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What was granted is handed out though no more hints can be written.",
-        path="cassieq_spark/queue/get/reader.py",
         old="                    if not has_found:\n                        raise  # no hint",
         new="                    if True:\n                        raise  # no hint",
         tests=(
@@ -2135,7 +1984,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T2",
         rule="Updated bodies of single rows are asked for side by side.",
-        path="cassieq_spark/queue/fetch.py",
         old="            some = self._planned.revisions[at : at + self._at_once]\n",
         new="            some = self._planned.revisions[at : at + 1]\n",
         tests=("tests/node/test_bodies.py::test_bodies_of_single_rows_are_asked_for_side_by_side",),
@@ -2143,7 +1991,6 @@ ABLATIONS: Final = (
     Ablation(
         mark="T2",
         rule="A bucket counts for as many runs as one claim takes there.",
-        path="cassieq_spark/queue/get/budget.py",
         old="min(RUNS_PER_LEASE, runs)",
         new="runs",
         tests=(

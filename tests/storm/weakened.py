@@ -21,7 +21,6 @@ OURS: Final = (
     Ablation(
         mark="HANDSHAKE",
         rule="A put that was written reads its bucket's row: a sealed one may have missed it.",
-        path="cassieq_spark/queue/put/producer.py",
         old="        if is_written:\n            row = lane",
         new=(
             "        if is_written:\n"
@@ -33,7 +32,6 @@ OURS: Final = (
     Ablation(
         mark="CLOCK",
         rule="Leases go by the coordinators' clock, not by each client's own.",
-        path="cassieq_spark/clock.py",
         old="        anchor = self._anchor\n        if anchor is None or",
         new=(
             "        return self._base.now_us()\n"
@@ -45,7 +43,6 @@ OURS: Final = (
     Ablation(
         mark="MARGIN",
         rule="A lease is claimed again only after its end.",
-        path="cassieq_spark/model/lease.py",
         old="    return now_us > lease.until_us + EXPIRY_MARGIN_US\n",
         new="    return now_us > lease.until_us - 4 * EXPIRY_MARGIN_US\n",
         tests=(),
@@ -53,7 +50,6 @@ OURS: Final = (
     Ablation(
         mark="RECEIPT",
         rule="An ack asks for the lease: a receipt acks its own delivery, no later one.",
-        path="cassieq_spark/queue/settle/ack_group.py",
         old="        return Verdict.STALE\n",
         new="        return Verdict.ACKED\n",
         tests=(),

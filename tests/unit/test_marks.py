@@ -41,11 +41,22 @@ def test_a_rule_can_be_taken_away_and_its_tests_are_there(one: Ablation) -> None
         assert name in names_in(ROOT / path), test
 
 
-@pytest.mark.parametrize("old", ["not there", "twice "])
-def test_what_stands_nowhere_or_twice_is_no_rule(old: str) -> None:
-    one = Ablation(mark="P1", rule="", path="a.py", old=old, new="", tests=())
-    with pytest.raises(ValueError, match=r"P1: not once in a\.py"):
+@pytest.mark.parametrize(("old", "times"), [("not there", 0), ("twice ", 2)])
+def test_what_stands_nowhere_or_twice_is_no_rule(old: str, times: int) -> None:
+    one = Ablation(mark="P1", rule="", old=old, new="", tests=())
+    with pytest.raises(ValueError, match=f"P1: {times} times in its module"):
         one.applied_to("twice twice ")
+
+
+@pytest.mark.parametrize("old", ["no such words", "from __future__ import annotations"])
+def test_words_of_no_module_or_of_several_name_none(old: str) -> None:
+    with pytest.raises(ValueError, match=r"P1: in \d+ modules, name one"):
+        print(Ablation(mark="P1", rule="", old=old, new="", tests=()).path)  # noqa: T201
+
+
+def test_a_rule_is_found_however_it_is_laid_out() -> None:
+    one = Ablation(mark="P1", rule="", old="if a:\n    b()\n", new="if a:\n    c()\n", tests=())
+    assert "x\n    if a:\n        c()\ny\n" == one.applied_to("x\n    if a:\n            b()\ny\n")
 
 
 def test_a_mark_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
