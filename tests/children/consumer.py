@@ -11,7 +11,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import generator
 from cassieq_spark.errors import ReceiptExpired, StoreError
-from tests.children.threads import together
+from tests.children.together import opened, together
 from tests.storm import dials
 from tests.storm.history import Recorder
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cassieq_spark.queue.message import Message
-
-RETRY_S = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,22 +148,10 @@ def main(
     record = Recorder(directory, who)
     if dials_file is not None:
         dials.install(dials_file, seed, loses=loses, record=record)
-    consumers = _connected(contact_points, keyspace, queues, record)
+    consumers = [Consumer(queue, record) for queue in opened(contact_points, keyspace, queues)]
     record.say("connected")
     own = Pace(**pace or {})
     together([partial(_rounds, consumers, record, own, seed + 7 * n) for n in range(own.threads)])
-
-
-def _connected(
-    contact_points: str, keyspace: str, queues: list[str], record: Recorder
-) -> list[Consumer]:
-    """One for each queue. A node may be away just now."""
-    while True:
-        try:
-            client = cassieq.connect(contact_points, keyspace=keyspace)
-            return [Consumer(client.queue(name), record) for name in queues]
-        except StoreError:
-            SystemClock().wait(RETRY_S)
 
 
 def _rounds(consumers: list[Consumer], record: Recorder, pace: Pace, seed: int) -> None:

@@ -12,14 +12,12 @@ import cassieq_spark as cassieq
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import generator, new_uuid
 from cassieq_spark.errors import PutAmbiguous, StoreError
-from tests.children.threads import together
+from tests.children.together import opened, together
 from tests.storm import dials
 from tests.storm.history import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-RETRY_S = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +54,11 @@ def main(
     record = Recorder(directory, who)
     if dials_file is not None:
         dials.install(dials_file, seed, loses=loses, record=record)
-    opened = _opened(contact_points, keyspace, queues)
+    into = opened(contact_points, keyspace, queues)
     record.say("connected")
     own = Pace(**pace or {})
     numbers = itertools.count()
-    together(
-        [partial(_put, opened, record, numbers, own, seed + 7 * n) for n in range(own.threads)]
-    )
+    together([partial(_put, into, record, numbers, own, seed + 7 * n) for n in range(own.threads)])
 
 
 def _put(
@@ -100,13 +96,3 @@ def _put(
         else:
             record.say("put", op=op, stored=keys, unknown=[])
         SystemClock().wait(rng.uniform(0, 2 * pace.pause_s))
-
-
-def _opened(contact_points: str, keyspace: str, queues: list[str]) -> list[cassieq.Queue]:
-    """A node may be away just now."""
-    while True:
-        try:
-            client = cassieq.connect(contact_points, keyspace=keyspace)
-            return [client.queue(name) for name in queues]
-        except StoreError:
-            SystemClock().wait(RETRY_S)

@@ -12,7 +12,7 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.model.row_limits import RUNS_PER_LEASE
 from cassieq_spark.queue import admin, seal
-from cassieq_spark.queue.get import budget
+from cassieq_spark.queue.get import claim
 from cassieq_spark.queue.get import reader as reading
 from cassieq_spark.queue.get.reader import SEALS_PER_CALL
 from cassieq_spark.queue.reserve import reserve
@@ -296,7 +296,7 @@ def test_one_call_takes_so_many_runs_of_ids_that_an_offset_can_name_them(
     """Where every second message came back, each message is a run of its own."""
     door = open_door(bucket_size=100)
     fill_every_second(door, 12, size=100)
-    monkeypatch.setattr(budget, "RUNS_PER_CALL", 200)
+    monkeypatch.setattr(claim, "RUNS_PER_CALL", 200)
     reader = door.reader()
     sizes = []
     while claimed := reader.get(10_000):
@@ -312,7 +312,7 @@ def test_a_bucket_of_more_runs_than_a_call_may_take_is_claimed_from(
 ) -> None:
     door = open_door(bucket_size=100)
     fill_every_second(door, 1, size=100)
-    monkeypatch.setattr(budget, "RUNS_PER_CALL", 1)
+    monkeypatch.setattr(claim, "RUNS_PER_CALL", 1)
     assert 50 == sum(one.lease.runs.count for one in door.reader().get(10_000))
 
 
@@ -322,7 +322,7 @@ def test_a_bucket_counts_for_as_many_runs_as_one_claim_takes_there(
     """And not for as many as came back: one round goes to as many buckets as it may."""
     door = open_door(bucket_size=400)
     fill_every_second(door, 4, size=400)
-    monkeypatch.setattr(budget, "RUNS_PER_CALL", 4 * RUNS_PER_LEASE)
+    monkeypatch.setattr(claim, "RUNS_PER_CALL", 4 * RUNS_PER_LEASE)
     monkeypatch.setattr(reading, "ROUNDS", 1)
     claimed = door.reader().get(10_000)
     assert {0, 1, 2, 3} == {one.bucket for one in claimed}

@@ -11,8 +11,7 @@ from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.lease import claimable, is_dying
 from cassieq_spark.model.row_limits import PREFERRED_BYTES, PREFERRED_LEASES
-from cassieq_spark.queue.get.budget import Budget, runs_there
-from cassieq_spark.queue.get.claim import GRACE_S, Claimed, Claimer, give_back
+from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, Claimer, give_back, runs_there
 from cassieq_spark.queue.get.gather import Gathered, Waiting, gather, have_any, try_one
 from cassieq_spark.queue.get.scan import (
     BUCKETS_PER_CALL,

@@ -18,7 +18,7 @@ from cassieq_spark.model.lease import claimable, is_crowded, is_dying
 from cassieq_spark.model.pointer import Pointer, Pointers
 from cassieq_spark.queue import roll_forward
 from cassieq_spark.queue.apart import named
-from cassieq_spark.queue.get.budget import mean_bytes
+from cassieq_spark.queue.get.claim import mean_bytes
 from cassieq_spark.queue.get.time_pointer import TimePointer, advance_pointer, still_due
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.offset import LeasedRuns, SourceOffset
 from cassieq_spark.queue.fetch import Planned
-from cassieq_spark.queue.get.budget import RUNS_PER_CALL
-from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, give_back
+from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, RUNS_PER_CALL, give_back
 from cassieq_spark.queue.get.reader import Reader
 from cassieq_spark.queue.settle.settle import ack_leases, count_settled
 from cassieq_spark.spark.source.admission import Limits, Patience

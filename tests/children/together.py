@@ -1,4 +1,4 @@
-"""Several threads of a child, which live and die together."""
+"""What the programs share: a connection that comes up some time, and threads that die together."""
 
 from __future__ import annotations
 
@@ -7,8 +7,25 @@ import threading
 import traceback
 from typing import TYPE_CHECKING
 
+import cassieq_spark as cassieq
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import StoreError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+
+RETRY_S = 0.8
+
+
+def opened(contact_points: str, keyspace: str, names: Iterable[str]) -> list[cassieq.Queue]:
+    """Open these queues. A node may be away just now."""
+    while True:
+        try:
+            client = cassieq.connect(contact_points, keyspace=keyspace)
+            return [client.queue(name) for name in names]
+        except StoreError:
+            SystemClock().wait(RETRY_S)
 
 
 def together(works: Iterable[Callable[[], None]]) -> None:
