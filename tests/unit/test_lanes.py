@@ -1,0 +1,136 @@
+"""Which lane a message takes, and in which order lanes are read (lanes 1 to 4)."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid5
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cassieq_spark.model.ids import LaneId
+from cassieq_spark.model.lanes import (
+    LONGEST_DELAY_US,
+    LONGEST_PERIODS,
+    DueLane,
+    Fixed,
+    due_lane,
+    longest_delay_us,
+    looked_at,
+    offered_below,
+    shard_of,
+)
+
+SECOND_US = 1_000_000
+HOUR_US = 3_600 * SECOND_US
+DAY_US = 24 * HOUR_US
+NOW_US = 490_000 * HOUR_US + 17 * 60 * SECOND_US
+AFTER_US = 900 * SECOND_US
+
+
+def fixed(priorities: int, shards: int) -> Fixed:
+    ids = [LaneId(UUID(int=at)) for at in range(priorities * shards)]
+    return Fixed(ids=ids, priorities=priorities, shards=shards)
+
+
+@given(st.integers(1, 10), st.integers(1, 6), st.integers(0, 5))
+def test_each_lane_is_read_once_in_a_turn_and_no_lower_class_before_a_higher(
+    priorities: int, shards: int, first: int
+) -> None:
+    lanes = fixed(priorities, shards)
+    turn = lanes.in_turn(first % shards)
+    places = [lanes.place(lane) for lane in turn]
+    assert sorted(turn) == sorted(lanes.ids)
+    assert sorted((priority for priority, _ in places), reverse=True) == [
+        priority for priority, _ in places
+    ]
+    assert {(priority, first % shards) for priority in range(priorities)} == set(places[::shards])
+
+
+def test_u15_the_first_shard_moves_and_so_one_consumer_serves_all() -> None:
+    lanes = fixed(1, 3)
+    assert {lanes.in_turn(first)[0] for first in range(3)} == set(lanes.ids)
+
+
+def test_classes_below_what_is_asked_for_are_not_read() -> None:
+    lanes = fixed(3, 2)
+    assert {1, 2} == {lanes.place(lane)[0] for lane in lanes.in_turn(0, at_least=1)}
+
+
+def test_a_lane_of_another_queue_has_no_place() -> None:
+    with pytest.raises(ValueError, match="not in list"):
+        fixed(2, 2).place(LaneId(UUID(int=99)))
+
+
+@given(st.text(), st.integers(1, 64))
+def test_a_key_has_one_shard_and_it_is_there(key: str, shards: int) -> None:
+    assert 0 <= shard_of(key, shards) < shards
+    assert shard_of(key, shards) == shard_of(key, shards)
+
+
+def test_the_shard_of_a_key_never_changes() -> None:
+    """It is stored nowhere: another answer would break the order of what is there already."""
+    assert [3, 15, 0] == [shard_of(key, 16) for key in ("a", "customer-17", "")]
+
+
+@given(st.integers(0, 10_000), st.floats(0, 0.5), st.floats(0, 1, exclude_max=True))
+def test_a_lower_class_is_offered_its_share_and_never_more_than_half_a_claim(
+    at_most: int, fairness: float, coin: float
+) -> None:
+    offered = offered_below(at_most, fairness, coin)
+    assert abs(offered - at_most * fairness) <= 1
+    assert offered <= (at_most + 1) // 2
+
+
+def test_u15_a_claim_for_one_message_offers_it_with_the_probability_of_fairness() -> None:
+    tried = 1_000
+    offered = sum(offered_below(1, 0.1, at / tried) for at in range(tried))
+    assert 100 == offered
+    assert 0 == sum(offered_below(1, 0.0, at / tried) for at in range(tried))
+
+
+def test_u12_the_id_of_a_due_lane_follows_from_the_queue_and_is_every_ones() -> None:
+    queue = UUID("0189abcd-ef01-7234-8567-89abcdef0123")
+    assert uuid5(queue, "due:490001:2") == DueLane(490_001, 2).lane_id(queue)
+    ids = {DueLane(period, cls).lane_id(queue) for period in range(20) for cls in range(10)}
+    assert 200 == len(ids)
+
+
+def test_u16_the_time_pointer_of_a_due_lane_starts_just_before_its_period() -> None:
+    lane = DueLane(490_001, 0)
+    assert 490_001 * HOUR_US == lane.begins_us(HOUR_US)
+    assert 60 * SECOND_US == lane.begins_us(HOUR_US) - lane.created_us(HOUR_US)
+
+
+@given(st.integers(0, LONGEST_DELAY_US), st.integers(60 * SECOND_US, DAY_US))
+def test_a_message_takes_a_due_lane_only_if_it_is_far_off_and_is_due_within_its_period(
+    delay_us: int, period_us: int
+) -> None:
+    due_us = NOW_US + delay_us
+    lane = due_lane(due_us, 1, now_us=NOW_US, after_us=AFTER_US, period_us=period_us)
+    if lane is None:
+        begins_us = due_us // period_us * period_us
+        assert delay_us <= AFTER_US or begins_us <= NOW_US + 60 * SECOND_US
+    else:
+        assert delay_us > AFTER_US
+        assert (
+            lane.begins_us(period_us) <= due_us < DueLane(lane.period + 1, 1).begins_us(period_us)
+        )
+        assert lane.begins_us(period_us) > NOW_US + 60 * SECOND_US
+        assert lane.period >= looked_at(NOW_US, period_us)  # nobody reads it yet
+
+
+@pytest.mark.parametrize(
+    ("period_us", "longest_us"),
+    [(60 * SECOND_US, LONGEST_PERIODS * 60 * SECOND_US), (DAY_US, LONGEST_DELAY_US)],
+)
+def test_the_farthest_due_time_is_bounded_by_time_and_by_periods(
+    period_us: int, longest_us: int
+) -> None:
+    assert longest_us == longest_delay_us(period_us)
+
+
+def test_readers_look_at_a_period_half_a_minute_before_it_begins() -> None:
+    begins_us = 490_001 * HOUR_US
+    assert 490_001 == looked_at(begins_us - 31 * SECOND_US, HOUR_US)
+    assert 490_002 == looked_at(begins_us - 30 * SECOND_US, HOUR_US)
