@@ -34,6 +34,37 @@ FOLDER_MARKS = {"docs", "explicit", "fault", "node", "spark", "stateful", "unit"
 #: Folders whose tests take long: ``make fault`` runs them. One of each kind carries ``sample``, and
 #: is in ``make test``, too.
 LONG_FOLDERS = {"fault"}
+#: Files whose tests take long together, one by one or all at once: ``make fault`` runs them, too.
+#: ``make test`` has to end in 15 minutes on two cores.
+LONG_FILES = {
+    "docs/test_getting_started.py",
+    "docs/test_views_guide.py",
+    "explicit/test_born_again_worlds.py",
+    "node/test_bodies.py",
+    "node/test_cli_dead.py",
+    "node/test_cli_guide.py",
+    "node/test_cli_load.py",
+    "node/test_cli_messages.py",
+    "node/test_cli_output.py",
+    "node/test_embedded_orphans.py",
+    "node/test_looks_away.py",
+    "node/test_schema.py",
+    "node/test_security.py",
+    "node/test_slow_replica.py",
+    "spark/test_admission.py",
+    "spark/test_columns.py",
+    "spark/test_connector.py",
+    "spark/test_engine_facts.py",
+    "spark/test_found.py",
+    "spark/test_lag.py",
+    "spark/test_refused.py",
+    "spark/test_restarts.py",
+    "spark/test_secrets.py",
+    "spark/test_shared_queue.py",
+    "spark/test_sink_stops.py",
+    "spark/test_source_errors.py",
+    "spark/test_unsteady_tasks.py",
+}
 
 FIXTURE_MARKS = {
     "cassandra": "node",
@@ -81,7 +112,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for fixture, mark in FIXTURE_MARKS.items()
             if fixture in getattr(item, "fixturenames", ())
         }
-        if marks & LONG_FOLDERS and item.get_closest_marker("sample") is None:
+        is_long = marks & LONG_FOLDERS or str(item.path.relative_to(tests)) in LONG_FILES
+        if is_long and item.get_closest_marker("sample") is None:
             marks.add("long")
         for mark in sorted(marks):
             item.add_marker(mark)

@@ -48,6 +48,7 @@ def port() -> int:
     return choose_ports(["127.0.0.1"]).native
 
 
+@pytest.mark.long
 def test_start_status_stop_and_start_again_on_the_same_data(data_dir: Path, port: int) -> None:
     started = cassandra_command("start", data_dir, "--port", str(port), "--heap", "512m", "--json")
     assert started.returncode == 0, started.stderr
@@ -103,6 +104,7 @@ def test_start_that_fails_prints_the_end_of_the_log_and_no_traceback(
     assert failed.stdout == ""
 
 
+@pytest.mark.long
 def test_paused_node_is_not_answering_and_can_be_stopped(data_dir: Path, port: int) -> None:
     started = cassandra_command("start", data_dir, "--port", str(port), "--heap", "512m", "--json")
     jvm = psutil.Process(json.loads(started.stdout)["pid"])

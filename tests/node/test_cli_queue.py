@@ -292,6 +292,7 @@ def test_nobody_there_is_exit_code_1_and_names_the_address(queue_name: str) -> N
     assert str(port) in done.err
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="the data directory is moved as XDG has it")
 def test_a_local_node_is_used_where_nobody_says_another(tmp_path: Path) -> None:
     cli = CommandLine("")

@@ -247,6 +247,7 @@ def test_arguments_are_checked_before_anything_is_got(door: Door) -> None:
         consumer.ack("no receipt")
 
 
+@pytest.mark.long
 def test_an_idle_consumer_reads_less_than_five_times_a_second(door: Door) -> None:
     with door.queue.consumer() as consumer:
         assert consumer.get(wait=3) is None  # it has slowed down by now

@@ -85,6 +85,7 @@ def test_second_conditional_insert_is_refused_with_the_first_row(
     assert (second.applied, second.value) == (False, "first")
 
 
+@pytest.mark.long
 def test_killed_node_comes_back_on_its_ports_with_every_acknowledged_row(
     own_cassandra: EmbeddedCassandra,
 ) -> None:
@@ -101,6 +102,7 @@ def test_killed_node_comes_back_on_its_ports_with_every_acknowledged_row(
         assert keys(session) == list(range(ROWS))
 
 
+@pytest.mark.long
 def test_paused_node_answers_nothing_until_it_is_resumed(own_cassandra: EmbeddedCassandra) -> None:
     node = own_cassandra.nodes[0]
     own_cassandra.pause()
@@ -110,12 +112,14 @@ def test_paused_node_answers_nothing_until_it_is_resumed(own_cassandra: Embedded
     assert node.answers
 
 
+@pytest.mark.long
 def test_paused_node_can_be_stopped(own_cassandra: EmbeddedCassandra) -> None:
     own_cassandra.pause()
     own_cassandra.stop()
     assert not own_cassandra.nodes[0].is_running
 
 
+@pytest.mark.long
 def test_stop_drains_the_node_and_removes_its_temporary_directory() -> None:
     cassandra = EmbeddedCassandra(heap="768m")
     cassandra.start()
@@ -129,6 +133,7 @@ def test_stop_drains_the_node_and_removes_its_temporary_directory() -> None:
     assert not directory.exists()
 
 
+@pytest.mark.long
 def test_kept_directory_gives_the_next_cluster_its_ports_and_data(tmp_path: Path) -> None:
     with EmbeddedCassandra(heap="768m", data_dir=tmp_path) as first:
         contact_points = first.contact_points

@@ -197,6 +197,7 @@ def test_t4_a_hint_is_never_written_behind_the_present_minute(door: Door) -> Non
     assert [(minute, FIRST)] == door.lane.hints.read(minute - 20, minute)
 
 
+@pytest.mark.long
 @pytest.mark.invariant("I1")
 def test_t4_delays_that_a_release_moves_are_hinted_where_they_are_now(open_door: OpenDoor) -> None:
     """One delay too many for a row widens the steps of all: their old minutes are long passed."""

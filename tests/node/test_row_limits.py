@@ -86,6 +86,7 @@ def test_r14_what_dies_while_a_mover_is_at_work_waits_for_the_next(open_door: Op
     assert Status.DRAINED is door.value(BUCKET).status
 
 
+@pytest.mark.long
 def test_t2_a_bulk_batch_with_spread_delays_is_delivered_when_it_is_due(
     open_door: OpenDoor,
 ) -> None:
@@ -165,6 +166,7 @@ def test_t11_a_get_looks_for_other_buckets_beside_a_crowded_one(open_door: OpenD
     assert 5_000 - CROWDED_LEASES - 1 == door.reader().count(10_000)
 
 
+@pytest.mark.long
 def test_t2_a_row_at_the_limit_is_written_and_read(open_door: OpenDoor) -> None:
     """The largest there can be: Cassandra takes it, and it can be claimed from and acked."""
     door = open_door(bucket_size=100_000)

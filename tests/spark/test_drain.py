@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+@pytest.mark.long
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I4")
 def test_what_two_writers_put_at_once_is_read_once_and_acked_to_the_last_batch(

@@ -71,6 +71,7 @@ def test_two_actions_and_a_union_with_itself_read_the_same_rows(streams: Streams
     assert streams.is_empty()
 
 
+@pytest.mark.long
 @pytest.mark.invariant("I8")
 def test_a_retried_task_reads_the_same_rows(
     streams: Streams, start_script: Callable[..., Script]

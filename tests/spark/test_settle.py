@@ -212,6 +212,7 @@ def test_a_batch_may_be_settled_in_parts_and_a_part_twice(orders: Streams) -> No
     assert (10, 0, 10) == holds(orders)
 
 
+@pytest.mark.long
 @pytest.mark.invariant("I3")
 @pytest.mark.invariant("I4")
 def test_tasks_that_die_behind_their_writes_settle_once_and_need_no_pandas(

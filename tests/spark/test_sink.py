@@ -168,6 +168,7 @@ def test_two_queries_with_one_sink_id_are_told(streams: Streams) -> None:
     assert bodies(0, 100) == bodies_of(target.look().collect())
 
 
+@pytest.mark.long
 def test_a_deleted_checkpoint_is_a_new_query_until_its_sink_is_forgotten(streams: Streams) -> None:
     target = streams.another("target")
     sink_id = target.queue.name
@@ -198,6 +199,7 @@ def test_one_sink_id_on_two_queues_is_refused(streams: Streams) -> None:
     assert 0 == target.queue.stats().visible
 
 
+@pytest.mark.long
 def test_a_checkpoint_restored_from_a_backup_is_not_skipped_silently(streams: Streams) -> None:
     """Its next batches have ids that the sink has seen with other rows [R4]."""
     target = streams.another("target")

@@ -121,7 +121,10 @@ class _Query:
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I4")
 @pytest.mark.invariant("I8")
-@pytest.mark.parametrize("way", ENDS)
+@pytest.mark.parametrize(
+    "way",
+    ["raises", *(pytest.param(way, marks=pytest.mark.long) for way in ENDS if way != "raises")],
+)
 def test_a_query_that_ends_at_every_step_has_each_message_in_one_batch_with_the_same_rows(
     streams: Streams, way: str
 ) -> None:

@@ -223,8 +223,9 @@ def test_queues_and_stats_are_of_one_queue_or_of_all(small: Streams, streams: St
     )
     names = {queue.name for queue in small.client.queues()}
     every = rows(read.options(**of_all, view="queues").load())
-    assert names == {row["queue"] for row in every}
-    assert len(every) == len(names) > 2
+    active = [row["queue"] for row in every if row["status"] == "active"]
+    assert names == set(active)  # `queues` leaves out those that are being deleted
+    assert len(active) == len(names) > 2
 
     stats = small.queue.stats()
     [counted] = rows(view(small, "stats"))
@@ -246,6 +247,7 @@ def test_queues_and_stats_are_of_one_queue_or_of_all(small: Streams, streams: St
     }
 
 
+@pytest.mark.long
 def test_what_is_not_there_is_refused_by_name(small: Streams) -> None:
     def refused(look: Callable[[], object], text: str) -> None:
         with pytest.raises(PySparkException, match=re.escape(text)):
