@@ -53,7 +53,7 @@ class Outcome:
     Attributes:
         judged: What the row said.
         before: The row that this call's last CAS was to change; None: none was sent.
-        changed: The row as this call has changed it; None: there was nothing to change.
+        changed: The row as that CAS was to change it; None: none was sent.
         row: The row as it is now; None: there is none.
     """
 
@@ -71,23 +71,31 @@ class Outcome:
 
 
 def settle_bucket(
-    lane: Lane, bucket: BucketNo, asked: Asked, *, known: Stored[Bucket] | None = None
+    lane: Lane,
+    bucket: BucketNo,
+    asked: Asked,
+    *,
+    known: Stored[Bucket] | None = None,
+    tells_acked: bool = False,
 ) -> Outcome:
     """Carry out what is asked of one bucket's deliveries: at most one CAS.
 
     Args:
         known: The row as last seen, to save a read.
+        tells_acked: Whether it matters to the caller which of what is not held was acked. Then L is
+            read after a row that does not say so. Else nothing is read behind the CAS.
 
     Raises:
         QueueDeleted: The lane is dead.
         CasAmbiguous, CasContention, StoreTimeout, StoreUnavailable: Ask again: that is safe.
     """
-    judged = Judged(
+    without_row = Judged(
         unknown={
             lease_id: union(runs for runs in actions.values() if runs is not None)
             for lease_id, actions in asked.items()
         }
     )
+    judged = without_row
     before: Bucket | None = None
     changed: Bucket | None = None
     returns = Returns(lane, bucket)
@@ -96,7 +104,6 @@ def settle_bucket(
         nonlocal judged, before, changed
         judged = rules.judge(row, asked)
         if not judged.held:
-            changed = None
             return None
         before = row
         changed = rules.carry_out(row, judged.held, new_uuid, now_us=lane.clock.now_us())
@@ -107,9 +114,12 @@ def settle_bucket(
 
     row = lane.change_bucket(bucket, change, known=known)
     returns.confirm()
+    if row is None:
+        # It may have gone under our CAS: what it said before that came true for nobody (I4).
+        judged, before, changed = without_row, None, None
     _count(judged)
     in_doubt = union([*judged.stale.values(), *judged.unknown.values()])
-    if in_doubt and lane.is_dropped(bucket):
+    if tells_acked and in_doubt and lane.is_dropped(bucket):
         # Below the repair pointer all is over: only drained buckets are dropped. A row that exists
         # there is a ghost, and knows nothing of what was acked (G5, ADR 11).
         judged = Judged(held=judged.held, repeated=judged.repeated, acked=judged.acked | in_doubt)
@@ -147,11 +157,16 @@ def settle_receipts(
     for receipt in given:
         asked.setdefault(receipt.bucket, []).append(receipt)
 
+    # Whatever else became of it: whoever extends, releases or updates has to hold it.
+    tells_acked = isinstance(action, Reject)
+
     def one(bucket: BucketNo) -> Outcome:
-        return settle_bucket(lane, bucket, by_lease(asked[bucket], action))
+        leases = by_lease(asked[bucket], action)
+        return settle_bucket(lane, bucket, leases, tells_acked=tells_acked)
 
     outcomes = each_bucket(lane, one, asked)
-    if any(outcome.judged.unknown for outcome in outcomes.values()):
+    found = [one for one in outcomes.values() if tells_acked or one.row is not None]
+    if any(outcome.judged.unknown for outcome in found):
         raise foreign(lane, "names messages that never existed")
     refused = [
         receipt
@@ -192,9 +207,7 @@ def update(
     if body is not None:
         # Before anything is written: most stale receipts are found here.
         row = lane.buckets.read(receipt.bucket)
-        if row is None or not runs_of(receipt).issubset(
-            rules.held_runs(row.value).get(receipt.lease_id, EMPTY)
-        ):
+        if not _is_held(row, receipt):
             raise expired(lane, [receipt])
         _check_updatable(lane, row, receipt)
         revision = new_revision()
@@ -210,7 +223,8 @@ def update(
     if refused and not outcome.is_done(receipt, action, or_before=True):
         # The row has changed since any CAS of ours was sent: none will name this body any more.
         _drop_body(lane, receipt, revision)
-        _check_updatable(lane, outcome.row, receipt)
+        if _is_held(outcome.row, receipt):
+            _check_updatable(lane, outcome.row, receipt)
         raise expired(lane, refused)
     if revision is not None and outcome.before is not None:
         _drop_body(lane, receipt, dict(outcome.before.revisions).get(receipt.first))
@@ -242,6 +256,11 @@ def _drop_body(lane: Lane, receipt: Receipt, revision: int | None) -> None:
     session = lane.store.session
     with session.within(DROP_BODY_S):
         session.begin(drop, revision)
+
+
+def _is_held(row: Stored[Bucket] | None, receipt: Receipt) -> bool:
+    held = {} if row is None else rules.held_runs(row.value)
+    return runs_of(receipt).issubset(held.get(receipt.lease_id, EMPTY))
 
 
 def _check_updatable(lane: Lane, row: Stored[Bucket] | None, receipt: Receipt) -> None:
