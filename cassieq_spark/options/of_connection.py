@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
+from cassieq_spark.errors import OptionUnknown
 from cassieq_spark.options import values
 from cassieq_spark.options.option import EVERYWHERE, Option
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from os import PathLike
 
     from cassieq_spark.options.values import Secret
@@ -50,6 +52,26 @@ def by_option(keywords: Mapping[str, Any]) -> dict[str, Any]:
         re.sub(r"_([a-z])", lambda found: found[1].upper(), keyword): value
         for keyword, value in keywords.items()
     }
+
+
+def check_keywords(connection: Mapping[str, Any], *, of: str, others: Iterable[str]) -> None:
+    """Refuse what is no keyword of a connection, before `by_option` could take it for one.
+
+    Args:
+        of: The function that was called, for the error.
+        others: Its keywords beside those of `ConnectionArguments`.
+
+    Raises:
+        OptionUnknown: Names the keyword, and the nearest.
+    """
+    known = [*ConnectionArguments.__annotations__, *others]
+    for keyword in connection.keys() - ConnectionArguments.__annotations__.keys():
+        spelt = re.sub(r"[A-Z]", lambda found: f"_{found[0].lower()}", keyword)
+        near = get_close_matches(spelt, known, n=1)
+        raise OptionUnknown(
+            f"{of}() has no keyword {keyword!r}. "
+            + (f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(sorted(known))}")
+        )
 
 
 CONNECTION: Final[tuple[Option, ...]] = (
