@@ -15,7 +15,6 @@ from cassieq_spark.options import (
     QueueSettings,
     arguments,
     by_option,
-    check_keywords,
     parse_connection,
     queue_name,
 )
@@ -70,9 +69,8 @@ def connect(
         TlsFailed: Nodes and this client do not accept each other's certificates.
         StoreUnavailable: No node answers; the error names host and port.
     """
-    check_keywords(connection, of="connect", others=["contact_points"])
-    options = parse_connection(by_option({**connection, "contact_points": contact_points}))
-    return Client(options)
+    own = {"contact_points": contact_points}
+    return Client(parse_connection(by_option(connection, own, of="connect")))
 
 
 class Client:

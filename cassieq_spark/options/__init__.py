@@ -6,7 +6,7 @@ option, add its row to its group and its field in `parsed`.
 
 from __future__ import annotations
 
-from cassieq_spark.options.of_connection import ConnectionArguments, by_option, check_keywords
+from cassieq_spark.options.of_connection import ConnectionArguments, by_option
 from cassieq_spark.options.option import Option, Scope
 from cassieq_spark.options.parse import (
     QueueSettings,
@@ -38,7 +38,6 @@ __all__ = [
     "SinkOptions",
     "SourceOptions",
     "by_option",
-    "check_keywords",
     "parse_connection",
     "parse_read",
     "parse_sink",

@@ -46,32 +46,37 @@ class ConnectionArguments(TypedDict, total=False):
     ssl_verify_hostname: bool | None
 
 
-def by_option(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Name keywords as their options: ``contact_points`` is ``contactPoints``."""
-    return {
-        re.sub(r"_([a-z])", lambda found: found[1].upper(), keyword): value
-        for keyword, value in keywords.items()
-    }
-
-
-def check_keywords(connection: Mapping[str, Any], *, of: str, others: Iterable[str]) -> None:
-    """Refuse what is no keyword of a connection, before `by_option` could take it for one.
+def by_option(
+    connection: Mapping[str, Any],
+    own: Mapping[str, Any],
+    *,
+    of: str,
+    others: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Name a function's keywords as their options: ``contact_points`` is ``contactPoints``.
 
     Args:
-        of: The function that was called, for the error.
-        others: Its keywords beside those of `ConnectionArguments`.
+        connection: What it was given beside its own.
+        own: Its own keywords that are options, too.
+        of: Its name, for the error.
+        others: Its keywords that are no options.
 
     Raises:
-        OptionUnknown: Names the keyword, and the nearest.
+        OptionUnknown: ``connection`` has what `ConnectionArguments` has not; names the nearest.
     """
-    known = [*ConnectionArguments.__annotations__, *others]
-    for keyword in connection.keys() - ConnectionArguments.__annotations__.keys():
-        spelt = re.sub(r"[A-Z]", lambda found: f"_{found[0].lower()}", keyword)
-        near = get_close_matches(spelt, known, n=1)
-        raise OptionUnknown(
-            f"{of}() has no keyword {keyword!r}. "
-            + (f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(sorted(known))}")
-        )
+    for keyword in connection:
+        if keyword not in ConnectionArguments.__annotations__:
+            known = [*ConnectionArguments.__annotations__, *own, *others]
+            spelt = re.sub(r"[A-Z]", lambda found: f"_{found[0].lower()}", keyword)
+            near = get_close_matches(spelt, known, n=1)
+            raise OptionUnknown(
+                f"{of}() has no keyword {keyword!r}. "
+                + (f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(sorted(known))}")
+            )
+    return {
+        re.sub(r"_([a-z])", lambda found: found[1].upper(), keyword): value
+        for keyword, value in {**connection, **own}.items()
+    }
 
 
 CONNECTION: Final[tuple[Option, ...]] = (

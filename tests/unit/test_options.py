@@ -308,7 +308,7 @@ def test_a_batch_id_without_a_sink_id_is_refused_and_both_are_named() -> None:
 def test_every_connection_option_is_a_keyword_and_no_other() -> None:
     options = {option.name for option in OPTIONS if Scope.CONNECTION in option.scopes}
     keywords = dict.fromkeys(ConnectionArguments.__annotations__)
-    assert options == {"contactPoints", *by_option(keywords)}
+    assert options == {"contactPoints", *by_option(keywords, {}, of="connect")}
 
 
 @pytest.mark.parametrize(

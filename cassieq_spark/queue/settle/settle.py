@@ -89,13 +89,7 @@ def settle_bucket(
         QueueDeleted: The lane is dead.
         CasAmbiguous, CasContention, StoreTimeout, StoreUnavailable: Ask again: that is safe.
     """
-    without_row = Judged(
-        unknown={
-            lease_id: union(runs for runs in actions.values() if runs is not None)
-            for lease_id, actions in asked.items()
-        }
-    )
-    judged = without_row
+    judged = Judged()
     before: Bucket | None = None
     changed: Bucket | None = None
     returns = Returns(lane, bucket)
@@ -116,14 +110,25 @@ def settle_bucket(
     returns.confirm()
     if row is None:
         # It may have gone under our CAS: what it said before that came true for nobody (I4).
-        judged, before, changed = without_row, None, None
+        judged, before, changed = _without_row(asked), None, None
     _count(judged)
-    in_doubt = union([*judged.stale.values(), *judged.unknown.values()])
-    if tells_acked and in_doubt and lane.is_dropped(bucket):
-        # Below the repair pointer all is over: only drained buckets are dropped. A row that exists
-        # there is a ghost, and knows nothing of what was acked (G5, ADR 11).
-        judged = Judged(held=judged.held, repeated=judged.repeated, acked=judged.acked | in_doubt)
+    if tells_acked:
+        in_doubt = union([*judged.stale.values(), *judged.unknown.values()])
+        if in_doubt and lane.is_dropped(bucket):
+            # Below the repair pointer all is over: only drained buckets are dropped. A row that
+            # exists there is a ghost, and knows nothing of what was acked (G5, ADR 11).
+            acked = judged.acked | in_doubt
+            judged = Judged(held=judged.held, repeated=judged.repeated, acked=acked)
     return Outcome(judged=judged, before=before, changed=changed, row=row)
+
+
+def _without_row(asked: Asked) -> Judged:
+    return Judged(
+        unknown={
+            lease_id: union(runs for runs in actions.values() if runs is not None)
+            for lease_id, actions in asked.items()
+        }
+    )
 
 
 def _count(judged: Judged) -> None:
@@ -207,8 +212,6 @@ def update(
     if body is not None:
         # Before anything is written: most stale receipts are found here.
         row = lane.buckets.read(receipt.bucket)
-        if not _is_held(row, receipt):
-            raise expired(lane, [receipt])
         _check_updatable(lane, row, receipt)
         revision = new_revision()
         lane.overlays.write(receipt.bucket, receipt.first, revision, body)
@@ -223,8 +226,7 @@ def update(
     if refused and not outcome.is_done(receipt, action, or_before=True):
         # The row has changed since any CAS of ours was sent: none will name this body any more.
         _drop_body(lane, receipt, revision)
-        if _is_held(outcome.row, receipt):
-            _check_updatable(lane, outcome.row, receipt)
+        _check_updatable(lane, outcome.row, receipt)
         raise expired(lane, refused)
     if revision is not None and outcome.before is not None:
         _drop_body(lane, receipt, dict(outcome.before.revisions).get(receipt.first))
@@ -258,13 +260,11 @@ def _drop_body(lane: Lane, receipt: Receipt, revision: int | None) -> None:
         session.begin(drop, revision)
 
 
-def _is_held(row: Stored[Bucket] | None, receipt: Receipt) -> bool:
-    held = {} if row is None else rules.held_runs(row.value)
-    return runs_of(receipt).issubset(held.get(receipt.lease_id, EMPTY))
-
-
 def _check_updatable(lane: Lane, row: Stored[Bucket] | None, receipt: Receipt) -> None:
-    lease = None if row is None else row.value.lease(receipt.lease_id)
+    held = {} if row is None else rules.held_runs(row.value)
+    if row is None or not runs_of(receipt).issubset(held.get(receipt.lease_id, EMPTY)):
+        raise expired(lane, [receipt])
+    lease = row.value.lease(receipt.lease_id)
     if lease is not None and lease.run is not None:
         raise UsageError(
             f"message {receipt.bucket * lane.bucket_size + receipt.first} of queue {lane.queue!r} "

@@ -21,7 +21,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket_plan import BucketPlan, PackedChunk, assign
 from cassieq_spark.model.costs import Costs
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult
-from cassieq_spark.options import ConnectionArguments, by_option, check_keywords, parse_sink
+from cassieq_spark.options import ConnectionArguments, by_option, parse_sink
 from cassieq_spark.queue.lane import open_lane
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.buckets import OpenBucket, open_buckets, prepare
@@ -111,10 +111,8 @@ def foreach_batch(
         "bucket_bytes": bucket_bytes,
         "writes_in_flight": writes_in_flight,
     }
-    check_keywords(connection, of="foreach_batch", others=[*own, "connector"])
-    return ConnectorWriter(
-        options=parse_sink(by_option({**connection, **own})), connector=config.checked(connector)
-    )
+    given = by_option(connection, own, of="foreach_batch", others=["connector"])
+    return ConnectorWriter(options=parse_sink(given), connector=config.checked(connector))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
