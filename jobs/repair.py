@@ -14,10 +14,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cassieq_spark.cli.exits import ended_by
+from cassieq_spark.cli.files import check_report_file, write_report
 from cassieq_spark.cli.flags import add_connection, connection_of
 from cassieq_spark.cli.output import print_error, print_note
 from cassieq_spark.cli.repair import is_for_a_program, show
-from cassieq_spark.cli.report_file import check_report_file, write_report
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError, OptionInvalid, UsageError
 from cassieq_spark.options import parse_connection, queue_name
