@@ -69,8 +69,8 @@ def connect(
         TlsFailed: Nodes and this client do not accept each other's certificates.
         StoreUnavailable: No node answers; the error names host and port.
     """
-    options = parse_connection(by_option({**connection, "contact_points": contact_points}))
-    return Client(options)
+    own = {"contact_points": contact_points}
+    return Client(parse_connection(by_option(connection, own, of="connect")))
 
 
 class Client:

@@ -17,9 +17,10 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from cassieq_spark.cli.exits import ended_by
+from cassieq_spark.cli.files import check_report_file, write_report
+from cassieq_spark.cli.flags import add_connection, connection_of
 from cassieq_spark.cli.output import print_error, print_problem, print_result
 from cassieq_spark.cli.repair import is_for_a_program
-from cassieq_spark.cli.report_file import check_report_file, write_report
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.options import parse_connection, queue_name
 from cassieq_spark.spark.jobs.redrive import redrive_where
@@ -33,11 +34,7 @@ DONE, NEEDS_A_PERSON, USAGE = 0, 1, 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; returns the exit code."""
     given = parser().parse_args(arguments)
-    connection = {
-        "contactPoints": given.contact_points,
-        "keyspace": given.keyspace,
-        "datacenter": given.datacenter,
-    }
+    connection = connection_of(given)
     try:
         parse_connection(connection)
         check_report_file(given.report)
@@ -66,9 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Of its command line."""
     known = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    known.add_argument("--contact-points", help="default: variable CASSIEQ_CONTACT_POINTS")
-    known.add_argument("--keyspace", help="keyspace that holds the queues")
-    known.add_argument("--datacenter", help="local data centre")
     known.add_argument("--queue", required=True, help="queue that holds the dead letters")
     known.add_argument("--where", help="condition in SQL; default: all visible messages")
     known.add_argument(
@@ -78,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="only say which messages would go where"
     )
     known.add_argument("--report", help="write the report into this file, as JSON")
+    add_connection(known)
     return known
 
 

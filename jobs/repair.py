@@ -14,9 +14,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cassieq_spark.cli.exits import ended_by
+from cassieq_spark.cli.files import check_report_file, write_report
+from cassieq_spark.cli.flags import add_connection, connection_of
 from cassieq_spark.cli.output import print_error, print_note
 from cassieq_spark.cli.repair import is_for_a_program, show
-from cassieq_spark.cli.report_file import check_report_file, write_report
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError, OptionInvalid, UsageError
 from cassieq_spark.options import parse_connection, queue_name
@@ -42,13 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; returns the exit code."""
     given = parser().parse_args(arguments)
     try:
-        connection = parse_connection(
-            {
-                "contactPoints": given.contact_points,
-                "keyspace": given.keyspace,
-                "datacenter": given.datacenter,
-            }
-        )
+        connection = parse_connection(connection_of(given))
         every_s = None if given.once else _interval_s(given.interval)
         names = [queue_name(name) for name in given.queue] if given.queue else None
         check_report_file(given.report)
@@ -104,9 +99,6 @@ def _work(
 def parser() -> argparse.ArgumentParser:
     """Of its command line."""
     known = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    known.add_argument("--contact-points", help="default: variable CASSIEQ_CONTACT_POINTS")
-    known.add_argument("--keyspace", help="keyspace that holds the queues")
-    known.add_argument("--datacenter", help="local data centre")
     known.add_argument(
         "--queue",
         action="append",
@@ -124,6 +116,7 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument(
         "--no-leader", action="store_true", help="work even if another repair is at work"
     )
+    add_connection(known)
     return known
 
 

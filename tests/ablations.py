@@ -163,8 +163,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="P2",
         rule="An ack is called stale only of a bucket that was not dropped (ADR 11).",
-        old="    if in_doubt and lane.is_dropped(bucket):\n",
-        new="    if row is None and lane.is_dropped(bucket):\n",
+        old="        if in_doubt and lane.is_dropped(bucket):\n",
+        new="        if row is None and lane.is_dropped(bucket):\n",
         tests=(
             "tests/node/test_ghosts.py::test_p2_an_ack_that_counted_is_not_called_stale_by_a_ghost",
         ),

@@ -38,6 +38,7 @@ LONG_FOLDERS = {"fault"}
 #: ``make test`` has to end in 15 minutes on two cores.
 LONG_FILES = {
     "docs/test_getting_started.py",
+    "docs/test_settle_guide.py",
     "docs/test_views_guide.py",
     "explicit/test_born_again_worlds.py",
     "node/test_bodies.py",
@@ -57,6 +58,8 @@ LONG_FILES = {
     "spark/test_engine_facts.py",
     "spark/test_found.py",
     "spark/test_lag.py",
+    "spark/test_programs.py",
+    "spark/test_redrive_job.py",
     "spark/test_refused.py",
     "spark/test_restarts.py",
     "spark/test_secrets.py",

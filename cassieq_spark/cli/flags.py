@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import inspect
 import re
@@ -20,7 +21,7 @@ from cassieq_spark.cli.settings import (
 from cassieq_spark.options.values import show_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from cassieq_spark.options import Option
 
@@ -48,15 +49,27 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
 
     Secrets have no flag: everybody on a machine can read its processes' arguments.
     """
-    options = [option for option in options_of("connection") if not option.is_secret]
-    flags = {_parameter(option): option for option in options}
 
     def build(given: dict[str, Any]) -> Connection:
-        file = find_file(given.pop(CONFIG_FLAG.name))
-        return Connection({flags[name].name: value for name, value in given.items()}, file)
+        return Connection(_connection_of(given), find_file(given[CONFIG_FLAG.name]))
 
-    added = [_flag(option, CONNECTION) for option in options]
+    added = [_flag(option, CONNECTION) for option in _connection_options()]
     return _with(command, "connection", [*added, CONFIG_FLAG], build)
+
+
+def add_connection(job: argparse.ArgumentParser) -> None:
+    """Add the same flags to a job, which is run by ``spark-submit`` and not by ``cassieq``."""
+    group = job.add_argument_group(CONNECTION)
+    for option in _connection_options():
+        flag = flag_of(option)
+        is_switch = isinstance(option.default, bool)
+        kind: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if is_switch else {}
+        group.add_argument(flag, help=_help(option), **kind)
+
+
+def connection_of(job: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that a job's flags gave, None where a flag was not given."""
+    return _connection_of(vars(job))
 
 
 def with_queue_settings(*, without: Iterable[str] = ()) -> Callable[[Any], Callable[..., None]]:
@@ -95,6 +108,14 @@ SHELL_NAMES: Final = {
 _QUOTED: Final = re.compile(r"`(\w+)`")
 
 
+def _connection_options() -> list[Option]:
+    return [option for option in options_of("connection") if not option.is_secret]
+
+
+def _connection_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {option.name: given[_parameter(option)] for option in _connection_options()}
+
+
 def _parameter(option: Option) -> str:
     return flag_of(option)[2:].replace("-", "_")
 
@@ -104,13 +125,9 @@ def _flag(option: Option, panel: str) -> inspect.Parameter:
     is_time = option.unit == "seconds"
     kind: Any = type(sample) if isinstance(sample, int) and not is_time else str
     name = flag_of(option)
-    text = [_QUOTED.sub(lambda found: SHELL_NAMES.get(found[1], found[0]), option.doc)]
-    if option.default is not None:
-        shown = show_seconds(option.default) if is_time else str(option.default).lower()
-        text.append(f"Default: {shown}.")
     info = typer.Option(
         f"{name}/--no{name[1:]}" if kind is bool else name,
-        help=" ".join(text),
+        help=_help(option),
         metavar="TIME" if is_time else None,
         rich_help_panel=panel,
         show_default=False,
@@ -121,6 +138,15 @@ def _flag(option: Option, panel: str) -> inspect.Parameter:
         default=None,
         annotation=Annotated[kind | None, info],
     )
+
+
+def _help(option: Option) -> str:
+    text = [_QUOTED.sub(lambda found: SHELL_NAMES.get(found[1], found[0]), option.doc)]
+    if option.default is not None:
+        is_time = option.unit == "seconds"
+        shown = show_seconds(option.default) if is_time else str(option.default).lower()
+        text.append(f"Default: {shown}.")
+    return " ".join(text)
 
 
 def _with(

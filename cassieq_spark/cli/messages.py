@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cassieq_spark.cli import lines
+from cassieq_spark.cli import files
 from cassieq_spark.cli.exits import FAILED, NOTHING, Interrupt
 from cassieq_spark.cli.flags import connected
 from cassieq_spark.cli.output import Json, print_json, print_note, say, show_text, show_time
@@ -78,7 +78,7 @@ def put(
 ) -> None:
     """Put messages and print their message ids. A message whose id is printed is stored."""
     batches = _bodies(bodies or [], file)
-    if message_id is not None and (bodies == [lines.STDIN] or len(bodies or []) > 1):
+    if message_id is not None and (bodies == [files.STDIN] or len(bodies or []) > 1):
         raise UsageError("--message-id names one message. Give one body, or --file")
     more: dict[str, Any] = {
         "delay": seconds("--delay", delay) or 0,
@@ -264,10 +264,10 @@ def _bodies(bodies: list[str], file: Path | None) -> Iterator[list[bytes]]:
             "give the messages in one way: bodies, '-' for the lines of standard input, or --file"
         )
     if file is not None:
-        return iter([[lines.whole(file)]])
-    if bodies == [lines.STDIN]:
-        return lines.batches()
-    if lines.STDIN in bodies:
+        return iter([[files.whole(file)]])
+    if bodies == [files.STDIN]:
+        return files.batches()
+    if files.STDIN in bodies:
         raise UsageError(
             "'-' is standard input and must stand alone. Put the other bodies with another command"
         )
@@ -283,10 +283,10 @@ def _header(given: str) -> tuple[str, str]:
 
 
 def _receipts(given: list[str]) -> Iterator[list[str]]:
-    if given != [lines.STDIN]:
+    if given != [files.STDIN]:
         return iter([given])
     return (
-        found for batch in lines.batches() if (found := [_receipt(one) for one in batch if one])
+        found for batch in files.batches() if (found := [_receipt(one) for one in batch if one])
     )
 
 

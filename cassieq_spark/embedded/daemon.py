@@ -16,9 +16,8 @@ from cassieq_spark.embedded.jars import cassandra_jars
 from cassieq_spark.embedded.java import find_java
 from cassieq_spark.embedded.lock import Holder, holder_of, is_locked, record_holder, take_lock
 from cassieq_spark.embedded.node import STOP_TIMEOUT_S
-from cassieq_spark.embedded.node_log import NodeLog
 from cassieq_spark.embedded.ports import check_ports, choose_ports
-from cassieq_spark.embedded.probe import answers_cql, becomes_true
+from cassieq_spark.embedded.probe import NodeLog, answers_cql, becomes_true
 from cassieq_spark.embedded.process import await_cql
 from cassieq_spark.errors import EmbeddedFailed
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cassieq_spark.embedded.lock import directory_in_use, is_locked
-from cassieq_spark.embedded.node_log import NodeLog
 from cassieq_spark.embedded.ports import check_ports
+from cassieq_spark.embedded.probe import NodeLog
 from cassieq_spark.embedded.process import NodeProcess, await_cql
 from cassieq_spark.errors import EmbeddedFailed
 

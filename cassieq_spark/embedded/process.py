@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import signal
 
     from cassieq_spark.embedded.config import NodeConfig
-    from cassieq_spark.embedded.node_log import NodeLog
+    from cassieq_spark.embedded.probe import NodeLog
 
 _POLL_S = 0.05
 

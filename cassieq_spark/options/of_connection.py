@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
+from cassieq_spark.errors import OptionUnknown
 from cassieq_spark.options import values
 from cassieq_spark.options.option import EVERYWHERE, Option
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from os import PathLike
 
     from cassieq_spark.options.values import Secret
@@ -44,11 +46,36 @@ class ConnectionArguments(TypedDict, total=False):
     ssl_verify_hostname: bool | None
 
 
-def by_option(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Name keywords as their options: ``contact_points`` is ``contactPoints``."""
+def by_option(
+    connection: Mapping[str, Any],
+    own: Mapping[str, Any],
+    *,
+    of: str,
+    others: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Name a function's keywords as their options: ``contact_points`` is ``contactPoints``.
+
+    Args:
+        connection: What it was given beside its own.
+        own: Its own keywords that are options, too.
+        of: Its name, for the error.
+        others: Its keywords that are no options.
+
+    Raises:
+        OptionUnknown: ``connection`` has what `ConnectionArguments` has not; names the nearest.
+    """
+    for keyword in connection:
+        if keyword not in ConnectionArguments.__annotations__:
+            known = [*ConnectionArguments.__annotations__, *own, *others]
+            spelt = re.sub(r"[A-Z]", lambda found: f"_{found[0].lower()}", keyword)
+            near = get_close_matches(spelt, known, n=1)
+            raise OptionUnknown(
+                f"{of}() has no keyword {keyword!r}. "
+                + (f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(sorted(known))}")
+            )
     return {
         re.sub(r"_([a-z])", lambda found: found[1].upper(), keyword): value
-        for keyword, value in keywords.items()
+        for keyword, value in {**connection, **own}.items()
     }
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_type
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
-from cassieq_spark.model import packing
+from cassieq_spark.model import bucket_plan
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 from cassieq_spark.store.chunk import BODY, HEADERS, MESSAGE_ID, STORED_TYPES, TAG, Encoder
 
@@ -85,7 +85,7 @@ class Packer:
         sizes = row_sizes(batch)
         at = 0
         while at < batch.num_rows:
-            end = packing.chunk_end(
+            end = bucket_plan.chunk_end(
                 sizes,
                 at,
                 at_most=min(self._messages, self._writer.capacity()),

@@ -24,11 +24,11 @@ from cassieq_spark.errors import (
     StoreUnavailable,
     UsageError,
 )
-from cassieq_spark.store import driver, patience, tls, unconnected
+from cassieq_spark.store import driver, side_by_side, tls
 from cassieq_spark.store.node_clocks import NodeClocks, warn_of
 from cassieq_spark.store.side_by_side import SideBySide
 from cassieq_spark.store.statements import Kind, Statement
-from cassieq_spark.store.translate import DRIVER_ERRORS, translate
+from cassieq_spark.store.translate import DRIVER_ERRORS, addresses, translate, why_unconnected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -106,14 +106,14 @@ class CqlSession:
             # Here, too: it looks host names up, and fails if none of them has an address.
             self._cluster = driver.cluster(options, self._local, context)
         except DRIVER_ERRORS as error:
-            raise unconnected.reason(error, options, context) from error
+            raise why_unconnected(error, options, context) from error
         try:
             self._session: Session = self._cluster.connect()
         except DRIVER_ERRORS as error:
             self._cluster.shutdown()
             # With a wrong data centre the driver finds nodes, but none that it may talk to.
             self._check_datacenter()
-            raise unconnected.reason(error, options, context) from error
+            raise why_unconnected(error, options, context) from error
         # The server's clock orders plain writes: a client's could be minutes off [R9]. Pointers
         # carry their value as timestamp by hand (G4).
         self._session.use_client_timestamp = False
@@ -237,7 +237,7 @@ class CqlSession:
         Args:
             each_s: The limit of each statement, from its first sending.
         """
-        with patience.limited(self.clock.monotonic() + seconds, each_s):
+        with side_by_side.limited(self.clock.monotonic() + seconds, each_s):
             yield
 
     def left_s(self, at_most_s: float | None = None) -> float:
@@ -247,7 +247,7 @@ class CqlSession:
             at_most_s: The limit without the session's patience; default: `DEADLINE_S`.
         """
         most_s = (DEADLINE_S if at_most_s is None else at_most_s) + self.patience_s
-        return min(most_s, patience.present().left_s(self.clock.monotonic()))
+        return min(most_s, side_by_side.present().left_s(self.clock.monotonic()))
 
     def define(self, ddl: str) -> None:
         """Run one schema statement and wait until all nodes agree.
@@ -330,7 +330,7 @@ class CqlSession:
 
     def _request_s(self) -> float:
         """The timeout of one request."""
-        return min(driver.REQUEST_TIMEOUT_S, patience.present().left_s(self.clock.monotonic()))
+        return min(driver.REQUEST_TIMEOUT_S, side_by_side.present().left_s(self.clock.monotonic()))
 
     def _check_datacenter(self) -> str:
         known = sorted(self.nodes())
@@ -338,7 +338,7 @@ class CqlSession:
         if known and wanted not in known:
             self._cluster.shutdown()
             raise UsageError(
-                f"the cluster at {unconnected.addresses(self.options)} has no data centre "
+                f"the cluster at {addresses(self.options)} has no data centre "
                 f"{wanted!r}; it has {', '.join(repr(name) for name in known)}. Set option "
                 "'datacenter' to one of them"
             )

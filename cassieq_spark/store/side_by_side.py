@@ -1,18 +1,21 @@
-"""Work for many keys at once, so that a key without an answer holds up no other (ADR 21)."""
+"""Work for many keys at once, so that one without an answer holds up no other (ADR 21)."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextvars import copy_context
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 WIDTH: Final = 16
 """The most items under way at once, without those that wait for a silent key."""
@@ -127,3 +130,44 @@ class SideBySide:
         cancelled in the queue, whoever waits for its future would never wake up.
         """
         self._pool.shutdown(wait=True)
+
+
+LEAST_S: Final = 0.05
+"""The least time that a statement is given to be answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """The limits of a block.
+
+    Attributes:
+        until: Nothing is sent again after this, by the session's monotonic clock.
+        each_s: A statement is not sent again after it went unanswered for this long.
+    """
+
+    until: float = inf
+    each_s: float = inf
+
+    def left_s(self, now: float) -> float:
+        """How long a statement that begins now may take; infinite if nobody set a limit."""
+        return max(LEAST_S, min(self.until - now, self.each_s))
+
+
+_ALL_THE_TIME: Final = Patience()
+_present: ContextVar[Patience] = ContextVar("cassieq_patience", default=_ALL_THE_TIME)
+
+
+def present() -> Patience:
+    """The limits in force here: of this thread, or of whoever began this item of work."""
+    return _present.get()
+
+
+@contextmanager
+def limited(until: float, each_s: float) -> Iterator[None]:
+    """Work under these limits, too: an inner block never waits for longer than the outer one."""
+    outer = _present.get()
+    token = _present.set(Patience(min(outer.until, until), min(outer.each_s, each_s)))
+    try:
+        yield
+    finally:
+        _present.reset(token)

@@ -14,11 +14,10 @@ from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.store import schema
 from cassieq_spark.store.cas import CasSender
 from cassieq_spark.store.session import CqlSession
+from cassieq_spark.store.tables.at_work import Heartbeats, Leaders
 from cassieq_spark.store.tables.buckets import Buckets
 from cassieq_spark.store.tables.everything import Everything
-from cassieq_spark.store.tables.heartbeats import Heartbeats
 from cassieq_spark.store.tables.hints import Hints
-from cassieq_spark.store.tables.leaders import Leaders
 from cassieq_spark.store.tables.messages import Messages
 from cassieq_spark.store.tables.monotons import Monotons
 from cassieq_spark.store.tables.overlays import Overlays

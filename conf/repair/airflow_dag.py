@@ -6,7 +6,7 @@ workers have this package, and ``CASSIEQ_CONTACT_POINTS`` in their environment.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 from airflow import DAG
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -24,7 +24,7 @@ for name, (schedule, arguments) in SCHEDULES.items():
     with DAG(
         dag_id=name,
         schedule=schedule,
-        start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
         # A pass that was missed is of no use: the next one does its work.
         catchup=False,
         max_active_runs=1,

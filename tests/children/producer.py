@@ -12,8 +12,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import generator, new_uuid
 from cassieq_spark.errors import PutAmbiguous, StoreError
-from tests.children.together import opened, together
-from tests.storm import dials
+from tests.children.together import opened, recorder, together
 from tests.storm.history import Recorder
 
 if TYPE_CHECKING:
@@ -51,9 +50,7 @@ def main(
     pace: Mapping[str, Any] | None = None,
 ) -> None:
     """Never returns; what is no `StoreError` ends it, and the runner sees that."""
-    record = Recorder(directory, who)
-    if dials_file is not None:
-        dials.install(dials_file, seed, loses=loses, record=record)
+    record = recorder(directory, who, seed, dials_file=dials_file, loses=loses)
     into = opened(contact_points, keyspace, queues)
     record.say("connected")
     own = Pace(**pace or {})

@@ -6,8 +6,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import generator
 from cassieq_spark.errors import StoreError
-from tests.storm import dials
-from tests.storm.history import Recorder
+from tests.children.together import recorder
 
 PAUSE_S = 1.0
 
@@ -24,8 +23,7 @@ def main(
     seed: int,
 ) -> None:
     """Never returns; what is no `StoreError` ends it, and the runner sees that."""
-    record = Recorder(directory, who)
-    dials.install(dials_file, seed, loses=loses, record=record)
+    record = recorder(directory, who, seed, dials_file=dials_file, loses=loses)
     rng = generator(seed)
     clock = SystemClock()
     client: cassieq.Client | None = None

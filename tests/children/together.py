@@ -10,12 +10,24 @@ from typing import TYPE_CHECKING
 import cassieq_spark as cassieq
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import StoreError
+from tests.storm import dials
+from tests.storm.history import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
 RETRY_S = 0.8
+
+
+def recorder(
+    directory: str, who: str, seed: int, *, dials_file: str | None, loses: bool
+) -> Recorder:
+    """Of a program; its sessions obey these dials from now on."""
+    record = Recorder(directory, who)
+    if dials_file is not None:
+        dials.install(dials_file, seed, loses=loses, record=record)
+    return record
 
 
 def opened(contact_points: str, keyspace: str, names: Iterable[str]) -> list[cassieq.Queue]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark.testing import wait_until
-from tests.fixtures.histories import deliveries, is_empty, put
+from tests.fixtures.histories import deliveries, is_empty, put, without_pause
 from tests.storm.checker import check
 from tests.storm.dials import Dials
 
@@ -31,13 +31,7 @@ def test_consumers_whose_clocks_are_ten_minutes_apart_respect_each_others_leases
     minutes from the other; the queue would not be empty before."""
     queue = own_client.create_queue(queue_name, bucket_size=100)
     put(queue, 400, play.recorder())
-    pace = {
-        "threads": 1,
-        "pause_s": 0,
-        "at_most": [20],
-        "holds_s": [1.5],
-        "fates": {"ack": 1, "forget": 1},
-    }
+    pace = without_pause(20, 1.5, {"ack": 1, "forget": 1})
     children = []
     for number, ahead_s in enumerate((0, APART_S)):
         who = f"consumer{number}"

@@ -10,7 +10,7 @@ import pytest
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import generator
 from cassieq_spark.testing import wait_until
-from tests.fixtures.histories import deliveries, is_empty, put
+from tests.fixtures.histories import deliveries, is_empty, put, without_pause
 from tests.storm import calm
 from tests.storm.checker import check
 
@@ -42,13 +42,7 @@ def test_what_killed_consumers_held_comes_back_after_its_lease_and_what_they_ack
     put(queue, 6_000, record)
     rng = generator(seed)
     moments = [(rng.randrange(1 << 32), rng.uniform(0, LONGEST_S)) for _ in range(ROUNDS)]
-    pace = {
-        "threads": 1,
-        "pause_s": 0,
-        "at_most": [20],
-        "holds_s": [1.0],
-        "fates": {"ack": 1, "forget": 1},
-    }
+    pace = without_pause(20, 1.0, {"ack": 1, "forget": 1})
 
     def one_round(number: int) -> None:
         who, (child_seed, moment_s) = f"consumer{number}", moments[number]
@@ -80,13 +74,7 @@ def test_sixteen_consumers_never_have_a_message_twice_within_its_lease(
     """Two in a hundred they give back, two they forget: those come again, and only those."""
     queue = own_client.create_queue(queue_name, bucket_size=1_000)
     put(queue, MESSAGES, play.recorder())
-    pace = {
-        "threads": 1,
-        "pause_s": 0,
-        "at_most": [100],
-        "holds_s": [3.0],
-        "fates": {"ack": 96, "release": 2, "forget": 2},
-    }
+    pace = without_pause(100, 3.0, {"ack": 96, "release": 2, "forget": 2})
     children = [
         play.start(f"consumer{number}", cassandra.contact_points, [queue], seed + number, pace=pace)
         for number in range(CONSUMERS)

@@ -10,6 +10,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import generator
 from tests.fixtures.cassandra import KEYSPACE
+from tests.fixtures.histories import without_pause
 from tests.storm import calm
 from tests.storm.checker import check, count
 
@@ -22,13 +23,7 @@ VISIBILITY_S = 4.0
 OPERATIONS = 20
 
 PUTS = {"threads": 1, "pause_s": 0, "delayed": 0.0}
-GETS = {
-    "threads": 1,
-    "pause_s": 0,
-    "at_most": [20],
-    "holds_s": [VISIBILITY_S],
-    "fates": {"ack": 1},
-}
+GETS = without_pause(20, VISIBILITY_S, {"ack": 1})
 
 
 @pytest.mark.invariant("I1")

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 import cassieq_spark as cassieq
+from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
+from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Ack, Reject, Release
+from cassieq_spark.queue.message import read_messages
 from cassieq_spark.queue.settle.counts import Settled, counted
 from cassieq_spark.queue.settle.settle import settle_bucket
 from cassieq_spark.repair import dead
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from uuid import UUID
 
     from cassieq_spark.model.settlement import Action
@@ -59,7 +63,9 @@ def asked_of(messages: Mapping[bytes, cassieq.Message], **bodies: bytes) -> Aske
 
 
 def settle(door: Door, asked: Asked, bucket: BucketNo = FIRST) -> Settled:
-    return counted(door.lane, bucket, settle_bucket(door.lane, bucket, asked).judged)
+    return counted(
+        door.lane, bucket, settle_bucket(door.lane, bucket, asked, tells_acked=True).judged
+    )
 
 
 @pytest.mark.invariant("I3")
@@ -150,6 +156,103 @@ def test_what_repair_has_dropped_since_was_acked(door: Door) -> None:
         (door.lane.lane_id, FIRST),
     )
     assert Settled(already_acked=2) == settle(door, asked)
+
+
+def drops_the_row(door: Door, *, before: str) -> None:
+    """Others have acked all of it, and repair drops the row, just before this statement."""
+
+    def drop() -> None:
+        door.lane.pointers.advance(Pointer.REPAIR, FIRST + 1)
+        door.session._session.execute(
+            f"DELETE FROM {door.session.keyspace}.bucket "  # noqa: S608 - a test's own
+            "WHERE lane = %s AND bucket = %s IF EXISTS",
+            (door.lane.lane_id, FIRST),
+        )
+
+    door.faults.before(before, drop)
+
+
+@pytest.mark.invariant("I4")
+def test_an_ack_whose_row_vanishes_under_its_cas_has_acked_nothing_itself(door: Door) -> None:
+    (message,) = held(door, 1).values()
+    before = metrics.MESSAGES_ACKED.value
+    drops_the_row(door, before="update_bucket")
+    assert [cassieq.Verdict.ALREADY_ACKED] == door.queue.ack_each([message])
+    assert before == metrics.MESSAGES_ACKED.value
+
+
+@pytest.mark.invariant("I4")
+@pytest.mark.parametrize(
+    "settles",
+    [
+        lambda queue, message: queue.extend(message, 60),
+        lambda queue, message: queue.release(message),
+        lambda queue, message: queue.update(message, body=b"new"),
+        lambda queue, message: queue.update(message, visibility_timeout=60),
+    ],
+    ids=["extend", "release", "update", "update the end"],
+)
+def test_a_lease_whose_row_vanishes_under_its_cas_is_held_by_nobody(
+    door: Door, settles: Callable[[cassieq.Queue, cassieq.Message], object]
+) -> None:
+    """Else a consumer that was suspended would hand out what others have acked."""
+    (message,) = held(door, 1).values()
+    drops_the_row(door, before="update_bucket")
+    with pytest.raises(cassieq.ReceiptExpired):
+        settles(door.queue, message)
+
+
+@pytest.mark.parametrize(
+    "settles",
+    [
+        lambda queue, message: queue.extend(message, 60),
+        lambda queue, message: queue.release(message),
+        lambda queue, message: queue.update(message, body=b"new"),
+    ],
+    ids=["extend", "release", "update"],
+)
+def test_no_pointer_is_read_for_a_lease_that_is_not_held(
+    door: Door, settles: Callable[[cassieq.Queue, cassieq.Message], object]
+) -> None:
+    """Its answer is the same whoever has acked it; and the read may fail behind a CAS."""
+    door.queue.put(b"m")
+    (message,) = door.queue.get(visibility_timeout=1)
+    door.clock.advance(10)
+    assert door.queue.get()
+    before = door.session.counts["read_pointers"]
+    with pytest.raises(cassieq.ReceiptExpired):
+        settles(door.queue, message)
+    assert before == door.session.counts["read_pointers"]
+
+
+def test_a_consumer_that_ends_after_its_queue_says_nothing_of_it(open_door: OpenDoor) -> None:
+    door, other = open_door(), open_door()
+    door.queue.put_many([b"a", b"b"])
+    with door.queue.consumer(prefetch=2) as consumer:
+        assert consumer.get(wait=30) is not None
+        other.queue.delete()
+
+
+def test_an_update_of_what_a_batch_held_and_was_acked_is_expired(door: Door) -> None:
+    """It is not the batch that is in the way."""
+    door.queue.put_many([b"a", b"b"])
+    (claimed,) = door.reader(run=new_uuid()).get(10)
+    offset = claimed.lease.runs.first
+    receipt = Receipt(
+        lane=door.lane.lane_id,
+        bucket=claimed.bucket,
+        lease_id=claimed.lease.lease_id,
+        first=offset,
+        last=offset,
+    )
+    door.queue.ack(receipt.encode())
+    (message,) = (
+        replace(one, proof=receipt)
+        for one in read_messages(door.lane, [(claimed.planned, claimed.lease.until_us)])
+        if one.body == b"a"
+    )
+    with pytest.raises(cassieq.ReceiptExpired):
+        door.queue.update(message, visibility_timeout=60)
 
 
 def test_what_never_was_is_no_receipt(door: Door) -> None:

@@ -1,4 +1,4 @@
-"""A packed batch fills buckets in order, each to its ids or its bytes, and no chunk is cut."""
+"""Chunks hold all messages in order, within their limits; they fill buckets in order, uncut."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cassieq_spark.model.bucket_plan import PackedChunk, assign, decode_due, encode_due
+from cassieq_spark.model.bucket_plan import (
+    PackedChunk,
+    assign,
+    cut,
+    decode_due,
+    encode_due,
+    split_parts,
+)
+from cassieq_spark.model.sizes import PART_BYTES
 
 BUCKET_SIZE, BUCKET_BYTES = 20, 1_000
 
@@ -77,3 +85,34 @@ def test_due_times_of_a_bucket_are_by_their_offsets_in_it() -> None:
     ]
     [plan] = assign(chunks, bucket_size=BUCKET_SIZE, bucket_bytes=BUCKET_BYTES)
     assert {4: 5, 5: 5, 6: 9} == plan.due_us()
+
+
+sizes = st.lists(st.integers(0, 500), max_size=80)
+
+
+@given(sizes, st.integers(1, 20), st.integers(1, 1_000))
+def test_chunks_cover_all_and_keep_both_limits(bodies: list[int], at_most: int, limit: int) -> None:
+    chunks = cut(bodies, at_most=at_most, limit_bytes=limit)
+
+    assert list(range(len(bodies))) == [at for start, end in chunks for at in range(start, end)]
+    for start, end in chunks:
+        assert 1 <= end - start <= at_most
+        assert sum(bodies[start:end]) <= limit or end - start == 1
+
+
+@given(sizes, st.integers(1, 20), st.integers(1, 1_000))
+def test_a_chunk_ends_only_where_the_next_message_would_not_fit(
+    bodies: list[int], at_most: int, limit: int
+) -> None:
+    for start, end in cut(bodies, at_most=at_most, limit_bytes=limit)[:-1]:
+        assert end - start == at_most or sum(bodies[start : end + 1]) > limit
+
+
+@given(st.integers(0, 5 * PART_BYTES))
+def test_parts_cover_a_payload_and_none_is_too_long(length: int) -> None:
+    parts = split_parts(length)
+
+    assert parts[0][0] == 0
+    assert parts[-1][1] == length
+    assert all(end == start for (_, end), (start, _) in itertools.pairwise(parts))
+    assert all(end - start <= PART_BYTES for start, end in parts)

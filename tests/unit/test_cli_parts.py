@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassieq_spark.cli.exits import Interrupt
-from cassieq_spark.cli.lines import batches
+from cassieq_spark.cli.files import batches
 from cassieq_spark.cli.load import Load
 from cassieq_spark.cli.messages import get_unless
 from cassieq_spark.cli.output import print_result, print_rows, show_text

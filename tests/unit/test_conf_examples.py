@@ -17,6 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
+from cassieq_spark.cli.flags import connection_of, flag_of
+from cassieq_spark.options.of_connection import CONNECTION
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "conf" / "repair"
 JOB = "/opt/cassieq/jobs/repair.py"
@@ -192,3 +195,19 @@ def test_the_guide_names_every_example_and_its_commands_are_the_jobs_own(
     assert len(commands) >= 3
     for command in commands:
         parser.parse_args(shlex.split(command))
+
+
+@pytest.mark.parametrize("job", ["repair", "redrive"])
+def test_a_job_takes_every_option_of_the_connection_but_secrets(job: str) -> None:
+    known = runpy.run_path(str(ROOT / "jobs" / f"{job}.py"))["parser"]()
+    given = {
+        option.name: [flag_of(option)] if option.default is True else [flag_of(option), "x"]
+        for option in CONNECTION
+        if not option.is_secret
+    }
+    own = ["--queue", "orders"] if job == "redrive" else []
+
+    parsed = known.parse_args([*own, *(word for words in given.values() for word in words)])
+
+    assert dict.fromkeys(given, "x") | {"sslVerifyHostname": True} == connection_of(parsed)
+    assert dict.fromkeys(given) == connection_of(known.parse_args(own))

@@ -29,7 +29,7 @@ def names_in(path: Path) -> frozenset[str]:
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
 
 
-@pytest.mark.parametrize("one", ABLATIONS, ids=lambda one: f"{one.mark}-{Path(one.path).stem}")
+@pytest.mark.parametrize("one", ABLATIONS, ids=lambda one: f"{one.mark}: {one.rule}")
 def test_a_rule_can_be_taken_away_and_its_tests_are_there(one: Ablation) -> None:
     source = (ROOT / one.path).read_text(encoding="utf-8")
     without = one.applied_to(source)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cassieq_spark import connect
+from cassieq_spark import connect, foreach_batch
 from cassieq_spark.errors import OptionInvalid, OptionUnknown
 from cassieq_spark.options import (
     OPTIONS,
@@ -308,9 +308,32 @@ def test_a_batch_id_without_a_sink_id_is_refused_and_both_are_named() -> None:
 def test_every_connection_option_is_a_keyword_and_no_other() -> None:
     options = {option.name for option in OPTIONS if Scope.CONNECTION in option.scopes}
     keywords = dict.fromkeys(ConnectionArguments.__annotations__)
-    assert options == {"contactPoints", *by_option(keywords)}
+    assert options == {"contactPoints", *by_option(keywords, {}, of="connect")}
 
 
-def test_a_misspelt_keyword_is_told_as_a_misspelt_option_is() -> None:
-    with pytest.raises(OptionUnknown, match="Did you mean 'connectTimeout'"):
-        connect("127.0.0.1", conect_timeout=3)  # type: ignore[call-arg]
+@pytest.mark.parametrize(
+    ("keyword", "told"),
+    [
+        ("conect_timeout", "Did you mean 'connect_timeout'"),
+        ("contactPoints", "Did you mean 'contact_points'"),
+        ("sslCaFile", "Did you mean 'ssl_ca_file'"),
+        ("path", "It has: connect_timeout, contact_points, "),
+    ],
+)
+def test_what_is_no_keyword_of_connect_is_refused_with_the_nearest(keyword: str, told: str) -> None:
+    with pytest.raises(OptionUnknown, match=rf"connect\(\) has no keyword '{keyword}'\. {told}"):
+        connect("127.0.0.1", **{keyword: 3})  # type: ignore[arg-type, misc, unused-ignore]
+
+
+@pytest.mark.parametrize(
+    ("keyword", "told"),
+    [
+        ("sinkId", "Did you mean 'sink_id'"),
+        ("chunkMessages", "Did you mean 'chunk_messages'"),
+        ("checkpoint_location", "It has: "),
+    ],
+)
+def test_an_options_spelling_is_not_swallowed_by_foreach_batch(keyword: str, told: str) -> None:
+    """Else the sink id that was asked for would be another one, and a replay written twice."""
+    with pytest.raises(OptionUnknown, match=f"has no keyword '{keyword}'. {told}"):
+        foreach_batch(queue="q", contact_points="h", **{keyword: "7"})  # type: ignore[arg-type, misc, unused-ignore]

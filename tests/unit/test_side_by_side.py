@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark.errors import StoreTimeout
-from cassieq_spark.store import patience, side_by_side
+from cassieq_spark.store import side_by_side
 from cassieq_spark.store.side_by_side import WIDTH, SideBySide
 from cassieq_spark.testing import wait_until
 
@@ -89,13 +89,13 @@ def test_t5_an_error_of_each_is_its_items_own(threads: SideBySide) -> None:
 
 def test_what_is_begun_has_the_patience_of_who_began_it(threads: SideBySide) -> None:
     def left(now: float) -> float:
-        return patience.present().left_s(now)
+        return side_by_side.present().left_s(now)
 
-    with patience.limited(100.0, 7.0):
+    with side_by_side.limited(100.0, 7.0):
         assert [7.0, 5.0] == threads.map(left, [0.0, 95.0])
-        with patience.limited(200.0, 3.0):
+        with side_by_side.limited(200.0, 3.0):
             assert 3.0 == threads.begin(left, 0.0).result()
-            assert patience.LEAST_S == left(150.0)
+            assert side_by_side.LEAST_S == left(150.0)
     assert float("inf") == left(0.0)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
-from cassieq_spark.model import packing
+from cassieq_spark.model import bucket_plan
 from cassieq_spark.model.sizes import CHUNK_BYTES, CHUNK_MESSAGES
 from cassieq_spark.options import arguments
 from cassieq_spark.store import chunk as chunks
@@ -97,7 +97,7 @@ def pack_into(
     encoder = chunks.Encoder()
     start = 0
     while start < len(rows):
-        end = packing.chunk_end(
+        end = bucket_plan.chunk_end(
             sizes, start, at_most=min(CHUNK_MESSAGES, capacity()), limit_bytes=CHUNK_BYTES
         )
         yield Packed(

@@ -161,7 +161,7 @@ def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) -> lis
     Raises:
         CasAmbiguous, StoreTimeout, StoreUnavailable: The outcome is unknown; ask again.
     """
-    outcome = settle_bucket(lane, bucket, by_lease(receipts, ACK))
+    outcome = settle_bucket(lane, bucket, by_lease(receipts, ACK), tells_acked=True)
     return [_verdict(outcome, receipt) for receipt in receipts]
 
 

@@ -53,7 +53,7 @@ class Outcome:
     Attributes:
         judged: What the row said.
         before: The row that this call's last CAS was to change; None: none was sent.
-        changed: The row as this call has changed it; None: there was nothing to change.
+        changed: The row as that CAS was to change it; None: none was sent.
         row: The row as it is now; None: there is none.
     """
 
@@ -71,23 +71,25 @@ class Outcome:
 
 
 def settle_bucket(
-    lane: Lane, bucket: BucketNo, asked: Asked, *, known: Stored[Bucket] | None = None
+    lane: Lane,
+    bucket: BucketNo,
+    asked: Asked,
+    *,
+    known: Stored[Bucket] | None = None,
+    tells_acked: bool = False,
 ) -> Outcome:
     """Carry out what is asked of one bucket's deliveries: at most one CAS.
 
     Args:
         known: The row as last seen, to save a read.
+        tells_acked: Whether it matters to the caller which of what is not held was acked. Then L is
+            read after a row that does not say so. Else nothing is read behind the CAS.
 
     Raises:
         QueueDeleted: The lane is dead.
         CasAmbiguous, CasContention, StoreTimeout, StoreUnavailable: Ask again: that is safe.
     """
-    judged = Judged(
-        unknown={
-            lease_id: union(runs for runs in actions.values() if runs is not None)
-            for lease_id, actions in asked.items()
-        }
-    )
+    judged = Judged()
     before: Bucket | None = None
     changed: Bucket | None = None
     returns = Returns(lane, bucket)
@@ -96,7 +98,6 @@ def settle_bucket(
         nonlocal judged, before, changed
         judged = rules.judge(row, asked)
         if not judged.held:
-            changed = None
             return None
         before = row
         changed = rules.carry_out(row, judged.held, new_uuid, now_us=lane.clock.now_us())
@@ -107,13 +108,27 @@ def settle_bucket(
 
     row = lane.change_bucket(bucket, change, known=known)
     returns.confirm()
+    if row is None:
+        # It may have gone under our CAS: what it said before that came true for nobody (I4).
+        judged, before, changed = _without_row(asked), None, None
     _count(judged)
-    in_doubt = union([*judged.stale.values(), *judged.unknown.values()])
-    if in_doubt and lane.is_dropped(bucket):
-        # Below the repair pointer all is over: only drained buckets are dropped. A row that exists
-        # there is a ghost, and knows nothing of what was acked (G5, ADR 11).
-        judged = Judged(held=judged.held, repeated=judged.repeated, acked=judged.acked | in_doubt)
+    if tells_acked:
+        in_doubt = union([*judged.stale.values(), *judged.unknown.values()])
+        if in_doubt and lane.is_dropped(bucket):
+            # Below the repair pointer all is over: only drained buckets are dropped. A row that
+            # exists there is a ghost, and knows nothing of what was acked (G5, ADR 11).
+            acked = judged.acked | in_doubt
+            judged = Judged(held=judged.held, repeated=judged.repeated, acked=acked)
     return Outcome(judged=judged, before=before, changed=changed, row=row)
+
+
+def _without_row(asked: Asked) -> Judged:
+    return Judged(
+        unknown={
+            lease_id: union(runs for runs in actions.values() if runs is not None)
+            for lease_id, actions in asked.items()
+        }
+    )
 
 
 def _count(judged: Judged) -> None:
@@ -147,11 +162,16 @@ def settle_receipts(
     for receipt in given:
         asked.setdefault(receipt.bucket, []).append(receipt)
 
+    # Whatever else became of it: whoever extends, releases or updates has to hold it.
+    tells_acked = isinstance(action, Reject)
+
     def one(bucket: BucketNo) -> Outcome:
-        return settle_bucket(lane, bucket, by_lease(asked[bucket], action))
+        leases = by_lease(asked[bucket], action)
+        return settle_bucket(lane, bucket, leases, tells_acked=tells_acked)
 
     outcomes = each_bucket(lane, one, asked)
-    if any(outcome.judged.unknown for outcome in outcomes.values()):
+    found = [one for one in outcomes.values() if tells_acked or one.row is not None]
+    if any(outcome.judged.unknown for outcome in found):
         raise foreign(lane, "names messages that never existed")
     refused = [
         receipt
@@ -192,10 +212,6 @@ def update(
     if body is not None:
         # Before anything is written: most stale receipts are found here.
         row = lane.buckets.read(receipt.bucket)
-        if row is None or not runs_of(receipt).issubset(
-            rules.held_runs(row.value).get(receipt.lease_id, EMPTY)
-        ):
-            raise expired(lane, [receipt])
         _check_updatable(lane, row, receipt)
         revision = new_revision()
         lane.overlays.write(receipt.bucket, receipt.first, revision, body)
@@ -245,7 +261,10 @@ def _drop_body(lane: Lane, receipt: Receipt, revision: int | None) -> None:
 
 
 def _check_updatable(lane: Lane, row: Stored[Bucket] | None, receipt: Receipt) -> None:
-    lease = None if row is None else row.value.lease(receipt.lease_id)
+    held = {} if row is None else rules.held_runs(row.value)
+    if row is None or not runs_of(receipt).issubset(held.get(receipt.lease_id, EMPTY)):
+        raise expired(lane, [receipt])
+    lease = row.value.lease(receipt.lease_id)
     if lease is not None and lease.run is not None:
         raise UsageError(
             f"message {receipt.bucket * lane.bucket_size + receipt.first} of queue {lane.queue!r} "

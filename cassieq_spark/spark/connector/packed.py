@@ -12,8 +12,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.model.bucket_plan import encode_due
-from cassieq_spark.model.packing import split_parts
+from cassieq_spark.model.bucket_plan import encode_due, split_parts
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.packer import Packer
 

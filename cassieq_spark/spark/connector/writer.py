@@ -102,18 +102,16 @@ def foreach_batch(
     Raises:
         OptionUnknown, OptionInvalid: Names the option, its value, and what is allowed.
     """
-    given = by_option(
-        {
-            **connection,
-            "queue": queue,
-            "sink_id": sink_id,
-            "contact_points": contact_points,
-            "chunk_messages": chunk_messages,
-            "chunk_bytes": chunk_bytes,
-            "bucket_bytes": bucket_bytes,
-            "writes_in_flight": writes_in_flight,
-        }
-    )
+    own = {
+        "queue": queue,
+        "sink_id": sink_id,
+        "contact_points": contact_points,
+        "chunk_messages": chunk_messages,
+        "chunk_bytes": chunk_bytes,
+        "bucket_bytes": bucket_bytes,
+        "writes_in_flight": writes_in_flight,
+    }
+    given = by_option(connection, own, of="foreach_batch", others=["connector"])
     return ConnectorWriter(options=parse_sink(given), connector=config.checked(connector))
 
 

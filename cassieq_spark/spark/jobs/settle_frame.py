@@ -193,7 +193,8 @@ def _in_task(order: _Order, work: Iterator[Work]) -> Iterator[Settled]:
             lease_id: {actions[verdict]: runs for verdict, runs in by_verdict.items()}
             for lease_id, by_verdict in by_bucket[bucket].items()
         }
-        return counted(lane, bucket, settle_bucket(lane, bucket, asked).judged)
+        outcome = settle_bucket(lane, bucket, asked, tells_acked=True)
+        return counted(lane, bucket, outcome.judged)
 
     yield total(list(each_bucket(lane, one, by_bucket).values()))
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from cassandra.query import UNSET_VALUE
 
 from cassieq_spark import metrics
+from cassieq_spark.model.bucket_plan import split_parts
 from cassieq_spark.model.ids import BucketNo, LaneId
-from cassieq_spark.model.packing import split_parts
 from cassieq_spark.model.sizes import MAX_CHUNK_MESSAGES
 from cassieq_spark.store import statements
 from cassieq_spark.store.tables.overlays import DROP_AHEAD_US

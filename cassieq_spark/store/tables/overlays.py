@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cassieq_spark.model.packing import split_parts
+from cassieq_spark.model.bucket_plan import split_parts
 from cassieq_spark.store import statements
 
 if TYPE_CHECKING:

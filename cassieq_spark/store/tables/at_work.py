@@ -1,7 +1,8 @@
-"""Table ``leader`` elects one process for work that one should do; it decides nothing [P29]."""
+"""Tables alive and leader: who is at work. They save work, and decide nothing [R3] [P29]."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from cassieq_spark.store import statements
@@ -39,3 +40,21 @@ class Leaders:
     def _keep(self, name: str, holder: UUID, ttl_s: int) -> bool:
         params = (ttl_s, holder, self._session.clock.now_us(), name, holder)
         return self._sender.answer(statements.KEEP_LEAD, (name,), params)
+
+
+class Heartbeats:
+    """The heartbeats of sinks."""
+
+    def __init__(self, session: CqlSession) -> None:
+        self._session = session
+
+    def beat(self, sink_id: str, *, ttl_s: float) -> None:
+        """Record that a writer is at work, for the next ``ttl_s`` seconds (at least 1)."""
+        self._session.run(
+            statements.WRITE_ALIVE,
+            (sink_id, self._session.clock.now_us(), max(1, math.ceil(ttl_s))),
+        )
+
+    def is_alive(self, sink_id: str) -> bool:
+        """Whether a writer has recorded that lately."""
+        return self._session.one(statements.READ_ALIVE, (sink_id,)) is not None
