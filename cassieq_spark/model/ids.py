@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NewType, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, NewType, Self
 from uuid import UUID
 
 from cassieq_spark.errors import RowCorrupt
@@ -32,6 +32,13 @@ _ONE_BYTE: Final = 0x80
 
 _VARINTS: Final = 0
 _BITMAP: Final = 1
+
+
+class Place(NamedTuple):
+    """One bucket of a queue. Lanes count their buckets each from 0, so the number alone is none."""
+
+    lane: LaneId
+    bucket: BucketNo
 
 
 def bucket_of(message_id: int, bucket_size: int) -> BucketNo:

@@ -50,7 +50,7 @@ class Fixed:
         """The lane of a class and shard."""
         return self.ids[priority * self.shards + shard]
 
-    def place(self, lane: LaneId) -> tuple[int, int]:
+    def class_and_shard(self, lane: LaneId) -> tuple[int, int]:
         """(class, shard) of a lane.
 
         Raises:

@@ -16,7 +16,7 @@ from typing import Final, Self
 from uuid import UUID
 
 from cassieq_spark.errors import ReceiptInvalid
-from cassieq_spark.model.ids import BucketNo, LaneId
+from cassieq_spark.model.ids import BucketNo, LaneId, Place
 
 RECEIPT_VERSION: Final = 1
 
@@ -37,6 +37,11 @@ class Receipt:
     lease_id: UUID
     first: int
     last: int
+
+    @property
+    def place(self) -> Place:
+        """The bucket that the messages are in."""
+        return Place(self.lane, self.bucket)
 
     def encode(self) -> str:
         """The text that users see."""

@@ -29,6 +29,7 @@ _COUNT = values.whole(1, MOST_MESSAGES, from_text=False)
 _ID = values.whole(0, ID_LIMIT - 1, from_text=False)
 _NAME = values.text(200)
 _SINK_ID = values.text(400)
+_KEY = values.text(1_024)
 _ON_STALE = values.one_of("count", "fail")
 
 
@@ -55,6 +56,16 @@ def wait_s(value: object, name: str = "wait") -> float:
 def count(name: str, value: object) -> int:
     """Check a number of messages."""
     return _checked(name, value, _COUNT)
+
+
+def priority(name: str, value: object, classes: int) -> int:
+    """Check the priority of a message, or the lowest one that a get asks for."""
+    return _checked(name, value, values.whole(0, classes - 1, from_text=False))
+
+
+def key(value: object) -> str | None:
+    """Check ``put(key=)``; None: none was given."""
+    return None if value is None else _checked("key", value, _KEY)
 
 
 def listed(value: object) -> list[Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from cassieq_spark.model.lanes import MAX_PRIORITIES, MAX_SHARDS
 from cassieq_spark.options import values
 from cassieq_spark.options.option import QUEUE, THIRTY_DAYS_S, Option
 
@@ -16,6 +17,34 @@ QUEUE_SETTINGS: Final[tuple[Option, ...]] = (
         unit="ids",
         doc="The number of ids in a bucket. LWTs are paid per bucket, so fewer and larger "
         "buckets are cheaper.",
+    ),
+    Option(
+        name="priorities",
+        scopes=QUEUE,
+        values=values.whole(1, MAX_PRIORITIES, from_text=False),
+        default=1,
+        unit="classes",
+        doc="The number of priorities. `put` takes a priority from 0 to one less than this; a "
+        "higher one is handed out first. It cannot change.",
+    ),
+    Option(
+        name="shards",
+        scopes=QUEUE,
+        values=values.whole(1, MAX_SHARDS, from_text=False),
+        default=1,
+        unit="lanes",
+        doc="The number of lanes of each priority, for many producers and consumers at once. "
+        "Messages of one `key` stay in one lane. `priorities` times `shards` is 64 at most. It "
+        "cannot change.",
+    ),
+    Option(
+        name="fairness",
+        scopes=QUEUE,
+        values=values.share(0.5),
+        default=0.1,
+        unit="share",
+        doc="The share of what is handed out that is offered to a lower priority first, from 0 "
+        "to 0.5. With 0, a lower priority gets nothing while a higher one has messages.",
     ),
     Option(
         name="visibility_timeout",

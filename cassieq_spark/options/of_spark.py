@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from cassieq_spark.model.lanes import MAX_PRIORITIES
 from cassieq_spark.model.sizes import (
     BUCKET_BYTES,
     CHUNK_BYTES,
@@ -119,6 +120,13 @@ FORMATS: Final[tuple[Option, ...]] = (
         default="commit",
         doc="`commit`: a batch is acked when Spark has committed it. `manual`: only the messages "
         "that `cassieq_spark.settle` acks are acked; the others are delivered again.",
+    ),
+    Option(
+        name="minPriority",
+        scopes=SOURCE,
+        values=values.whole(0, MAX_PRIORITIES - 1),
+        default=0,
+        doc="Read only messages of this priority and higher ones.",
     ),
     Option(
         name="visibilityTimeout",

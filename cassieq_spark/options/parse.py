@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 from cassieq_spark.errors import OptionInvalid, OptionUnknown, RowCorrupt, SchemaMismatch
 from cassieq_spark.model.ids import QueueName
+from cassieq_spark.model.lanes import MAX_LANES
 from cassieq_spark.options import values
 from cassieq_spark.options.of_spark import VIEWS_OF_MANY
 from cassieq_spark.options.option import Option, Scope
@@ -34,6 +35,9 @@ class QueueSettings:
     """Settings of ``client.create_queue``; they are stored with the queue."""
 
     bucket_size: int
+    priorities: int
+    shards: int
+    fairness: float
     visibility_timeout_s: float
     max_deliveries: int | None
     dead_letter_queue: QueueName | None
@@ -49,6 +53,12 @@ class QueueSettings:
             OptionUnknown, OptionInvalid: Names the setting, its value, and what is allowed.
         """
         found = _read(settings, Scope.QUEUE)
+        if found["priorities"] * found["shards"] > MAX_LANES:
+            raise OptionInvalid(
+                f"options 'priorities' and 'shards' of {Scope.QUEUE.value} are "
+                f"{found['priorities']} and {found['shards']}: a queue has {MAX_LANES} lanes at "
+                "most, one for each priority and shard. Choose fewer of either"
+            )
         return cls(**{_field(option): found[option.name] for option in _of(Scope.QUEUE)})
 
     def altered(self, changes: Mapping[str, Any]) -> Self:
@@ -142,6 +152,7 @@ def parse_source(given: Mapping[str, Any]) -> SourceOptions:
         max_batch_duration_s=found["maxBatchDuration"],
         lag_interval_s=found["lagInterval"],
         ack_mode=found["ackMode"],
+        min_priority=found["minPriority"],
     )
 
 

@@ -79,6 +79,7 @@ class SourceOptions:
     max_batch_duration_s: float
     lag_interval_s: float
     ack_mode: str
+    min_priority: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,6 +139,17 @@ def seconds(low: float, high: float, *, from_text: bool = True) -> Values[float]
     return Values(f"a time from {show_seconds(low)} to {show_seconds(high)}: {kinds}", parse)
 
 
+def share(high: float) -> Values[float]:
+    """Shares of a whole, from 0."""
+
+    def parse(value: object) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= high:
+            raise NotAllowed
+        return round(float(value), 6) + 0.0
+
+    return Values(f"a number from 0 to {high}", parse)
+
+
 def flag() -> Values[bool]:
     """True or false, and nothing that only looks like it."""
 

@@ -25,7 +25,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status
 from cassieq_spark.model.ending import Close, Drop, Over, Raise, next_step
-from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
+from cassieq_spark.model.ids import BucketNo, LaneId, Place, QueueName
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.options import QueueSettings, queue_name
 from cassieq_spark.queue import roll_forward, seal
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 WINDOW: Final = 256
 """How many buckets are read, closed or dropped together."""
 
-FIXED: Final = ("bucket_size",)
-"""Settings that cannot change. An id is bucket number times size plus offset: with another size,
-stored messages would be looked for elsewhere.
+FIXED: Final = ("bucket_size", "priorities", "shards")
+"""Settings that cannot change. An id is bucket number times size plus offset, and a lane belongs to
+its priority and shard: with others, stored messages would be looked for elsewhere.
 """
 
 _logger = get_logger("queue")
@@ -103,8 +103,8 @@ def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
         different = [key for key, _, _ in settings.differences(found.value.settings)]
         if fixed := [key for key in different if key in FIXED]:
             raise QueueExists(
-                f"{', '.join(fixed)} of queue {name!r} cannot change: the ids of its messages "
-                "depend on it. Create another queue",
+                f"{', '.join(fixed)} of queue {name!r} cannot change: where its messages are "
+                "depends on it. Create another queue",
                 queue=name,
                 differences=tuple(fixed),
             )
@@ -157,14 +157,19 @@ def finish_deletion(store: Store, found: Stored[QueueRow]) -> None:
     """
     row = found.value
     check_home(store, row)
-    for lane in row.lanes:
-        _end_lane(store, lane, row.settings.bucket_size)
+    # The first lane dies first: it stands for the queue. Then all others, before anything is
+    # removed: whoever is told that the queue is gone finds that in whichever lane it looks.
+    for lane in row.lanes if len(row.lanes) > 1 else ():
+        _raise(store, lane)
+    store.session.map(lambda lane: _end_lane(store, lane, row.settings.bucket_size), row.lanes)
     store.queues.delete(found)
     event(_logger, "queue_deleted", queue=row.name)
 
 
 def purge(lane: Lane) -> int:
     """Drop every message that is in the queue now: visible, leased, delayed and dead ones.
+
+    All lanes are purged, also when one fails.
 
     Open buckets are sealed first, so that a put that is under way is either in, and dropped, or
     goes into a later bucket [R18]. What a sink is still writing is not in the queue yet.
@@ -177,8 +182,22 @@ def purge(lane: Lane) -> int:
         StoreError: A bucket or a sink does not answer; all others were purged. Purge again.
     """
     dropped = 0
-    failed: dict[BucketNo, CassieqError] = {}
+    failed: dict[Place, CassieqError] = {}
     sinks_failed: dict[str, CassieqError] = {}
+    for one in lane.all:
+        dropped += _purge_lane(one, failed, sinks_failed)
+    event(_logger, "queue_purged", queue=lane.queue, messages=dropped)
+    if failed:
+        raise first_of(failed)
+    if sinks_failed:
+        raise next(iter(sinks_failed.values()))
+    return dropped
+
+
+def _purge_lane(
+    lane: Lane, failed: dict[Place, CassieqError], sinks_failed: dict[str, CassieqError]
+) -> int:
+    dropped = 0
     for window in windows(live_buckets(lane), WINDOW):
         rows, unread = apart(lane, lane.buckets.read, window)
         undecided = {
@@ -190,12 +209,7 @@ def purge(lane: Lane) -> int:
         todo = [at for at, row in rows.items() if row is None or row.value.status not in FINISHED]
         done, undone = apart(lane, partial(_purge_bucket, lane, rows), todo)
         dropped += sum(done.values())
-        failed |= unread | undone
-    event(_logger, "queue_purged", queue=lane.queue, messages=dropped)
-    if failed:
-        raise first_of(failed)
-    if sinks_failed:
-        raise next(iter(sinks_failed.values()))
+        failed |= {lane.place(bucket): error for bucket, error in (unread | undone).items()}
     return dropped
 
 
@@ -252,44 +266,53 @@ def _is_usable(store: Store, row: QueueRow) -> bool:
 
 
 def _insert(store: Store, name: QueueName, settings: QueueSettings) -> Stored[QueueRow] | None:
-    """Insert the monoton row, then the queue row: without the first it counts as deleted [P13].
+    """Insert the monoton rows, then the queue row: without the first it counts as deleted [P13].
 
     None: another queue had the name.
     """
-    lane = LaneId(new_uuid())
+    lanes = tuple(LaneId(new_uuid()) for _ in range(settings.priorities * settings.shards))
     now_us = store.clock.now_us()
-    unused = store.lane(lane).monotons.insert(Monoton(next_id=0, reserved_us=now_us)).now
+    begin = Monoton(next_id=0, reserved_us=now_us)
+    unused = store.session.map(lambda lane: store.lane(lane).monotons.insert(begin).now, lanes)
     row = QueueRow(
         name=name,
         queue_id=new_uuid(),
         status=QueueStatus.ACTIVE,
         settings=settings,
-        lanes=(lane,),
+        lanes=lanes,
         home_datacenter=store.session.datacenter,
         created_us=now_us,
     )
     outcome = store.queues.insert(row)
     if isinstance(outcome, Applied):
         event(_logger, "queue_created", queue=name)
-    elif outcome.now is None or lane not in outcome.now.value.lanes:
-        if unused is not None:
-            with suppress(CassieqError):  # the caller's queue is there, whatever becomes of this
-                _give_up(store, lane, unused)
+    elif outcome.now is None or outcome.now.value.lanes != lanes:
+        with suppress(CassieqError):  # the caller's queue is there, whatever becomes of this
+            _give_up(store, dict(zip(lanes, unused, strict=True)))
         return None
     return outcome.now
 
 
-def _give_up(store: Store, lane: LaneId, unused: Stored[Monoton]) -> None:
-    """End a lane whose INSERT has lost the name to another queue's, and may land later [T14].
+def _give_up(store: Store, unused: dict[LaneId, Stored[Monoton] | None]) -> None:
+    """End a queue whose INSERT has lost the name to another queue's, and may land later [T14].
 
-    The monoton row decides whether it is ended: if the INSERT has landed meanwhile and others have
-    reserved ids, the queue is in use and stays (I1). The monoton row is closed before L goes up,
-    and exists until then: a copy of its own INSERT must not open the lane again in between.
+    The first lane's monoton row decides whether it is ended: it changes before any other lane is
+    used (`queue.reserve`). If the INSERT has landed meanwhile and others have reserved ids, the
+    queue is in use and stays (I1). A monoton row is closed before its L goes up, and exists until
+    then: a copy of its own INSERT must not open the lane again in between.
     """
-    closed = store.lane(lane).monotons.update(unused, replace(unused.value, next_id=CLOSED))
-    if isinstance(closed, Applied):
-        store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
-        store.lane(lane).monotons.delete(closed.now)
+    first = next(iter(unused))
+    for lane, row in unused.items():
+        closed = (
+            None
+            if row is None
+            else store.lane(lane).monotons.update(row, replace(row.value, next_id=CLOSED))
+        )
+        if isinstance(closed, Applied):
+            store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
+            store.lane(lane).monotons.delete(closed.now)
+        elif lane == first:
+            return
 
 
 def _check_same(name: QueueName, asked: QueueSettings, there: QueueSettings) -> None:
@@ -324,6 +347,14 @@ def _purge_bucket(lane: Lane, rows: dict[BucketNo, Stored[Bucket] | None], bucke
     if closed is None or lane.change_bucket(bucket, change, known=closed.row) is None:
         return 0
     return dropped
+
+
+def _raise(store: Store, lane: LaneId) -> None:
+    """Take the first step of a lane's end, if nobody has."""
+    pointers = store.lane(lane).pointers.read()
+    if not pointers.is_deleted:
+        _note(store, lane, Pointer.DROPPED, pointers.repair)
+        store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
 
 
 def _end_lane(store: Store, lane: LaneId, bucket_size: int) -> None:

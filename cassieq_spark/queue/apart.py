@@ -6,25 +6,27 @@ from math import inf
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cassieq_spark.errors import CassieqError, StoreError
+from cassieq_spark.model.ids import BucketNo, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
 
 R = TypeVar("R")
+K = TypeVar("K", BucketNo, Place)
 
 LATER_S: Final = 1.0
 """So long a look waits for each bucket when it has waited for one in vain."""
 
 
-def each_bucket(
-    lane: Lane, work: Callable[[BucketNo], R], buckets: Iterable[BucketNo]
-) -> dict[BucketNo, R]:
+def each_bucket(lane: Lane, work: Callable[[K], R], buckets: Iterable[K]) -> dict[K, R]:
     """Run ``work`` for every bucket, side by side; raise an error when all others are done [T5].
+
+    Args:
+        buckets: Numbers of buckets of this lane, or places in any lanes of its queue.
 
     Raises:
         CassieqError: The error of the first bucket that failed, with its number; an error about
@@ -37,12 +39,12 @@ def each_bucket(
 
 
 def apart(
-    lane: Lane, work: Callable[[BucketNo], R], buckets: Iterable[BucketNo]
-) -> tuple[dict[BucketNo, R], dict[BucketNo, CassieqError]]:
-    """Return what ``work`` gave for each bucket, and the errors of failed ones by number."""
+    lane: Lane, work: Callable[[K], R], buckets: Iterable[K]
+) -> tuple[dict[K, R], dict[K, CassieqError]]:
+    """Return what ``work`` gave for each bucket, and the errors of failed ones."""
     todo = list(buckets)
-    done: dict[BucketNo, R] = {}
-    failed: dict[BucketNo, CassieqError] = {}
+    done: dict[K, R] = {}
+    failed: dict[K, CassieqError] = {}
     for bucket, result in zip(todo, lane.store.session.each(work, todo), strict=True):
         if isinstance(result, CassieqError):
             failed[bucket] = named(result, lane, bucket)
@@ -64,7 +66,7 @@ def read_rows(
     return rows
 
 
-def first_of(failed: Mapping[BucketNo, CassieqError]) -> CassieqError:
+def first_of(failed: Mapping[K, CassieqError]) -> CassieqError:
     """Choose the error to raise for all: a deleted queue says more than a missing answer."""
     errors = sorted(failed.values(), key=lambda error: isinstance(error, StoreError))
     if len(errors) > 1:
@@ -74,8 +76,10 @@ def first_of(failed: Mapping[BucketNo, CassieqError]) -> CassieqError:
     return errors[0]
 
 
-def named(error: CassieqError, lane: Lane, bucket: BucketNo) -> CassieqError:
-    """Add the bucket's number to the text of an error."""
-    if isinstance(error, StoreError) and f"bucket {bucket} of " not in error.message:
-        error.message = f"bucket {bucket} of queue {lane.queue!r}: {error.message}"
+def named(error: CassieqError, lane: Lane, at: BucketNo | Place) -> CassieqError:
+    """Add the bucket to the text of an error."""
+    if isinstance(at, Place):
+        lane, at = lane.sibling(at.lane), at.bucket
+    if isinstance(error, StoreError) and f"bucket {at} of " not in error.message:
+        error.message = f"{lane.bucket_title(at)}: {error.message}"
     return error

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from datetime import timedelta
 
-    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.ids import Place
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.queue.lane import Lane
 
@@ -107,8 +107,8 @@ class Consumer:
         ]
         # When each thread has work to do, by the monotonic clock.
         self._renew_at = inf
-        self._renewing: set[BucketNo] = set()
-        self._renew_again_at: dict[BucketNo, float] = {}
+        self._renewing: set[Place] = set()
+        self._renew_again_at: dict[Place, float] = {}
         self._look_at = -inf
         self._look_wanted = 0
 
@@ -309,34 +309,34 @@ class Consumer:
         now = self._clock.monotonic()
         with self._lock:
             soon_us = self._clock.now_us() + self._visibility_us // 2
-            by_bucket: dict[BucketNo, dict[Receipt, _Held]] = {}
+            by_place: dict[Place, dict[Receipt, _Held]] = {}
             for one in self._waiting:
-                bucket = one.receipt.bucket
-                is_due = one.until_us <= soon_us and self._renew_again_at.get(bucket, now) <= now
-                if is_due and bucket not in self._renewing:
-                    by_bucket.setdefault(bucket, {})[one.receipt] = one
-            self._renewing |= by_bucket.keys()
+                place = one.receipt.place
+                is_due = one.until_us <= soon_us and self._renew_again_at.get(place, now) <= now
+                if is_due and place not in self._renewing:
+                    by_place.setdefault(place, {})[one.receipt] = one
+            self._renewing |= by_place.keys()
             self._plan_renewal()
 
-        def one_bucket(bucket: BucketNo) -> None:
+        def one_bucket(place: Place) -> None:
             failure: Exception | None = None
             try:
-                self._extend(by_bucket[bucket])
+                self._extend(by_place[place])
             except Exception as error:  # noqa: BLE001 - it is raised where the program waits
                 failure = error
                 self._tell(error)
             with self._lock:
-                self._renewing.discard(bucket)
-                self._renew_again_at.pop(bucket, None)
+                self._renewing.discard(place)
+                self._renew_again_at.pop(place, None)
                 if failure is not None:
-                    self._renew_again_at[bucket] = self._clock.monotonic() + RETRY_S
+                    self._renew_again_at[place] = self._clock.monotonic() + RETRY_S
                 self._plan_renewal()
                 self._is_due.notify()
 
         session = self._lane.store.session
         with session.within(self._visibility_us / 1e6 / ROUNDS_PER_TIMEOUT):
-            for bucket in by_bucket:
-                session.begin(one_bucket, bucket)
+            for place in by_place:
+                session.begin(one_bucket, place)
 
     def _extend(self, held: dict[Receipt, _Held]) -> None:
         until_us = self._clock.now_us() + self._visibility_us  # or a moment later
@@ -354,10 +354,10 @@ class Consumer:
         now, now_us = self._clock.monotonic(), self._clock.now_us()
         self._renew_at = inf
         for held in self._waiting:
-            bucket = held.receipt.bucket
-            if bucket not in self._renewing:
+            place = held.receipt.place
+            if place not in self._renewing:
                 left_us = held.until_us - self._visibility_us // 2 - now_us
-                at = max(now + left_us / 1e6, self._renew_again_at.get(bucket, -inf))
+                at = max(now + left_us / 1e6, self._renew_again_at.get(place, -inf))
                 self._renew_at = min(self._renew_at, at)
 
     def _fill(self) -> None:
@@ -376,7 +376,8 @@ class Consumer:
             else:
                 self._empty_looks += 1
                 if self._look_wanted <= self._looks_begun:
-                    self._look_at = self._clock.monotonic() + pause_after(self._empty_looks)
+                    pause_s = pause_after(self._empty_looks, lanes=len(self._lane.lanes))
+                    self._look_at = self._clock.monotonic() + pause_s
             self._failure = self._end  # the failure is over
             self._arrived.notify_all()
             is_late = self._is_closing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import DataLoss, LeaseLost, RowCorrupt
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
-    from cassieq_spark.store.store import Store
+    from cassieq_spark.store.store import LaneTables, Store
     from cassieq_spark.store.tables.messages import ChunkRow
 
 
@@ -34,11 +35,13 @@ class Planned:
     """Messages of one bucket to read.
 
     Attributes:
+        lane: The lane of the bucket.
         lease_id: The delivery they belong to; None for a read without a lease.
         revisions: (offset, revision) of the messages that have an updated body.
         is_look: Whether missing messages are skipped; otherwise they are an error.
     """
 
+    lane: LaneId
     bucket: BucketNo
     runs: Runs
     delivery_count: int
@@ -69,9 +72,7 @@ class Found:
         return [offset - self.chunk.first for offset in self.keep.offsets()]
 
 
-def fetch(
-    store: Store, lane_id: LaneId, queue: QueueName, plan: Sequence[Planned]
-) -> Iterator[Found]:
+def fetch(store: Store, queue: QueueName, plan: Sequence[Planned]) -> Iterator[Found]:
     """Yield the chunks that hold the planned messages, in order; a few buckets are read ahead.
 
     Raises:
@@ -79,11 +80,16 @@ def fetch(
         LeaseLost: A message got another body: its lease ran out, and somebody else updated it.
         RowCorrupt: An updated body is lost.
     """
+    for lane_id, some in groupby(plan, key=lambda planned: planned.lane):
+        yield from _fetch(store.lane(lane_id), queue, list(some))
+
+
+def _fetch(tables: LaneTables, queue: QueueName, plan: Sequence[Planned]) -> Iterator[Found]:
     parts = [part for planned in plan for part in _parts(planned)]
     wanted = [(part.bucket, part.runs) for part in parts]
-    for position, chunks in store.lane(lane_id).messages.read(wanted):
+    for position, chunks in tables.messages.read(wanted):
         planned = parts[position]
-        bodies = _Bodies(store, lane_id, queue, planned)
+        bodies = _Bodies(tables, queue, planned)
         seen = EMPTY
         for chunk in chunks:
             span = Runs.span(chunk.first, chunk.first + chunk.count - 1)
@@ -110,8 +116,8 @@ def fetch(
 class _Bodies:
     """Reads the updated bodies of one read side by side, ahead of the chunks they belong to."""
 
-    def __init__(self, store: Store, lane_id: LaneId, queue: QueueName, planned: Planned) -> None:
-        self._tables = store.lane(lane_id)
+    def __init__(self, tables: LaneTables, queue: QueueName, planned: Planned) -> None:
+        self._tables = tables
         self._queue = queue
         self._planned = planned
         self._offsets = [offset for offset, _ in planned.revisions]

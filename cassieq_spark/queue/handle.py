@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.entropy import generator
 from cassieq_spark.errors import ReceiptInvalid
+from cassieq_spark.model.lanes import MAX_SHARDS, shard_of
 from cassieq_spark.model.settlement import Extend, Reject, Release
 from cassieq_spark.options import arguments
 from cassieq_spark.queue import admin
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from uuid import UUID
 
+    from cassieq_spark.model.ids import LaneId
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.model.settlement import Action
     from cassieq_spark.options import QueueSettings
@@ -41,9 +45,15 @@ LOOK_AGAIN_S: Final = 5.0
 
 @dataclass(slots=True)
 class Work:
-    """The state that one client keeps for one lane, shared by all its handles and threads."""
+    """The state that one client keeps for one queue, shared by all its handles and threads.
 
-    producer: Producer = field(default_factory=Producer)
+    Attributes:
+        producers: One for each lane that was put into.
+        shard: Of messages without a key: one for all, so that a trickle fills one bucket.
+    """
+
+    producers: defaultdict[LaneId, Producer] = field(default_factory=lambda: defaultdict(Producer))
+    shard: int = field(default_factory=lambda: generator().randrange(MAX_SHARDS))
     getter: Getter = field(default_factory=Getter)
     acks: AckGroup = field(default_factory=AckGroup)
 
@@ -71,6 +81,8 @@ class Queue:
         self,
         body: bytes,
         *,
+        priority: int = 0,
+        key: str | None = None,
         delay: Seconds = 0,
         tag: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -80,6 +92,10 @@ class Queue:
 
         Args:
             body: 0 B to 16 MiB.
+            priority: 0 to one less than the queue's ``priorities``; a higher one is handed out
+                first.
+            key: A text of at most 1 KiB. One producer's messages of a key are handed out in the
+                order of their puts, as far as nothing comes back.
             delay: Seconds or timedelta, up to 30 days, during which nobody gets it.
             tag: A text to route the message by.
             headers: Further texts by name; with the tag at most 1 MiB.
@@ -96,12 +112,15 @@ class Queue:
             StoreError: It was not stored.
         """
         ids = [message_id] if message_id is not None else None
-        return self._put([body], delay, tag, headers, ids)[0]
+        lane = self._lane_for(priority, key)
+        return self._put(lane, [body], delay, tag, headers, ids)[0]
 
     def put_many(
         self,
         bodies: Iterable[bytes],
         *,
+        priority: int = 0,
+        key: str | None = None,
         delay: Seconds = 0,
         tag: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -109,7 +128,7 @@ class Queue:
     ) -> list[str]:
         """Put messages together: a few rows and round trips for thousands. Not all or nothing.
 
-        Delay, tag and headers are the same for all.
+        Priority, key, delay, tag and headers are the same for all.
 
         Returns:
             Their message ids, in order.
@@ -118,7 +137,8 @@ class Queue:
             PutAmbiguous: Also raised when only a part is stored: ``stored`` names that part.
             BodyInvalid, OptionInvalid, QueueDeleted, StoreError: As `put`; nothing was stored.
         """
-        return self._put(bodies, delay, tag, headers, message_ids)
+        lane = self._lane_for(priority, key)
+        return self._put(lane, bodies, delay, tag, headers, message_ids)
 
     def get(
         self,
@@ -127,6 +147,7 @@ class Queue:
         visibility_timeout: Seconds | None = None,
         wait: Seconds = 0,
         consumer: str | None = None,
+        priority_at_least: int = 0,
     ) -> list[Message]:
         """Lease messages: nobody else gets them before the visibility timeout is over.
 
@@ -137,6 +158,7 @@ class Queue:
             visibility_timeout: 0.1 s to 30 days; default: the queue's.
             wait: Seconds to wait for the first message.
             consumer: A name that ``stats`` shows; default: host and process.
+            priority_at_least: Only messages of this priority and higher ones.
 
         Raises:
             OptionInvalid: An argument has a wrong form.
@@ -144,7 +166,7 @@ class Queue:
             StoreError: What was claimed becomes visible again after its timeout, or earlier.
         """
         at_most = arguments.count("max_messages", max_messages)
-        wanted = self._wanted(at_most, visibility_timeout, wait, consumer)
+        wanted = self._wanted(at_most, visibility_timeout, wait, consumer, priority_at_least)
         return self._work.getter.get(self._lane, wanted)
 
     def consumer(
@@ -154,6 +176,7 @@ class Queue:
         visibility_timeout: Seconds | None = None,
         idle_timeout: Seconds | None = None,
         consumer: str | None = None,
+        priority_at_least: int = 0,
     ) -> Consumer:
         """Return a `Consumer`: messages one at a time for the price of many, in a ``with`` block.
 
@@ -162,7 +185,7 @@ class Queue:
             visibility_timeout: As for `get`; at least half of it is left when a message is handed
                 out, unless the store is slow.
             idle_timeout: Iteration ends when no message came for this long; default: never.
-            consumer: As for `get`.
+            consumer, priority_at_least: As for `get`.
 
         Raises:
             OptionInvalid: An argument has a wrong form.
@@ -172,7 +195,11 @@ class Queue:
             lane=lambda: self._lane,
             receipts=self._receipts,
             wanted=self._wanted(
-                arguments.count("prefetch", prefetch), visibility_timeout, 0, consumer
+                arguments.count("prefetch", prefetch),
+                visibility_timeout,
+                0,
+                consumer,
+                priority_at_least,
             ),
             getter=self._work.getter,
             acks=self._work.acks,
@@ -356,19 +383,40 @@ class Queue:
                 self._looking.release()
         return self._known_lane
 
+    def _lane_for(self, priority: object, key: object) -> Lane:
+        """The lane that a message takes."""
+        lane = self._lane
+        settings = lane.settings
+        of_class = arguments.priority("priority", priority, settings.priorities)
+        text = arguments.key(key)
+        shard = self._work.shard % settings.shards
+        if text is not None:
+            shard = shard_of(text, settings.shards)
+        return lane.sibling(lane.fixed.lane(of_class, shard))
+
     def _wanted(
-        self, at_most: int, visibility: Seconds | None, wait: Seconds, consumer: str | None
+        self,
+        at_most: int,
+        visibility: Seconds | None,
+        wait: Seconds,
+        consumer: str | None,
+        at_least: int,
     ) -> GetRequest:
+        settings = self._lane.settings
         visibility_us = None if visibility is None else arguments.visibility_us(visibility)
         return GetRequest(
             at_most=at_most,
             owner=_default_owner() if consumer is None else arguments.consumer(consumer),
             wait_s=arguments.wait_s(wait),
-            visibility_us=visibility_us or int(self._lane.settings.visibility_timeout_s * 1e6),
+            visibility_us=visibility_us or int(settings.visibility_timeout_s * 1e6),
+            priority_at_least=arguments.priority(
+                "priority_at_least", at_least, settings.priorities
+            ),
         )
 
     def _put(
         self,
+        lane: Lane,
         bodies: Iterable[object],
         delay: object,
         tag: object,
@@ -379,9 +427,8 @@ class Queue:
         rows = encode.messages(bodies, tag=tag, headers=headers, message_ids=message_ids)
         if not rows:
             return []
-        lane = self._lane
         packed = encode.pack(rows, delay_us=delay_us, bucket_size=lane.bucket_size)
-        return message_id_texts(lane, self._work.producer.put(lane, packed))
+        return message_id_texts(lane, self._work.producers[lane.lane_id].put(lane, packed))
 
     def _settle(self, lane: Lane, given: list[Receipt], action: Action) -> None:
         refused, _ = settle.settle_receipts(lane, given, action)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CasContention, QueueDeleted, QueueNotFound, UsageError
 from cassieq_spark.model.bucket import Bucket
-from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.ids import BucketNo, Place
+from cassieq_spark.model.lanes import Fixed
 from cassieq_spark.store.cas import Applied, Evicted, Refused, Stored
 from cassieq_spark.store.tables.queues import QueueStatus
 
@@ -55,17 +56,64 @@ def stand_back(clock: Clock, attempt: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One sequence of ids. As thread-safe as its store."""
+    """One sequence of ids. As thread-safe as its store.
+
+    The first lane of a queue stands for the queue: transactions name it, and it dies first.
+
+    Attributes:
+        lanes: All fixed lanes of the queue, by class and shard, this one among them.
+    """
 
     store: Store
     queue: QueueName
     lane_id: LaneId
     settings: QueueSettings
     created_us: int
+    lanes: tuple[LaneId, ...]
     _tables: LaneTables = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_tables", self.store.lane(self.lane_id))
+
+    @property
+    def fixed(self) -> Fixed:
+        """Which of the queue's lanes is for what."""
+        settings = self.settings
+        return Fixed(ids=self.lanes, priorities=settings.priorities, shards=settings.shards)
+
+    @property
+    def first(self) -> Lane:
+        """The lane that stands for the queue."""
+        return self.sibling(self.lanes[0])
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it stands for the queue."""
+        return self.lane_id == self.lanes[0]
+
+    @property
+    def all(self) -> list[Lane]:
+        """All lanes of the queue, by class and shard."""
+        return [self.sibling(lane_id) for lane_id in self.lanes]
+
+    @property
+    def priority(self) -> int:
+        """The class of the messages in it."""
+        return self.fixed.class_and_shard(self.lane_id)[0]
+
+    def sibling(self, lane_id: LaneId) -> Lane:
+        """Another lane of the same queue, or this one."""
+        return self if lane_id == self.lane_id else replace(self, lane_id=lane_id)
+
+    def place(self, bucket: BucketNo) -> Place:
+        """One of this lane's buckets, among all of the queue."""
+        return Place(self.lane_id, bucket)
+
+    def bucket_title(self, bucket: BucketNo) -> str:
+        """A bucket of this lane, as errors name it."""
+        if len(self.lanes) == 1:
+            return f"bucket {bucket} of queue {self.queue!r}"
+        return f"bucket {bucket} of lane {self.lane_id} of queue {self.queue!r}"
 
     @property
     def monotons(self) -> Monotons:
@@ -195,6 +243,7 @@ class LaneSpec:
     lane_id: LaneId
     settings: QueueSettings
     created_us: int
+    lanes: tuple[LaneId, ...]
     datacenter: str
 
     @classmethod
@@ -205,6 +254,7 @@ class LaneSpec:
             lane_id=lane.lane_id,
             settings=lane.settings,
             created_us=lane.created_us,
+            lanes=lane.lanes,
             datacenter=lane.store.session.datacenter,
         )
 
@@ -222,11 +272,12 @@ class LaneSpec:
             lane_id=self.lane_id,
             settings=self.settings,
             created_us=self.created_us,
+            lanes=self.lanes,
         )
 
 
 def open_lane(store: Store, name: QueueName) -> Lane:
-    """The lane of a queue that exists.
+    """The first lane of a queue that exists.
 
     Raises:
         QueueNotFound: No queue has that name.
@@ -294,11 +345,11 @@ def look_again(lane: Lane) -> Lane:
         or lane.lane_id not in found.value.lanes
     ):
         raise lane.deleted()
-    return lane_of(lane.store, found.value)
+    return lane_of(lane.store, found.value).sibling(lane.lane_id)
 
 
 def lanes_of(store: Store, names: list[QueueName] | None) -> list[Lane]:
-    """The lanes of these queues; None: of all that live in this client's data centre.
+    """The first lanes of these queues; None: of all that live in this client's data centre.
 
     Raises:
         QueueNotFound: A named queue does not exist.
@@ -352,7 +403,7 @@ def _elsewhere(store: Store, name: str, home: str) -> UsageError:
 
 
 def lane_of(store: Store, row: QueueRow) -> Lane:
-    """The lane of a queue row.
+    """The first lane of a queue row.
 
     Raises:
         UsageError: See `check_home`.
@@ -364,6 +415,7 @@ def lane_of(store: Store, row: QueueRow) -> Lane:
         lane_id=row.lanes[0],
         settings=row.settings,
         created_us=row.created_us,
+        lanes=row.lanes,
     )
 
 

@@ -28,13 +28,15 @@ class Message:
 
     Attributes:
         message_id: A UUID as text: the producer's, or one derived from queue and id.
-        id: Its number in the queue. One producer's ids ascend.
+        id: Its number in its lane. One producer's ids ascend there.
         tag, headers: As they were put; None and empty if there are none.
         proof: The content of ``receipt``.
         delivery_count: 1 at the first delivery.
         enqueued_at: UTC, by the cluster's clock.
         visible_until: When the lease ends, UTC; None for a peek.
-        lane: The queue it is in. A later queue of the same name has another lane.
+        lane: The part of the queue it is in; ``id`` is its number there. A later queue of the same
+            name has other lanes.
+        priority: As it was put; a higher one is handed out first.
     """
 
     message_id: str
@@ -47,6 +49,7 @@ class Message:
     enqueued_at: datetime
     visible_until: datetime | None
     lane: LaneId
+    priority: int = 0
 
     @property
     def receipt(self) -> str | None:
@@ -94,21 +97,26 @@ def read_messages(lane: Lane, plan: Iterable[tuple[Planned, int | None]]) -> Ite
     """Yield the planned messages, in the order of the plan.
 
     Args:
+        lane: Any lane of the queue.
         plan: Each entry with the end of its lease in cluster µs; None for a peek.
 
     Raises:
         DataLoss: A planned message does not exist; never raised for a peek.
     """
     entries = list(plan)
-    until_us = {(planned.bucket, planned.lease_id): until for planned, until in entries}
-    for found in fetch(lane.store, lane.lane_id, lane.queue, [planned for planned, _ in entries]):
+    until_us = {
+        (planned.lane, planned.bucket, planned.lease_id): until for planned, until in entries
+    }
+    for found in fetch(lane.store, lane.queue, [planned for planned, _ in entries]):
         planned = found.planned
-        yield from _messages(lane, found, until_us[planned.bucket, planned.lease_id])
+        until = until_us[planned.lane, planned.bucket, planned.lease_id]
+        yield from _messages(lane.sibling(planned.lane), found, until)
 
 
 def _messages(lane: Lane, found: Found, until_us: int | None) -> Iterator[Message]:
     planned, row = found.planned, found.chunk
     base = first_id(planned.bucket, lane.bucket_size)
+    priority = lane.priority
     enqueued_at = time_of(row.enqueued_us)
     visible_until = None if until_us is None else time_of(until_us)
     for at, stored in chunks.rows(chunks.decode(row.payload), found.positions):
@@ -133,4 +141,5 @@ def _messages(lane: Lane, found: Found, until_us: int | None) -> Iterator[Messag
             enqueued_at=enqueued_at,
             visible_until=visible_until,
             lane=lane.lane_id,
+            priority=priority,
         )

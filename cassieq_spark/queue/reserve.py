@@ -21,6 +21,23 @@ class Block:
     end: BucketNo
 
 
+def _begin_queue(first: Lane) -> None:
+    """See to it that the first lane's monoton row has changed before another lane is used.
+
+    Whoever gives up a queue that lost its name, and whose INSERT may have landed since, ends it by
+    a CAS on that row as it was made. So it never ends a queue that is in use (I1) [T14].
+    """
+    known = first.store.begun
+    if first.lane_id in known:
+        return
+    found = first.monotons.read()
+    if found is None:
+        raise first.deleted()
+    if not found.value.next_id:
+        reserve(first, 1)
+    known.add(first.lane_id)
+
+
 def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Block:
     """Take the next whole buckets.
 
@@ -35,6 +52,8 @@ def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Bloc
         QueueDeleted: The lane has no monoton row: never create it here [P13].
         CasContention: It lost too many times in a row.
     """
+    if not lane.is_first:
+        _begin_queue(lane.first)
     size = lane.bucket_size
     for _ in lane.attempts():
         old = lane.monotons.read()

@@ -204,6 +204,7 @@ def _dead_messages(lane: Lane, bucket: BucketNo, dead: Dead) -> Iterator[Message
     runs = union(part.runs for part in dead)
     row = lane.buckets.read(bucket)
     planned = Planned(
+        lane=lane.lane_id,
         bucket=bucket,
         runs=runs,
         delivery_count=0,  # it differs by entry: `_with_history` adds it

@@ -231,6 +231,7 @@ class _Redrive:
         base = bucket * self._lane.bucket_size
         plan = [
             Planned(
+                lane=self._lane.lane_id,
                 bucket=bucket,
                 runs=part.runs,
                 delivery_count=part.deliveries,

@@ -46,7 +46,12 @@ SCHEMA: Final = StructType(
         StructField("receipt", StringType()),
     ]
 )
-"""All columns, in the order of a load without a schema."""
+"""The columns of a load without a schema, in their order."""
+
+ALL: Final = StructType(
+    [*SCHEMA, StructField("lane", StringType()), StructField("priority", IntegerType())]
+)
+"""All columns; those that are not in `SCHEMA` exist where a user's schema names them."""
 
 _HEX: Final = np.frombuffer(bytes(range(256)).hex().encode("ascii"), dtype=np.uint16)
 """The two hex digits of each byte."""
@@ -74,9 +79,7 @@ _CRC_LOW: Final = _crc_parts(0)
 _CRC_HIGH: Final = _crc_parts(16)
 
 
-def resolve(
-    schema: StructType, has: StructType = SCHEMA, whose: str = "a queue"
-) -> tuple[str, ...]:
+def resolve(schema: StructType, has: StructType = ALL, whose: str = "a queue") -> tuple[str, ...]:
     """The names that a user's schema asks for.
 
     Args:
@@ -109,20 +112,27 @@ def resolve(
 
 def arrow_schema(names: tuple[str, ...]) -> pa.Schema:
     """The schema that Spark checks a source's record batches against, exactly (4.2, 4.3)."""
-    return to_arrow_schema(StructType([SCHEMA[name] for name in names]), timezone="UTC")
+    return to_arrow_schema(StructType([ALL[name] for name in names]), timezone="UTC")
 
 
 class Builder:
-    """Builds record batches of the requested columns from stored chunks."""
+    """Builds record batches of the requested columns from one lane's stored chunks."""
 
     def __init__(
-        self, names: tuple[str, ...], queue: QueueName, lane: LaneId, bucket_size: int
+        self,
+        names: tuple[str, ...],
+        queue: QueueName,
+        lane: LaneId,
+        *,
+        bucket_size: int,
+        priority: int = 0,
     ) -> None:
         self._names = names
         self._schema = arrow_schema(names)
         self._queue = queue
         self._lane = lane
         self._bucket_size = bucket_size
+        self._priority = priority
 
     def build(
         self,
@@ -167,6 +177,8 @@ class Builder:
             ),
             "delivery_count": lambda: _repeated(delivery_count, count, pa.int32()),
             "receipt": lambda: self._receipts(bucket, lease, offsets),
+            "lane": lambda: _repeated(str(self._lane), count, pa.string()),
+            "priority": lambda: _repeated(self._priority, count, pa.int32()),
         }
         arrays = [
             _as_type(builders[name](), field.type)

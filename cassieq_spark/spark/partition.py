@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from cassieq_spark.model.ids import LaneId, QueueName
+    from cassieq_spark.model.ids import QueueName
+    from cassieq_spark.model.lanes import Fixed
     from cassieq_spark.options import ConnectionOptions
     from cassieq_spark.queue.lane import Lane
 
@@ -35,7 +36,7 @@ class Where:
 
     connection: ConnectionOptions
     queue: QueueName
-    lane_id: LaneId
+    lanes: Fixed
     bucket_size: int
     names: tuple[str, ...]
 
@@ -61,7 +62,7 @@ def spread(
     names: tuple[str, ...],
     at_least: int | None,
 ) -> list[PlannedPartition]:
-    """Make partitions of about equal size, ids ascending.
+    """Make partitions of about equal size, ids ascending in each lane, the highest class first.
 
     Args:
         at_least: The least number of partitions, as far as there are messages for them. Unset: one
@@ -70,7 +71,7 @@ def spread(
     where = Where(
         connection=connection,
         queue=lane.queue,
-        lane_id=lane.lane_id,
+        lanes=lane.fixed,
         bucket_size=lane.bucket_size,
         names=names,
     )
@@ -83,7 +84,8 @@ def spread(
     share = -(-total // wanted)
     parts: list[list[Planned]] = [[]]
     left = share
-    for planned in sorted(plan, key=lambda one: (one.bucket, one.runs.first)):
+    order = {lane_id: at for at, lane_id in enumerate(lane.fixed.in_turn(0))}
+    for planned in sorted(plan, key=lambda one: (order[one.lane], one.bucket, one.runs.first)):
         rest = planned.runs
         while rest:
             if left == 0:
@@ -106,10 +108,19 @@ def read_partition(partition: PlannedPartition) -> Iterator[pa.RecordBatch]:
     """
     where = partition.where
     reader = task_store(where.connection)
-    builder = Builder(where.names, where.queue, where.lane_id, where.bucket_size)
-    for found in fetch(reader, where.lane_id, where.queue, partition.plan):
+    builders = {
+        lane: Builder(
+            where.names,
+            where.queue,
+            lane,
+            bucket_size=where.bucket_size,
+            priority=where.lanes.class_and_shard(lane)[0],
+        )
+        for lane in {planned.lane for planned in partition.plan}
+    }
+    for found in fetch(reader, where.queue, partition.plan):
         planned, row = found.planned, found.chunk
-        yield builder.build(
+        yield builders[planned.lane].build(
             chunks.decode(row.payload),
             bucket=planned.bucket,
             first=row.first,

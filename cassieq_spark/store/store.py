@@ -44,7 +44,11 @@ class LaneTables:
 
 
 class Store:
-    """One session's tables: those of all queues, and a lane's by `lane`."""
+    """One session's tables: those of all queues, and a lane's by `lane`.
+
+    Attributes:
+        begun: First lanes whose queue is known to be in use; see `queue.reserve`.
+    """
 
     def __init__(self, session: CqlSession) -> None:
         sender = CasSender(session)
@@ -57,6 +61,7 @@ class Store:
         self.heartbeats = Heartbeats(session)
         self.leaders = Leaders(session, sender)
         self._times_seen: dict[LaneId, int] = {}
+        self.begun: set[LaneId] = set()
 
     def lane(self, lane: LaneId) -> LaneTables:
         """The tables of one lane."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from uuid import UUID
 
-    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.ids import BucketNo, Place
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
 
@@ -52,14 +52,21 @@ _logger = get_logger("queue")
 class Claimed:
     """One lease that is ours, with its bucket's row as last seen."""
 
+    lane: Lane
     bucket: BucketNo
     lease: Lease
     row: Stored[Bucket]
 
     @property
+    def place(self) -> Place:
+        """The bucket that its messages are in."""
+        return self.lane.place(self.bucket)
+
+    @property
     def planned(self) -> Planned:
         """The read that gets its messages."""
         return Planned(
+            lane=self.lane.lane_id,
             bucket=self.bucket,
             runs=self.lease.runs,
             delivery_count=self.lease.delivery_count,
@@ -166,7 +173,7 @@ class Claimer:
         outcome = self.lane.buckets.update(bucket, row, new)
         # Whatever the outcome: what counts is whether our leases are in the row, since after 64
         # other clients even the tags cannot tell [R8].
-        return held(bucket, outcome.now, leases), outcome.now
+        return held(self.lane, bucket, outcome.now, leases), outcome.now
 
     def close(
         self, bucket: BucketNo, *, budget: Budget | None, below: int | None
@@ -188,7 +195,7 @@ class Claimer:
             return [], None
         manifest = closed.row.value.manifest
         event(_logger, "bucket_sealed", queue=lane.queue, bucket=bucket, messages=manifest.count)
-        got = held(bucket, closed.row, closed.leases)
+        got = held(lane, bucket, closed.row, closed.leases)
         if got or budget is None:
             return got, closed.row
         at_most = budget.for_messages_of(closed.row.value, budget.messages)
@@ -212,7 +219,7 @@ class Claimer:
         try:
             return self._confirmed(claimed)
         except CassieqError:
-            give_back(self.lane, claimed)  # nobody gets to see them [T22]
+            give_back(claimed)  # nobody gets to see them [T22]
             raise
 
     def _confirmed(self, claimed: list[Claimed]) -> list[Claimed]:
@@ -223,7 +230,7 @@ class Claimer:
         in_time = [one for one in claimed if one.lease.until_us > now_us]
         too_late = [one for one in claimed if one.lease.until_us <= now_us]
         if too_late:
-            give_back(lane, too_late)
+            give_back(too_late)
             for late in too_late:
                 event(
                     _logger,
@@ -243,33 +250,43 @@ class Claimer:
         return in_time
 
 
-def held(bucket: BucketNo, row: Stored[Bucket] | None, leases: Iterable[Lease]) -> list[Claimed]:
+def held(
+    lane: Lane, bucket: BucketNo, row: Stored[Bucket] | None, leases: Iterable[Lease]
+) -> list[Claimed]:
     """Our new leases that are in the row."""
     if row is None:
         return []
     return [
-        Claimed(bucket=bucket, lease=lease, row=row)
+        Claimed(lane=lane, bucket=bucket, lease=lease, row=row)
         for lease in leases
         if row.value.lease(lease.lease_id) is not None
     ]
 
 
-def give_back(lane: Lane, claimed: list[Claimed]) -> None:
+def give_back(claimed: list[Claimed]) -> None:
     """Release, uncounted, what nobody will see; what cannot be released runs out by itself.
 
     It takes no longer than `GRACE_S` per statement: whoever calls this has an error to report.
     """
-    with lane.store.session.within(each_s=GRACE_S):
-        released = lane.store.session.each(
+    if not claimed:
+        return
+    session = claimed[0].lane.store.session
+    with session.within(each_s=GRACE_S):
+        released = session.each(
             lambda one: settle_bucket(
-                lane, one.bucket, of_leases([one.lease.lease_id], Release(is_counted=False))
+                one.lane, one.bucket, of_leases([one.lease.lease_id], Release(is_counted=False))
             ),
             claimed,
         )
     for one, failure in zip(claimed, released, strict=True):
         if isinstance(failure, CassieqError):
-            error = str(failure)
-            event(_logger, "bucket_unreachable", queue=lane.queue, bucket=one.bucket, error=error)
+            event(
+                _logger,
+                "bucket_unreachable",
+                queue=one.lane.queue,
+                bucket=one.bucket,
+                error=str(failure),
+            )
 
 
 def mean_bytes(row: Bucket) -> float:

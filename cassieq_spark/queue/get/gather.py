@@ -176,4 +176,4 @@ def _give_back(lane: Lane, bucket: BucketNo, flight: Future[Answer]) -> None:
             bucket=bucket,
             messages=sum(one.lease.runs.count for one in claimed),
         )
-        give_back(lane, claimed)
+        give_back(claimed)

@@ -13,17 +13,25 @@ from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost, RowCorrupt, StoreTimeout
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, give_back
-from cassieq_spark.queue.get.reader import Reader
+from cassieq_spark.queue.get.lanes import Readers
 from cassieq_spark.queue.message import Message, read_messages
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.get.claim import Claimed
     from cassieq_spark.queue.lane import Lane
 
+READS_PER_S: Final = 64
+LONGEST_PAUSE_S: Final = 2.0
+"""An idle consumer of a queue with many lanes looks less often, so that it sends no more reads than
+this, but at least once in this time."""
+
 PAUSES_S: Final = (0.03, 0.12, 0.5, 1.6)
 """A long poll pauses for a quarter to all of each of these in turn, at random; the last repeats. A
 look at a quiet queue is two reads, so an idle consumer stays below five a second, also in polls
 of one second."""
+
+READS_A_LOOK: Final = 2
+"""How many reads a look at a quiet lane is."""
 
 _READS: Final = 4
 """How many times leases may run out while their bodies are read: each is longer than the last read
@@ -38,20 +46,22 @@ class GetRequest:
 
     Attributes:
         wait_s: How long to wait for the first message; 0: one look.
+        priority_at_least: Only messages of this class and higher ones.
     """
 
     at_most: int
     owner: str
     visibility_us: int
     wait_s: float
+    priority_at_least: int = 0
 
 
 class Getter:
-    """Gets messages of a lane for one client. Thread-safe: each get uses a reader of its own."""
+    """Gets messages of a queue for one client. Thread-safe: each get uses a reader of its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: deque[Reader] = deque()
+        self._idle: deque[Readers] = deque()
         # Kept between calls: a client that polls an idle queue must not begin anew each time. A
         # race of two threads on them only makes a pause shorter.
         self._empty_looks = 0
@@ -73,7 +83,7 @@ class Getter:
         finally:
             self._idle.append(reader)
 
-    def _claim_and_read(self, lane: Lane, reader: Reader, wanted: GetRequest) -> list[Message]:
+    def _claim_and_read(self, lane: Lane, reader: Readers, wanted: GetRequest) -> list[Message]:
         deadline = lane.clock.monotonic() + wanted.wait_s
         for _ in range(_READS):
             claimed = self._claim(lane, reader, wanted, deadline)
@@ -92,13 +102,13 @@ class Getter:
         )
 
     def _claim(
-        self, lane: Lane, reader: Reader, wanted: GetRequest, deadline: float
+        self, lane: Lane, reader: Readers, wanted: GetRequest, deadline: float
     ) -> list[Claimed]:
         clock = lane.clock
         now = clock.monotonic()
         while True:
             if self._empty_looks and now < deadline:
-                pause_s = pause_after(self._empty_looks)
+                pause_s = pause_after(self._empty_looks, lanes=len(lane.lanes))
                 due = self._looked_at + pause_s
                 if due > now:
                     # The last look is at the deadline: not one just before it, too.
@@ -113,24 +123,30 @@ class Getter:
             if now >= deadline:
                 return []
 
-    def _take(self, lane: Lane, wanted: GetRequest) -> Reader:
-        """Take an idle reader of this lane, which knows what it saw lately, or make a new one."""
+    def _take(self, lane: Lane, wanted: GetRequest) -> Readers:
+        """Take an idle reader of this queue, which knows what it saw lately, or make a new one."""
         with self._lock:
             while self._idle:
                 reader = self._idle.pop()
                 if reader.lane == lane:
                     reader.lease_as(wanted.owner, wanted.visibility_us)
                     return reader
-        return Reader(lane, owner=wanted.owner, run=None, visibility_us=wanted.visibility_us)
+        return Readers(lane, owner=wanted.owner, run=None, visibility_us=wanted.visibility_us)
 
 
-def pause_after(empty_looks: int) -> float:
+def pause_after(empty_looks: int, *, lanes: int = 1) -> float:
     """Seconds until the next look, after 1 or more looks that found nothing."""
-    return jitter(PAUSES_S[min(empty_looks, len(PAUSES_S)) - 1], 0)
+    pause_s = jitter(PAUSES_S[min(empty_looks, len(PAUSES_S)) - 1], 0)
+    if lanes == 1 or empty_looks < len(PAUSES_S):
+        return pause_s
+    return min(LONGEST_PAUSE_S, max(pause_s, READS_A_LOOK * lanes / READS_PER_S))
 
 
-def _look(reader: Reader, wanted: GetRequest) -> list[Claimed]:
-    return reader.get(wanted.at_most) if reader.may_find() else []
+def _look(reader: Readers, wanted: GetRequest) -> list[Claimed]:
+    at_least = wanted.priority_at_least
+    if not reader.may_find(at_least=at_least):
+        return []
+    return reader.get(wanted.at_most, at_least=at_least)
 
 
 def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
@@ -146,7 +162,7 @@ def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
     lost = sum(one.lease.runs.count for one in ended)
     metrics.LEASES_LOST.inc(lost)
     event(_logger, "get_ran_out", queue=lane.queue, messages=lost)
-    give_back(lane, ended)
+    give_back(ended)
     gone = {one.lease.lease_id for one in ended}
     return [one for one in messages if one.proof is None or one.proof.lease_id not in gone]
 
@@ -157,7 +173,7 @@ def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
         with lane.store.session.within(each_s=PATIENT_GRACE_S):
             return list(read_messages(lane, [(one.planned, one.lease.until_us) for one in claimed]))
     except CassieqError as error:
-        held = [one for one in claimed if _is_held(lane, one)]
+        held = [one for one in claimed if _is_held(one)]
         if len(held) < len(claimed) and isinstance(error, DataLoss | LeaseLost | RowCorrupt):
             # This process slept: meanwhile others had it, acked it, and repair dropped it.
             return _read(lane, held)
@@ -197,12 +213,13 @@ def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list
         else:
             messages += read
     if unanswered:
-        give_back(lane, unanswered)
+        give_back(unanswered)
         event(_logger, "get_given_back", queue=lane.queue, leases=len(unanswered))
     if not messages:
         raise error
     return messages
 
 
-def _is_held(lane: Lane, claimed: Claimed) -> bool:
+def _is_held(claimed: Claimed) -> bool:
+    lane = claimed.lane
     return claimed.lease.until_us > lane.clock.now_us() and not lane.is_dropped(claimed.bucket)

@@ -109,11 +109,14 @@ class Reader:
 
     def look_ahead(
         self, at_most: int, *, below_id: int | None = None, at_most_bytes: float | None = None
-    ) -> None:
+    ) -> bool:
         """Look now for what the next `get` of as much will claim; claims nothing.
 
         That get needs no look if this one has found enough in sealed buckets. It claims rows as
         last seen, by CAS, as always: a row that has changed since is claimed as it is then.
+
+        Returns:
+            Whether it has found enough.
 
         Raises:
             QueueDeleted: The lane is dead.
@@ -128,13 +131,22 @@ class Reader:
                 asked=(at_most, below_id, at_most_bytes),
                 good_until=self._lane.clock.monotonic() + AHEAD_FOR_S,
             )
+        return self._ahead is not None
 
     def get(
-        self, at_most: int, *, below_id: int | None = None, at_most_bytes: float | None = None
+        self,
+        at_most: int,
+        *,
+        below_id: int | None = None,
+        at_most_bytes: float | None = None,
+        is_patient: bool = True,
     ) -> list[Claimed]:
         """Claim up to ``at_most`` messages, ids below ``below_id``; none only if none is visible.
 
         It claims about ``at_most_bytes``, as stored, but at least one message.
+
+        Args:
+            is_patient: Otherwise it goes once over what is there, and waits for nothing.
 
         One LWT per sealed bucket, two more per bucket it has to seal first. May wait up to
         ``linger`` for a bucket that is still too young.
@@ -160,8 +172,9 @@ class Reader:
         waiting = Waiting(self._lane, self._scanner)
         while in_vain < MAX_LOST_RACES:
             budget = Budget(messages=at_most, size_bytes=at_most_bytes)
-            claimed, changed, sealed = self._go_round(budget, below_id)
-            if confirmed := self._claimer.confirm(claimed):
+            claimed, changed, sealed = self._go_round(budget, below_id, is_patient=is_patient)
+            confirmed = self._claimer.confirm(claimed)
+            if confirmed or not is_patient:
                 return confirmed
             if waiting.goes_on():
                 is_sure = False  # nothing is known of what was passed over
@@ -177,7 +190,9 @@ class Reader:
             is_sure = not changed
         raise self._lane.contended("what is visible")
 
-    def _go_round(self, budget: Budget, below_id: int | None) -> tuple[list[Claimed], bool, bool]:
+    def _go_round(
+        self, budget: Budget, below_id: int | None, *, is_patient: bool
+    ) -> tuple[list[Claimed], bool, bool]:
         """Look once, and claim and seal what the look has found.
 
         Returns:
@@ -189,9 +204,9 @@ class Reader:
         claimed = self._claim_sealed(scan, budget, below_id, updated)
         if scan.open or scan.half_sealed:
             try:
-                self._claim_open(scan, budget, below_id, updated, claimed)
+                self._claim_open(scan, budget, below_id, updated, claimed, is_patient=is_patient)
             except CassieqError:
-                give_back(self._lane, claimed)  # nobody gets to see them [T22]
+                give_back(claimed)  # nobody gets to see them [T22]
                 raise
         self._scanner.advance(scan, updated)
         if not claimed and not updated and self._scanner.is_quiet_after(scan):
@@ -298,6 +313,8 @@ class Reader:
         below_id: int | None,
         updated: Rows,
         claimed: list[Claimed],
+        *,
+        is_patient: bool,
     ) -> None:
         """Seal what is ripe, oldest first, and claim by the same CAS [P16].
 
@@ -316,7 +333,7 @@ class Reader:
         ripe, young_for_s = self._ripe(scan, has_found=has_found, only_gaps=not wants_more)
         has_filled = any(bucket in self._first_seen for bucket in ripe)
         nothing_else = not (has_filled or has_found or scan.half_sealed)
-        if nothing_else and young_for_s is not None:
+        if nothing_else and is_patient and young_for_s is not None:
             # Nothing else is visible: a get waits for the young rather than say "none".
             self._lane.clock.wait(young_for_s)
             self._looked_at.clear()

@@ -15,7 +15,7 @@ from cassieq_spark.errors import RowCorrupt, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
-from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
+from cassieq_spark.model.ids import EMPTY, BucketNo, Place, Runs
 from cassieq_spark.model.lease import is_expired, visible
 from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.apart import first_of, named, read_rows
@@ -50,6 +50,7 @@ class QueueStats:
         buckets: Bucket rows by status, from the repair pointer on; ``open`` = without a row.
         consumers: Messages under a lease, by the consumer that holds them.
         applied_lwts: LWTs that made these rows, by their own count: each row carries it (G3).
+        by_priority: The visible messages of each priority.
     """
 
     visible: int = 0
@@ -60,6 +61,7 @@ class QueueStats:
     buckets: dict[str, int] = field(default_factory=dict)
     consumers: dict[str, int] = field(default_factory=dict)
     applied_lwts: int = 0
+    by_priority: dict[int, int] = field(default_factory=dict)
 
 
 def stats(lane: Lane) -> QueueStats:
@@ -70,6 +72,26 @@ def stats(lane: Lane) -> QueueStats:
     """
     now_us = lane.clock.now_us()
     total = _Count(now_us)
+    by_priority = dict.fromkeys(range(lane.settings.priorities), 0)
+    for one in lane.all:
+        before = total.visible
+        _count(one, total)
+        by_priority[one.priority] += total.visible - before
+    oldest_us = total.oldest_us
+    return QueueStats(
+        visible=total.visible,
+        invisible=sum(total.consumers.values()),
+        delayed=total.delayed,
+        dead=total.dead,
+        oldest_age=None if oldest_us is None else max(0, now_us - oldest_us) / 1e6,
+        buckets=dict(total.buckets),
+        consumers=dict(total.consumers),
+        applied_lwts=total.lwts,
+        by_priority=by_priority,
+    )
+
+
+def _count(lane: Lane, total: _Count) -> None:
     monoton = lane.monotons.read()
     total.lwts += 0 if monoton is None else monoton.version.row_version
     oldest_us: int | None = None
@@ -86,16 +108,8 @@ def stats(lane: Lane) -> QueueStats:
         # One producer's ids ascend, so the first bucket with any message has about the oldest.
         oldest_us = put_us if oldest_us is None else oldest_us
         total.add(row)
-    return QueueStats(
-        visible=total.visible,
-        invisible=sum(total.consumers.values()),
-        delayed=total.delayed,
-        dead=total.dead,
-        oldest_age=None if oldest_us is None else max(0, now_us - oldest_us) / 1e6,
-        buckets=dict(total.buckets),
-        consumers=dict(total.consumers),
-        applied_lwts=total.lwts,
-    )
+    known = [time_us for time_us in (oldest_us, total.oldest_us) if time_us is not None]
+    total.oldest_us = min(known, default=None)
 
 
 class _Count:
@@ -104,6 +118,7 @@ class _Count:
     def __init__(self, now_us: int) -> None:
         self._now_us = now_us
         self.visible = self.delayed = self.dead = self.lwts = 0
+        self.oldest_us: int | None = None
         self.buckets: Counter[str] = Counter()
         self.consumers: Counter[str] = Counter()
 
@@ -146,14 +161,14 @@ def _put_us(lane: Lane, bucket: BucketNo, runs: Runs) -> int | None:
 
 
 def peek(lane: Lane, at_most: int) -> list[Message]:
-    """Up to ``at_most`` visible messages, by bucket and id, of buckets that answer.
+    """Up to ``at_most`` visible messages, the highest class first, of buckets that answer.
 
     Raises:
         StoreError: Some did not, and the others have none: there may or may not be messages.
     """
     plan: list[Planned] = []
     left = at_most
-    away: dict[BucketNo, CassieqError] = {}
+    away: dict[Place, CassieqError] = {}
     for planned in plan_visible(lane, away=away):
         taken, _ = planned.runs.take(left)
         plan.append(replace(planned, runs=taken))
@@ -166,13 +181,13 @@ def peek(lane: Lane, at_most: int) -> list[Message]:
 
 
 def browse(lane: Lane) -> Iterator[Message]:
-    """Yield all visible messages, by bucket and id; planned when the first is asked for.
+    """Yield all visible messages by lane, bucket and id; planned when the first is asked for.
 
     Raises:
         StoreError: Some buckets did not answer; raised after the messages of all others.
     """
-    away: dict[BucketNo, CassieqError] = {}
-    plan = plan_visible(lane, away=away)
+    away: dict[Place, CassieqError] = {}
+    plan = list(plan_visible(lane, away=away))
     yield from read_messages(lane, [(planned, None) for planned in plan])
     if away:
         raise first_of(away)
@@ -182,16 +197,29 @@ def plan_visible(
     lane: Lane,
     spans: Iterable[range] | None = None,
     *,
-    away: dict[BucketNo, CassieqError] | None = None,
-) -> list[Planned]:
-    """Plan everything a get could deliver at this moment, by bucket and delivery count so far.
+    away: dict[Place, CassieqError] | None = None,
+) -> Iterator[Planned]:
+    """Plan everything a get could deliver: by lane, the highest class first, bucket, deliveries.
 
     Args:
-        spans: Only these buckets.
+        spans: Only these buckets of each lane.
         away: See `live_rows`.
     """
+    for lane_id in lane.fixed.in_turn(0):
+        one = lane.sibling(lane_id)
+        missed: dict[BucketNo, CassieqError] | None = None if away is None else {}
+        yield from _plan_lane(one, spans, away=missed)
+        if away is not None:
+            away |= {one.place(bucket): error for bucket, error in (missed or {}).items()}
+
+
+def _plan_lane(
+    lane: Lane,
+    spans: Iterable[range] | None,
+    *,
+    away: dict[BucketNo, CassieqError] | None,
+) -> Iterator[Planned]:
     now_us = lane.clock.now_us()
-    plan: list[Planned] = []
     for bucket, row, waiting in live_rows(lane, spans, away=away):
         due = EMPTY
         for chunk in waiting:
@@ -200,19 +228,17 @@ def plan_visible(
         parts = [Returned(deliveries=0, runs=due)]
         if row is not None and row.value.status is Status.SEALED:
             parts = visible(row.value, now_us)
-        plan += [
-            Planned(
-                bucket=bucket,
-                runs=part.runs,
-                delivery_count=part.deliveries,
-                lease_id=None,
-                revisions=() if row is None else row.value.revisions_of(part.runs),
-                is_look=True,
-            )
-            for part in parts
-            if part.runs
-        ]
-    return plan
+        for part in parts:
+            if part.runs:
+                yield Planned(
+                    lane=lane.lane_id,
+                    bucket=bucket,
+                    runs=part.runs,
+                    delivery_count=part.deliveries,
+                    lease_id=None,
+                    revisions=() if row is None else row.value.revisions_of(part.runs),
+                    is_look=True,
+                )
 
 
 def _is_due(chunk: ChunkRow, now_us: int) -> bool:
@@ -226,7 +252,7 @@ def live_rows(
     scans: bool = True,
     away: dict[BucketNo, CassieqError] | None = None,
 ) -> Iterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
-    """Yield every live bucket, ascending, with the messages of those that nobody has sealed.
+    """Yield every live bucket of a lane, ascending, with the messages of those that nobody has sealed.
 
     A row below the repair pointer as read after it is a ghost and left out (G5, ADR 11).
 

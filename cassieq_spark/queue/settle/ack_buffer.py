@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from cassieq_spark.errors import CassieqError
-    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.ids import Place
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.queue.lane import Lane
 
@@ -57,9 +57,9 @@ class AckBuffer:
         self._on_failure = on_failure
         self._clock = lane.clock
         self._is_due = threading.Condition()
-        self._gathered: dict[BucketNo, list[Receipt]] = {}
+        self._gathered: dict[Place, list[Receipt]] = {}
         self._count = 0
-        self._flying: dict[BucketNo, Flight] = {}
+        self._flying: dict[Place, Flight] = {}
         self._at = inf
         self._is_closing = False
         self._end: QueueDeleted | None = None
@@ -76,7 +76,7 @@ class AckBuffer:
                 raise UsageError("this consumer is closed. Use queue.ack() instead")
             had_enough = self._count >= self._at_most
             for receipt in receipts:
-                self._gathered.setdefault(receipt.bucket, []).append(receipt)
+                self._gathered.setdefault(receipt.place, []).append(receipt)
             self._count += len(receipts)
             is_enough = self._count >= self._at_most and not had_enough
             self._plan(0.0 if is_enough else self._within_s)
@@ -107,10 +107,10 @@ class AckBuffer:
             landed, _ = wait(behind.values(), self._left_s(until), FIRST_COMPLETED)
             if not landed:
                 break
-            ready = {bucket for bucket, flight in behind.items() if flight in landed}
+            ready = {place for place, flight in behind.items() if flight in landed}
             more, _ = self._begin(ready)
             begun += more
-            behind = {bucket: behind[bucket] for bucket in behind.keys() - ready}
+            behind = {place: behind[place] for place in behind.keys() - ready}
         landed, late = wait(begun, self._left_s(until))
         failures = [failure for flight in landed if (failure := flight.result()) is not None]
         if failures:
@@ -144,8 +144,8 @@ class AckBuffer:
             return False
 
     def _begin(
-        self, only: Collection[BucketNo] | None = None, *, tells: bool = False
-    ) -> tuple[list[Flight], dict[BucketNo, Flight]]:
+        self, only: Collection[Place] | None = None, *, tells: bool = False
+    ) -> tuple[list[Flight], dict[Place, Flight]]:
         """Begin to store what has gathered; one CAS of a bucket is under way at a time.
 
         Args:
@@ -156,36 +156,34 @@ class AckBuffer:
             What carries all that was there; and what is under way for buckets that have more.
         """
         carrying: list[Flight] = []
-        behind: dict[BucketNo, Flight] = {}
-        new: list[tuple[BucketNo, list[Receipt], Flight]] = []
+        behind: dict[Place, Flight] = {}
+        new: list[tuple[Place, list[Receipt], Flight]] = []
         with self._is_due:
             self._at = inf
-            for bucket in dict.fromkeys([*self._flying, *self._gathered]):
-                flight = self._flying.get(bucket)
-                if only is not None and bucket not in only:
+            for place in dict.fromkeys([*self._flying, *self._gathered]):
+                flight = self._flying.get(place)
+                if only is not None and place not in only:
                     continue
                 if flight is None:
-                    flight = self._flying[bucket] = Future()
-                    receipts = self._gathered.pop(bucket)
+                    flight = self._flying[place] = Future()
+                    receipts = self._gathered.pop(place)
                     self._count -= len(receipts)
-                    new.append((bucket, receipts, flight))
-                elif bucket in self._gathered and only is None:
-                    behind[bucket] = flight
+                    new.append((place, receipts, flight))
+                elif place in self._gathered and only is None:
+                    behind[place] = flight
                     continue
                 carrying.append(flight)
         for at, one in enumerate(new):
             try:
                 self._send(*one, tells=tells)
             except BaseException as error:
-                for bucket, receipts, flight in new[at:]:
-                    self._land(bucket, receipts, flight, error)
+                for place, receipts, flight in new[at:]:
+                    self._land(place, receipts, flight, error)
                 raise
         return carrying, behind
 
-    def _send(
-        self, bucket: BucketNo, receipts: list[Receipt], flight: Flight, *, tells: bool
-    ) -> None:
-        def store(_: BucketNo) -> None:
+    def _send(self, place: Place, receipts: list[Receipt], flight: Flight, *, tells: bool) -> None:
+        def store(_: Place) -> None:
             left: list[Receipt] = receipts
             failure: BaseException | None = None
             try:
@@ -194,9 +192,9 @@ class AckBuffer:
                 failure = error
             if tells and isinstance(failure, Exception):
                 self._on_failure(failure)
-            self._land(bucket, left, flight, failure)
+            self._land(place, left, flight, failure)
 
-        self._lane.store.session.begin(store, bucket)
+        self._lane.store.session.begin(store, place)
 
     def _ack(self, receipts: list[Receipt]) -> tuple[list[Receipt], CassieqError | None]:
         """Ack receipts; return those whose outcome is unknown, and why."""
@@ -210,14 +208,14 @@ class AckBuffer:
         return left if failure is not None else [], failure
 
     def _land(
-        self, bucket: BucketNo, left: list[Receipt], flight: Flight, failure: BaseException | None
+        self, place: Place, left: list[Receipt], flight: Flight, failure: BaseException | None
     ) -> None:
         """End a flight and keep what is unknown: a second ack is harmless, a lost one is not."""
         with self._is_due:
-            self._flying.pop(bucket, None)
-            has_more = bucket in self._gathered
+            self._flying.pop(place, None)
+            has_more = place in self._gathered
             if left:
-                self._gathered[bucket] = left + self._gathered.get(bucket, [])
+                self._gathered[place] = left + self._gathered.get(place, [])
                 self._count += len(left)
             if isinstance(failure, QueueDeleted):
                 self._end = failure

@@ -19,7 +19,7 @@ from cassieq_spark.queue.settle.settle import Outcome, by_lease, runs_of, settle
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.ids import BucketNo, Place
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.queue.lane import Lane
 
@@ -69,7 +69,7 @@ class _Gathering:
 
 
 class AckGroup:
-    """One client's acks of a lane. Thread-safe.
+    """One client's acks of a queue. Thread-safe.
 
     While one thread's CAS of a bucket is under way, other threads' receipts of that bucket gather,
     and the next CAS takes them all: one LWT for any number of receipts, and no wait if there is
@@ -78,7 +78,7 @@ class AckGroup:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._gathered: dict[BucketNo, _Gathering] = {}
+        self._gathered: dict[Place, _Gathering] = {}
 
     def ack(
         self, lane: Lane, receipts: Sequence[Receipt]
@@ -90,29 +90,29 @@ class AckGroup:
         Raises:
             QueueDeleted: The lane is dead.
         """
-        places: dict[BucketNo, list[int]] = {}
+        places: dict[Place, list[int]] = {}
         for at, receipt in enumerate(receipts):
-            places.setdefault(receipt.bucket, []).append(at)
+            places.setdefault(receipt.place, []).append(at)
 
-        def one(bucket: BucketNo) -> _Asked:
-            return self._ack_bucket(lane, bucket, [receipts[at] for at in places[bucket]])
+        def one(place: Place) -> _Asked:
+            return self._ack_bucket(lane, place, [receipts[at] for at in places[place]])
 
         verdicts = [Verdict.UNKNOWN] * len(receipts)
-        failed: dict[BucketNo, CassieqError] = {}
-        for bucket, asked in zip(places, lane.store.session.map(one, places), strict=True):
-            for at, verdict in zip(places[bucket], asked.verdicts, strict=True):
+        failed: dict[Place, CassieqError] = {}
+        for place, asked in zip(places, lane.store.session.map(one, places), strict=True):
+            for at, verdict in zip(places[place], asked.verdicts, strict=True):
                 verdicts[at] = verdict
             if asked.failure is not None:
-                failed[bucket] = named(asked.failure, lane, bucket)
+                failed[place] = named(asked.failure, lane, place)
         failure = first_of(failed) if failed else None
         if failure is not None and not isinstance(failure, StoreError):
             raise failure
         return verdicts, failure
 
-    def _ack_bucket(self, lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) -> _Asked:
+    def _ack_bucket(self, lane: Lane, place: Place, receipts: Sequence[Receipt]) -> _Asked:
         mine = _Asked(receipts)
         with self._lock:
-            gathering = self._gathered.setdefault(bucket, _Gathering())
+            gathering = self._gathered.setdefault(place, _Gathering())
             gathering.callers += 1
             gathering.asked.append(mine)
         try:
@@ -120,12 +120,12 @@ class AckGroup:
                 if not mine.is_done:
                     with self._lock:
                         together, gathering.asked = gathering.asked, []
-                    _settle(lane, bucket, together)
+                    _settle(lane.sibling(place.lane), place.bucket, together)
         finally:
             with self._lock:
                 gathering.callers -= 1
                 if not gathering.callers:
-                    del self._gathered[bucket]
+                    del self._gathered[place]
         return mine
 
 

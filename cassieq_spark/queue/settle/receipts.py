@@ -34,7 +34,7 @@ def checked(lane: Lane, messages: Message | str | Iterable[Message | str]) -> li
 
 
 def foreign(lane: Lane, why: str) -> ReceiptInvalid:
-    """The error for a receipt that is well-formed and not of this lane."""
+    """The error for a receipt that is well-formed and not of this queue."""
     return ReceiptInvalid(
         f"a message or receipt given to queue {lane.queue!r} {why}. Pass what this queue's get "
         "returned"
@@ -48,7 +48,7 @@ def _checked(lane: Lane, held: object) -> Receipt:
         receipt = held.proof
     else:
         receipt = Receipt.decode(held)
-    if receipt.lane != lane.lane_id:
+    if receipt.lane not in lane.lanes:
         raise foreign(lane, "is of another queue, or of an earlier queue of this name")
     if not receipt.first <= receipt.last < lane.bucket_size or receipt.bucket >= DELETED:
         raise foreign(lane, "names messages that never existed")

@@ -20,7 +20,7 @@ from cassieq_spark.model import settlement as rules
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import EMPTY, Runs, union
 from cassieq_spark.model.settlement import Ack, Judged, Reject, Update
-from cassieq_spark.queue.apart import each_bucket
+from cassieq_spark.queue.apart import apart, each_bucket
 from cassieq_spark.queue.returns import Returns, moved_times_us
 from cassieq_spark.queue.settle.receipts import foreign
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from cassieq_spark.model.bucket import Lease
-    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.ids import BucketNo, Place
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.model.settlement import Action, Asked, TakeOver
     from cassieq_spark.queue.lane import Lane
@@ -143,7 +143,7 @@ def _count(judged: Judged) -> None:
 
 def settle_receipts(
     lane: Lane, receipts: Iterable[Receipt], action: Action
-) -> tuple[list[Receipt], dict[BucketNo, Outcome]]:
+) -> tuple[list[Receipt], dict[Place, Outcome]]:
     """Carry out one action on the messages of some receipts.
 
     Returns:
@@ -158,16 +158,17 @@ def settle_receipts(
     if isinstance(action, Reject):
         check_dead_letter_queue(lane)
     given = list(receipts)
-    asked: dict[BucketNo, list[Receipt]] = {}
+    asked: dict[Place, list[Receipt]] = {}
     for receipt in given:
-        asked.setdefault(receipt.bucket, []).append(receipt)
+        asked.setdefault(receipt.place, []).append(receipt)
 
     # Whatever else became of it: whoever extends, releases or updates has to hold it.
     tells_acked = isinstance(action, Reject)
 
-    def one(bucket: BucketNo) -> Outcome:
-        leases = by_lease(asked[bucket], action)
-        return settle_bucket(lane, bucket, leases, tells_acked=tells_acked)
+    def one(place: Place) -> Outcome:
+        leases = by_lease(asked[place], action)
+        its_lane = lane.sibling(place.lane)
+        return settle_bucket(its_lane, place.bucket, leases, tells_acked=tells_acked)
 
     outcomes = each_bucket(lane, one, asked)
     found = [one for one in outcomes.values() if tells_acked or one.row is not None]
@@ -176,7 +177,7 @@ def settle_receipts(
     refused = [
         receipt
         for receipt in given
-        if not outcomes[receipt.bucket].is_done(
+        if not outcomes[receipt.place].is_done(
             receipt, action, or_before=isinstance(action, Reject)
         )
     ]
@@ -209,6 +210,7 @@ def update(
         UsageError: A Spark batch holds the message: what it reads must stay the same (I8).
     """
     revision = None
+    lane = lane.sibling(receipt.lane)
     if body is not None:
         # Before anything is written: most stale receipts are found here.
         row = lane.buckets.read(receipt.bucket)
@@ -222,7 +224,7 @@ def update(
         gives_back=gives_back,
     )
     refused, outcomes = settle_receipts(lane, [receipt], action)
-    outcome = outcomes[receipt.bucket]
+    outcome = outcomes[receipt.place]
     if refused and not outcome.is_done(receipt, action, or_before=True):
         # The row has changed since any CAS of ours was sent: none will name this body any more.
         _drop_body(lane, receipt, revision)
@@ -340,9 +342,9 @@ def take_over(
 
 def ack_leases(
     lane: Lane,
-    acked: Mapping[BucketNo, Mapping[UUID, Runs | None]],
+    acked: Mapping[Place, Mapping[UUID, Runs | None]],
     *,
-    known: Mapping[BucketNo, Stored[Bucket]] | None = None,
+    known: Mapping[Place, Stored[Bucket]] | None = None,
 ) -> int:
     """Ack messages by lease id, whatever run the lease carries [R17].
 
@@ -360,25 +362,26 @@ def ack_leases(
         StoreError: A bucket could not be reached; the others' messages are acked [T5].
     """
 
-    def one(bucket: BucketNo) -> Outcome:
+    def one(place: Place) -> Outcome:
         asked: dict[UUID, dict[Action, Runs | None]] = {
-            lease_id: {Ack(): runs} for lease_id, runs in acked[bucket].items()
+            lease_id: {Ack(): runs} for lease_id, runs in acked[place].items()
         }
-        return settle_bucket(lane, bucket, asked, known=(known or {}).get(bucket))
+        its_lane = lane.sibling(place.lane)
+        return settle_bucket(its_lane, place.bucket, asked, known=(known or {}).get(place))
 
     outcomes = each_bucket(lane, one, acked)
     return sum(outcome.judged.done(Ack()) for outcome in outcomes.values())
 
 
-def count_settled(lane: Lane, delivered: Mapping[BucketNo, Mapping[UUID, Runs | None]]) -> int:
+def count_settled(lane: Lane, delivered: Mapping[Place, Mapping[UUID, Runs | None]]) -> int:
     """How many of these messages are done, whoever has acked them; of buckets that answer.
 
     One read per bucket. A bucket without a row was dropped, so all of it was done before (G5).
     """
-    rows, _ = lane.buckets.read_some(delivered)
+    rows, _ = apart(lane, lambda at: lane.sibling(at.lane).buckets.read(at.bucket), delivered)
     count = 0
-    for bucket, row in rows.items():
-        asked = union(runs for runs in delivered[bucket].values() if runs is not None)
+    for place, row in rows.items():
+        asked = union(runs for runs in delivered[place].values() if runs is not None)
         left = EMPTY if row is None else asked & (row.value.unacked | row.value.purged)
         count += asked.count - left.count
     return count

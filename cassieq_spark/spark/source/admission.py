@@ -12,7 +12,7 @@ from cassieq_spark.model.ids import ID_LIMIT
 if TYPE_CHECKING:
     from cassieq_spark.clock import Clock
     from cassieq_spark.options import SourceOptions
-    from cassieq_spark.queue.get.reader import Reader
+    from cassieq_spark.queue.get.lanes import Readers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Patience:
         self._clock = clock
         self._since: float | None = None
 
-    def should_wait(self, reader: Reader, limits: Limits) -> bool:
+    def should_wait(self, reader: Readers, limits: Limits) -> bool:
         """Whether the visible messages should wait for more. It counts them, and claims nothing."""
         if not limits.at_least:
             return False

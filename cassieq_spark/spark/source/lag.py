@@ -17,7 +17,7 @@ from cassieq_spark.queue.inspect import stats
 
 if TYPE_CHECKING:
     from cassieq_spark.options import SourceOptions
-    from cassieq_spark.queue.get.reader import Reader
+    from cassieq_spark.queue.get.lanes import Readers
     from cassieq_spark.queue.inspect.stats import QueueStats
     from cassieq_spark.queue.lane import Lane
 
@@ -31,7 +31,7 @@ _logger = get_logger("spark")
 class Lag:
     """The lag of one run of one query."""
 
-    def __init__(self, lane: Lane, reader: Reader, options: SourceOptions) -> None:
+    def __init__(self, lane: Lane, reader: Readers, options: SourceOptions) -> None:
         self._lane = lane
         self._reader = reader
         self._options = options

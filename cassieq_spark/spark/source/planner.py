@@ -14,11 +14,10 @@ from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.offset import LeasedRuns, SourceOffset
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, RUNS_PER_CALL, give_back
-from cassieq_spark.queue.get.reader import Reader
+from cassieq_spark.queue.get.lanes import NO_LIMITS, Readers
 from cassieq_spark.queue.settle.settle import ack_leases, count_settled
 from cassieq_spark.spark.source.admission import Limits, Patience
 from cassieq_spark.spark.source.lag import Lag
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.ids import LaneId, Place
     from cassieq_spark.options import SourceOptions
     from cassieq_spark.queue.get.claim import Claimed
     from cassieq_spark.queue.lane import Lane
@@ -54,7 +54,8 @@ class Planner:
         self._acks = options.ack_mode == "commit"
         visibility_s = options.visibility_timeout_s or lane.settings.visibility_timeout_s
         self._visibility_us = int(visibility_s * 1e6)
-        self._reader = Reader(
+        self._at_least = options.min_priority
+        self._reader = Readers(
             lane,
             owner=options.consumer or f"spark:{self.run}",
             run=self.run,
@@ -74,11 +75,11 @@ class Planner:
         self._looking: Future[None] | None = None
         self.lag = Lag(lane, self._reader, options)
         self._patience = Patience(lane.clock)
-        self._target_id: int | None = None
+        self._target: dict[LaneId, int] | None = None
         self._pending: tuple[str, SourceOffset] | None = None
         self._acked: tuple[UUID | None, int] = (None, 0)
         self._plans: dict[str, list[Planned]] = {}
-        self._rows: dict[BucketNo, Stored[Bucket]] = {}
+        self._rows: dict[Place, Stored[Bucket]] = {}
 
     def latest(self, start: dict[str, Any], limits: Limits) -> dict[str, Any]:
         """Ack ``start``, then claim; return ``start`` itself if there is nothing, or too little.
@@ -109,13 +110,13 @@ class Planner:
             lane=self.lane.lane_id,
             seq=offset.seq + 1,
             leases=tuple(
-                LeasedRuns(bucket=one.bucket, lease_id=one.lease.lease_id, runs=one.lease.runs)
+                LeasedRuns(place=one.place, lease_id=one.lease.lease_id, runs=one.lease.runs)
                 for one in claimed
             ),
         )
         self._pending = (key, end)
         self._remember(_key(end.to_json()), [one.planned for one in claimed])
-        self._rows = {one.bucket: one.row for one in claimed}
+        self._rows = {one.place: one.row for one in claimed}
         if _messages(claimed) >= limits.at_most or limits.at_most_bytes:
             # There seems to be more: look for it while Spark works on this batch.
             self._looking = self._aside.submit(self._look_ahead, limits)
@@ -127,10 +128,13 @@ class Planner:
         Raises:
             QueueDeleted: The queue is gone.
         """
-        monoton = self.lane.monotons.read()
-        if monoton is None:
-            raise self.lane.deleted()
-        self._target_id = monoton.value.next_id
+        lanes = self.lane.all
+        monotons = self.lane.store.session.map(lambda lane: lane.monotons.read(), lanes)
+        self._target = {}
+        for lane, monoton in zip(lanes, monotons, strict=True):
+            if monoton is None:
+                raise lane.deleted()
+            self._target[lane.lane_id] = monoton.value.next_id
 
     def plan(self, start: dict[str, Any], end: dict[str, Any]) -> list[Planned]:
         """The content of a batch, decided once per run and remembered [P11].
@@ -179,14 +183,17 @@ class Planner:
             if aside is not None and (failure := aside.exception()) is not None:
                 # No offset will name what was claimed meanwhile [T22].
                 self._renewal.drop(_ids_by_bucket(claimed))
-                give_back(self.lane, claimed)
+                give_back(claimed)
                 raise failure
         return claimed
 
     def _look_ahead(self, limits: Limits) -> None:
         try:
             self._reader.look_ahead(
-                limits.at_most, below_id=self._target_id, at_most_bytes=limits.at_most_bytes
+                limits.at_most,
+                at_least=self._at_least,
+                below=self._target or NO_LIMITS,
+                at_most_bytes=limits.at_most_bytes,
             )
         except CassieqError as error:
             event(_logger, "look_ahead_failed", queue=self.lane.queue, error=str(error))
@@ -195,10 +202,10 @@ class Planner:
         if self._looking is not None:
             self._looking.result()
             self._looking = None
-        if not self._reader.may_find():
+        if not self._reader.may_find(at_least=self._at_least):
             return []
         # Nothing new comes below AvailableNow's target: it would wait for ever.
-        if self._target_id is None and self._patience.should_wait(self._reader, limits):
+        if self._target is None and self._patience.should_wait(self._reader, limits):
             return []
         claimed: list[Claimed] = []
         while more := self._get(limits, claimed):
@@ -220,7 +227,8 @@ class Planner:
             with self.lane.store.session.within(each_s=PATIENT_GRACE_S if claimed else inf):
                 return self._reader.get(
                     limits.at_most - _messages(claimed),
-                    below_id=self._target_id,
+                    at_least=self._at_least,
+                    below=self._target or NO_LIMITS,
                     at_most_bytes=limits.at_most_bytes,
                 )
         except StoreError as error:
@@ -231,7 +239,7 @@ class Planner:
 
     def _is_all_claimed(self, offset: SourceOffset) -> bool:
         """Whether the buckets of a batch held nothing more to claim when it was claimed."""
-        rows = [self._rows.get(leased.bucket) for leased in offset.leases]
+        rows = [self._rows.get(leased.place) for leased in offset.leases]
         return bool(rows) and all(row is not None and row.value.is_behind_reader for row in rows)
 
     def _ack(self, offset: SourceOffset) -> None:
@@ -256,10 +264,10 @@ def _key(offset: dict[str, Any]) -> str:
     return json.dumps(offset, sort_keys=True)
 
 
-def _ids_by_bucket(claimed: list[Claimed]) -> dict[BucketNo, frozenset[UUID]]:
-    found: dict[BucketNo, frozenset[UUID]] = {}
+def _ids_by_bucket(claimed: list[Claimed]) -> dict[Place, frozenset[UUID]]:
+    found: dict[Place, frozenset[UUID]] = {}
     for one in claimed:
-        found[one.bucket] = found.get(one.bucket, frozenset()) | {one.lease.lease_id}
+        found[one.place] = found.get(one.place, frozenset()) | {one.lease.lease_id}
     return found
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cassieq_spark import metrics
 from cassieq_spark.errors import DataLoss, LeaseLost
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.ids import EMPTY, BucketNo
+from cassieq_spark.model.ids import EMPTY
 from cassieq_spark.model.settlement import TakeOver
 from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.fetch import Planned
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.ids import Place
     from cassieq_spark.model.offset import LeasedRuns, SourceOffset
     from cassieq_spark.options import SourceOptions
     from cassieq_spark.queue.lane import Lane
@@ -56,43 +57,47 @@ class Replay:
         """
         if not self.is_of_this_lane(end):
             return []
-        by_bucket: dict[BucketNo, list[LeasedRuns]] = {}
+        by_place: dict[Place, list[LeasedRuns]] = {}
         for leased in end.leases:
-            by_bucket.setdefault(leased.bucket, []).append(leased)
+            by_place.setdefault(leased.place, []).append(leased)
 
-        def one(bucket: BucketNo) -> Stored[Bucket] | None:
-            ids = frozenset(leased.lease_id for leased in by_bucket[bucket])
-            row = take_over(self.lane, bucket, ids, self._ours)
+        def one(place: Place) -> Stored[Bucket] | None:
+            ids = frozenset(leased.lease_id for leased in by_place[place])
+            row = take_over(self.lane.sibling(place.lane), place.bucket, ids, self._ours)
             ours = [one for one in row.value.leases if one.lease_id in ids] if row else []
             if ours:
                 # Before the others are there: one may wait for the store for long (I2) [T5].
                 held = frozenset(lease.lease_id for lease in ours)
                 until_us = min(lease.until_us for lease in ours)
-                self._renewal.hold({bucket: held}, until_us=until_us)
+                self._renewal.hold({place: held}, until_us=until_us)
             return row
 
-        rows = each_bucket(self.lane, one, by_bucket)
-        low = self.lane.read_pointers().repair
+        rows = each_bucket(self.lane, one, by_place)
+        lanes = {place.lane for place in by_place} or {self.lane.lane_id}
+        low = {lane: self.lane.sibling(lane).read_pointers().repair for lane in lanes}
         # A row below the repair pointer is a ghost of a bucket that was dropped (G5, ADR 11).
-        rows = {bucket: row if bucket >= low else None for bucket, row in rows.items()}
-        self._renewal.drop({at: ids for at, ids in end.by_bucket().items() if at < low})
+        rows = {at: row if at.bucket >= low[at.lane] else None for at, row in rows.items()}
+        self._renewal.drop(
+            {at: ids for at, ids in end.by_bucket().items() if at.bucket < low[at.lane]}
+        )
         plan: list[Planned] = []
         for leased in end.leases:
-            row = rows[leased.bucket]
+            row = rows[leased.place]
             lease = None if row is None else row.value.lease(leased.lease_id)
             runs = None if lease is None else lease.runs & leased.runs
             if row is None or lease is None or not runs:
-                is_gone = leased.bucket < low
+                is_gone = leased.place.bucket < low[leased.place.lane]
                 purged = EMPTY if row is None else row.value.purged & leased.runs
                 if purged:
-                    self._purged(leased.bucket, purged.count)
+                    self._purged(leased.place, purged.count)
                 elif self._options.ack_mode == "commit":
                     self._lose(leased, is_gone=is_gone)
                 # Else what is missing was settled, before a crash kept Spark from committing.
                 continue
             plan.append(
                 Planned(
-                    bucket=leased.bucket,
+                    lane=leased.place.lane,
+                    bucket=leased.place.bucket,
                     runs=runs,
                     delivery_count=lease.delivery_count,
                     lease_id=lease.lease_id,
@@ -137,24 +142,28 @@ class Replay:
             _logger,
             "lease_lost_on_replay",
             queue=self.lane.queue,
-            bucket=leased.bucket,
+            bucket=leased.place.bucket,
             messages=leased.runs.count,
             dropped=is_gone,
         )
         if self._options.on_lease_lost == "fail" and not is_gone:
             raise LeaseLost(
-                f"{leased.runs.count} messages of bucket {leased.bucket} of queue "
-                f"{self.lane.queue!r} were delivered to another consumer while this query was "
+                f"{leased.runs.count} messages of {self._title(leased.place)} were delivered to another consumer while this query was "
                 "down for longer than its visibility timeout. Set onLeaseLost to 'skip' to go on "
                 "without them (they are processed elsewhere), and set a longer visibilityTimeout"
             )
 
-    def _purged(self, bucket: BucketNo, messages: int) -> None:
+    def _title(self, place: Place) -> str:
+        return self.lane.sibling(place.lane).bucket_title(place.bucket)
+
+    def _purged(self, place: Place, messages: int) -> None:
         """Report that a purge has dropped messages of a batch that was not committed yet."""
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"queue {self.lane.queue!r} was purged while this query was down: {messages} "
-                f"messages of bucket {bucket}, which are in the query's batch, are gone. Start "
+                f"messages of {self._title(place)}, which are in the query's batch, are gone. Start "
                 "with a new checkpoint, or set failOnDataLoss to false to go on without them"
             )
-        event(_logger, "batch_purged", queue=self.lane.queue, bucket=bucket, messages=messages)
+        event(
+            _logger, "batch_purged", queue=self.lane.queue, bucket=place.bucket, messages=messages
+        )

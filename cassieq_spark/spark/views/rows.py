@@ -199,10 +199,11 @@ def _dead(lane: Lane, spans: tuple[range, ...], asked: Asked) -> Iterator[pa.Rec
     """Messages of dead sets, without those that repair has moved and dropped meanwhile."""
     ids = pushdown.id_spans(asked.conditions)
     builder = Builder(
-        tuple(name for name in asked.names if name in columns.SCHEMA.names),
+        tuple(name for name in asked.names if name in columns.ALL.names),
         lane.queue,
         lane.lane_id,
-        lane.bucket_size,
+        bucket_size=lane.bucket_size,
+        priority=lane.priority,
     )
     for bucket, row in _sealed(lane, spans):
         wanted = pushdown.offsets_of(bucket, lane.bucket_size, ids)
@@ -212,6 +213,7 @@ def _dead(lane: Lane, spans: tuple[range, ...], asked: Asked) -> Iterator[pa.Rec
             if not runs or not pushdown.hold(asked.conditions, of_set):
                 continue
             planned = Planned(
+                lane=lane.lane_id,
                 bucket=bucket,
                 runs=runs,
                 delivery_count=part.deliveries,
@@ -219,7 +221,7 @@ def _dead(lane: Lane, spans: tuple[range, ...], asked: Asked) -> Iterator[pa.Rec
                 revisions=row.revisions_of(runs),
                 is_look=True,
             )
-            for found in fetch(lane.store, lane.lane_id, lane.queue, [planned]):
+            for found in fetch(lane.store, lane.queue, [planned]):
                 yield _dead_batch(builder, asked.names, found, part)
 
 
