@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import OptionInvalid, UsageError
-from cassieq_spark.model.ids import Runs, bucket_of, first_id
+from cassieq_spark.model.ids import Place, Runs, bucket_of, first_id
 from cassieq_spark.options import (
     ConnectionArguments,
     ConnectionOptions,
@@ -19,11 +19,12 @@ from cassieq_spark.options import (
     queue_name,
 )
 from cassieq_spark.queue import admin
-from cassieq_spark.queue.handle import Queue, Work
+from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect import stats
 from cassieq_spark.queue.lane import every_row, lane_of, lanes_of, open_lane
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.sink import transaction
+from cassieq_spark.queue.work import Work
 from cassieq_spark.repair.dry_run import heal_dry_run
 from cassieq_spark.repair.heal import heal
 from cassieq_spark.repair.redrive import RedriveRequest, redrive
@@ -37,7 +38,7 @@ from cassieq_spark.store.tables.queues import QueueStatus
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from cassieq_spark.model.ids import BucketNo, LaneId
+    from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.repair.report import RepairReport
     from cassieq_spark.repair.verify import VerifyReport
@@ -243,7 +244,8 @@ class Client:
 
         Args:
             queue: The queue that holds them; any queue will do.
-            messages: Only these, as `peek` returns them, or their ids; default: all.
+            messages: Only these, as `peek` returns them, or their ids if the queue has one lane;
+                default: all.
             where: Redrive only messages for which this is true. It gets each as `peek` shows it.
             to: The target. Default: the queue that the header ``cassieq-source-queue`` names.
             at_most: The limit on their number; the lowest ids go first.
@@ -266,7 +268,7 @@ class Client:
         schema.check(self._session)
         lane = open_lane(self._store, queue_name(queue))
         wanted = RedriveRequest(
-            ids=None if ids is None else _by_bucket(ids, lane),
+            ids=None if ids is None else _by_place(ids, lane),
             where=where,
             to=target,
             at_most=wanted_count,
@@ -329,16 +331,22 @@ def _listed(messages: Iterable[Message | int]) -> list[Message | int]:
     return found
 
 
-def _by_bucket(messages: Iterable[Message | int], lane: Lane) -> dict[BucketNo, Runs]:
+def _by_place(messages: Iterable[Message | int], lane: Lane) -> dict[Place, Runs]:
     """Group messages, or ids, as offsets by bucket."""
-    offsets: dict[BucketNo, list[int]] = {}
+    offsets: dict[Place, list[int]] = {}
     for one in messages:
-        if isinstance(one, Message) and one.lane != lane.lane_id:
+        if not isinstance(one, Message) and len(lane.lanes) > 1:
+            raise OptionInvalid(
+                f"queue {lane.queue!r} has {len(lane.lanes)} lanes, and each counts its messages "
+                f"from 0: the id {one!r} names several. Pass messages, as peek returns them"
+            )
+        if isinstance(one, Message) and one.lane not in lane.lanes:
             raise OptionInvalid(
                 f"message {one.message_id} is not of queue {lane.queue!r}: there, its id {one.id} "
                 "belongs to another message. Pass messages that this queue's get or peek returned"
             )
         number = arguments.id_of(one.id if isinstance(one, Message) else one)
         bucket = bucket_of(number, lane.bucket_size)
-        offsets.setdefault(bucket, []).append(number - first_id(bucket, lane.bucket_size))
-    return {bucket: Runs.from_offsets(some) for bucket, some in offsets.items()}
+        place = Place(one.lane if isinstance(one, Message) else lane.lane_id, bucket)
+        offsets.setdefault(place, []).append(number - first_id(bucket, lane.bucket_size))
+    return {place: Runs.from_offsets(some) for place, some in offsets.items()}

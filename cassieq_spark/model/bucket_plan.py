@@ -28,6 +28,7 @@ class PackedChunk:
         count: Messages in it, 1 or more.
         size_bytes: The size of its payload, all parts together.
         due: As `encode_due` makes it; None if no message has a delay.
+        lane: The place of its lane among the queue's lanes.
     """
 
     partition: int
@@ -35,6 +36,7 @@ class PackedChunk:
     count: int
     size_bytes: int
     due: bytes | None = None
+    lane: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,11 @@ class BucketPlan:
     chunks: tuple[PackedChunk, ...]
     count: int
     size_bytes: int
+
+    @property
+    def lane(self) -> int:
+        """The place of its lane among the queue's lanes."""
+        return self.chunks[0].lane
 
     def placed(self) -> Iterator[tuple[PackedChunk, int]]:
         """Yield each chunk with the offset of its first message."""
@@ -65,7 +72,7 @@ class BucketPlan:
 def assign(
     chunks: Iterable[PackedChunk], *, bucket_size: int, bucket_bytes: int
 ) -> list[BucketPlan]:
-    """Fill buckets with the chunks in their order, each to its ids or to its bytes [R15].
+    """Fill buckets of each lane with its chunks, in order, to their ids or their bytes [R15].
 
     A chunk is never cut. A chunk larger than ``bucket_bytes`` gets a bucket of its own.
 
@@ -75,12 +82,13 @@ def assign(
     plans: list[BucketPlan] = []
     taken: list[PackedChunk] = []
     count = size = 0
-    for chunk in chunks:
+    for chunk in sorted(chunks, key=lambda chunk: chunk.lane):
         if chunk.count > bucket_size:
             raise ValueError(
                 f"a chunk of {chunk.count} messages does not fit into a bucket of {bucket_size} ids"
             )
         is_full = count + chunk.count > bucket_size or size + chunk.size_bytes > bucket_bytes
+        is_full |= bool(taken) and taken[-1].lane != chunk.lane
         if taken and is_full:
             plans.append(BucketPlan(chunks=tuple(taken), count=count, size_bytes=size))
             taken, count, size = [], 0, 0

@@ -20,6 +20,11 @@ DELIVERIES: Final = "deliveries"
 FIRST_TIME: Final = "first-time"
 LAST_TIME: Final = "last-time"
 REASON: Final = "reason"
+PRIORITY: Final = "priority"
+SHARD: Final = "shard"
+
+MOST_DIGITS: Final = 19
+"""Python refuses to read a number of 5,000 digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +37,15 @@ class DeadLetterHeaders:
         source_queue: The queue it was in before.
         reason: ``max_deliveries``, ``redrive``, or the words of whoever rejected it.
         deliveries: How many it had there.
+        priority, shard: Which lane it was in there, if that queue had several.
         first_time, last_time: When it was put there, and when it died; UTC.
     """
 
     source_queue: str | None
     reason: str | None
     deliveries: int | None
+    priority: int | None
+    shard: int | None
     first_time: datetime | None
     last_time: datetime | None
 
@@ -48,14 +56,20 @@ def headers_of(headers: Mapping[str, str]) -> DeadLetterHeaders:
     def of(name: str) -> str | None:
         return headers.get(PREFIX + name)
 
-    deliveries = of(DELIVERIES) or ""
     return DeadLetterHeaders(
         source_queue=of(SOURCE_QUEUE),
         reason=of(REASON),
-        deliveries=int(deliveries) if deliveries.isascii() and deliveries.isdigit() else None,
+        deliveries=_number(of(DELIVERIES)),
+        priority=_number(of(PRIORITY)),
+        shard=_number(of(SHARD)),
         first_time=_time(of(FIRST_TIME)),
         last_time=_time(of(LAST_TIME)),
     )
+
+
+def _number(text: str | None) -> int | None:
+    has_digits = text is not None and text.isascii() and text.isdigit()
+    return int(text) if text is not None and has_digits and len(text) < MOST_DIGITS else None
 
 
 def _time(text: str | None) -> datetime | None:

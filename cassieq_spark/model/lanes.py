@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MAX_PRIORITIES: Final = 10
 MAX_SHARDS: Final = 64
 MAX_LANES: Final = 64
+MAX_KEY_BYTES: Final = 1_024
+"""The longest key of a message, in UTF-8."""
 
 LONGEST_DELAY_US: Final = 400 * 86_400 * 1_000_000
 LONGEST_PERIODS: Final = 10_000

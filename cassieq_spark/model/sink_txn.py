@@ -14,7 +14,7 @@ from uuid import UUID
 
 from cassieq_spark.errors import SinkDiverged, SinkFenced, SinkIdReused
 from cassieq_spark.model.costs import NO_COSTS, Costs
-from cassieq_spark.model.ids import BucketNo, LaneId
+from cassieq_spark.model.ids import BucketNo, LaneId, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,8 +34,9 @@ MOVE_PREFIX: Final = "dead:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """Consecutive buckets of a committed batch that hold the same number of messages each."""
+    """Consecutive buckets of a lane, of a committed batch, that hold equally many messages each."""
 
+    lane: LaneId
     first: BucketNo
     last: BucketNo
     count: int
@@ -48,25 +49,28 @@ class BucketList:
     runs: tuple[Listed, ...] = ()
 
     @classmethod
-    def of(cls, buckets: Iterable[tuple[BucketNo, int]]) -> BucketList:
-        """Build from (bucket, messages in it) in any order."""
+    def of(cls, buckets: Iterable[tuple[Place, int]]) -> BucketList:
+        """Build from (place of a bucket, messages in it) in any order."""
         runs: list[Listed] = []
-        for bucket, count in sorted(set(buckets)):
-            if runs and runs[-1].last + 1 == bucket and runs[-1].count == count:
-                runs[-1] = replace(runs[-1], last=bucket)
+        for (lane, bucket), count in sorted(set(buckets)):
+            last = runs[-1] if runs else None
+            if last and (last.lane, last.last + 1, last.count) == (lane, bucket, count):
+                runs[-1] = replace(last, last=bucket)
             else:
-                runs.append(Listed(first=bucket, last=bucket, count=count))
+                runs.append(Listed(lane=lane, first=bucket, last=bucket, count=count))
         return cls(runs=tuple(runs))
 
-    def __iter__(self) -> Iterator[tuple[BucketNo, int]]:
-        """Yield (bucket, messages in it), ascending."""
+    def __iter__(self) -> Iterator[tuple[Place, int]]:
+        """Yield (place of a bucket, messages in it), by lane, ascending."""
         for run in self.runs:
             for bucket in range(run.first, run.last + 1):
-                yield BucketNo(bucket), run.count
+                yield Place(run.lane, BucketNo(bucket)), run.count
 
-    def __contains__(self, bucket: object) -> bool:
+    def __contains__(self, place: object) -> bool:
         """Whether this bucket is listed."""
-        return isinstance(bucket, int) and any(run.first <= bucket <= run.last for run in self.runs)
+        return isinstance(place, Place) and any(
+            run.lane == place.lane and run.first <= place.bucket <= run.last for run in self.runs
+        )
 
     @property
     def messages(self) -> int:
@@ -153,13 +157,13 @@ class TaskResult:
 
     Attributes:
         epoch: The epoch it wrote under; None if it found the batch committed.
-        buckets: (bucket, messages in it).
+        buckets: (place of a bucket, messages in it).
         costs: For the log.
     """
 
     who: Identity
     epoch: int | None
-    buckets: tuple[tuple[BucketNo, int], ...] = ()
+    buckets: tuple[tuple[Place, int], ...] = ()
     costs: Costs = NO_COSTS
 
 
@@ -331,7 +335,7 @@ def forget(row: SinkRow, *, lane: LaneId, now_us: int) -> SinkRow:
     )
 
 
-def fate(row: SinkRow | None, *, bucket: BucketNo, epoch: int) -> Fate:
+def fate(row: SinkRow | None, *, place: Place, epoch: int) -> Fate:
     """The decision about a ``writing`` or ``prepared`` bucket.
 
     Args:
@@ -342,7 +346,7 @@ def fate(row: SinkRow | None, *, bucket: BucketNo, epoch: int) -> Fate:
         return Fate.VOID
     if epoch >= row.epoch:
         return Fate.UNDECIDED
-    if epoch == row.epoch - 1 and bucket in row.listed:
+    if epoch == row.epoch - 1 and place in row.listed:
         return Fate.SEAL
     return Fate.VOID
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model.ids import ID_LIMIT
+from cassieq_spark.model.lanes import MAX_KEY_BYTES
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 from cassieq_spark.options import values
 from cassieq_spark.options.option import THIRTY_DAYS_S
@@ -29,7 +30,7 @@ _COUNT = values.whole(1, MOST_MESSAGES, from_text=False)
 _ID = values.whole(0, ID_LIMIT - 1, from_text=False)
 _NAME = values.text(200)
 _SINK_ID = values.text(400)
-_KEY = values.text(1_024)
+_KEY = values.text(MAX_KEY_BYTES)
 _ON_STALE = values.one_of("count", "fail")
 
 

@@ -5,32 +5,29 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.entropy import generator
 from cassieq_spark.errors import ReceiptInvalid
-from cassieq_spark.model.lanes import MAX_SHARDS, shard_of
 from cassieq_spark.model.settlement import Extend, Reject, Release
 from cassieq_spark.options import arguments
 from cassieq_spark.queue import admin
 from cassieq_spark.queue.consumer import Consumer, Ways
-from cassieq_spark.queue.get.poll import GetRequest, Getter
+from cassieq_spark.queue.get.poll import GetRequest
 from cassieq_spark.queue.inspect.stats import QueueStats, peek, stats
 from cassieq_spark.queue.lane import look_again
 from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.put import encode
-from cassieq_spark.queue.put.producer import Producer, message_id_texts
+from cassieq_spark.queue.put.producer import message_id_texts
 from cassieq_spark.queue.settle import receipts, settle
-from cassieq_spark.queue.settle.ack_group import AckGroup, Verdict
+from cassieq_spark.queue.settle.ack_group import Verdict
+from cassieq_spark.queue.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
     from uuid import UUID
 
-    from cassieq_spark.model.ids import LaneId
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.model.settlement import Action
     from cassieq_spark.options import QueueSettings
@@ -41,21 +38,6 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN_S: Final = 5.0
 """How often a handle reads its queue's row, so that it sees changes and a deletion within 10 s."""
-
-
-@dataclass(slots=True)
-class Work:
-    """The state that one client keeps for one queue, shared by all its handles and threads.
-
-    Attributes:
-        producers: One for each lane that was put into.
-        shard: Of messages without a key: one for all, so that a trickle fills one bucket.
-    """
-
-    producers: defaultdict[LaneId, Producer] = field(default_factory=lambda: defaultdict(Producer))
-    shard: int = field(default_factory=lambda: generator().randrange(MAX_SHARDS))
-    getter: Getter = field(default_factory=Getter)
-    acks: AckGroup = field(default_factory=AckGroup)
 
 
 class Queue:
@@ -112,8 +94,8 @@ class Queue:
             StoreError: It was not stored.
         """
         ids = [message_id] if message_id is not None else None
-        lane = self._lane_for(priority, key)
-        return self._put(lane, [body], delay, tag, headers, ids)[0]
+        lane = self._work.lane_for(self._lane, priority, key)
+        return self._put(lane, [body], delay=delay, tag=tag, headers=headers, message_ids=ids)[0]
 
     def put_many(
         self,
@@ -137,8 +119,10 @@ class Queue:
             PutAmbiguous: Also raised when only a part is stored: ``stored`` names that part.
             BodyInvalid, OptionInvalid, QueueDeleted, StoreError: As `put`; nothing was stored.
         """
-        lane = self._lane_for(priority, key)
-        return self._put(lane, bodies, delay, tag, headers, message_ids)
+        lane = self._work.lane_for(self._lane, priority, key)
+        return self._put(
+            lane, bodies, delay=delay, tag=tag, headers=headers, message_ids=message_ids
+        )
 
     def get(
         self,
@@ -383,17 +367,6 @@ class Queue:
                 self._looking.release()
         return self._known_lane
 
-    def _lane_for(self, priority: object, key: object) -> Lane:
-        """The lane that a message takes."""
-        lane = self._lane
-        settings = lane.settings
-        of_class = arguments.priority("priority", priority, settings.priorities)
-        text = arguments.key(key)
-        shard = self._work.shard % settings.shards
-        if text is not None:
-            shard = shard_of(text, settings.shards)
-        return lane.sibling(lane.fixed.lane(of_class, shard))
-
     def _wanted(
         self,
         at_most: int,
@@ -418,6 +391,7 @@ class Queue:
         self,
         lane: Lane,
         bodies: Iterable[object],
+        *,
         delay: object,
         tag: object,
         headers: object,

@@ -18,7 +18,7 @@ from cassieq_spark.queue.returns import Returns, return_times_us
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.ids import BucketNo, Place
     from cassieq_spark.model.sink_txn import SinkRow
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
@@ -33,7 +33,7 @@ _logger = get_logger("queue")
 
 
 def roll_forward(lane: Lane, sink_id: str, listed: BucketList) -> None:
-    """Make every bucket of a committed batch visible. Idempotent; up to 16 at once.
+    """Make every bucket of a committed batch visible, in all lanes. Idempotent; up to 16 at once.
 
     A bucket that fails stops no other.
 
@@ -44,8 +44,8 @@ def roll_forward(lane: Lane, sink_id: str, listed: BucketList) -> None:
     """
     failures = _each(lane, lambda entry: _publish(lane, sink_id, *entry), listed)
     if failures:
-        (bucket, _), error = failures[0]
-        raise named(error, lane, bucket)
+        (place, _), error = failures[0]
+        raise named(error, lane, place)
 
 
 def settle_decided(lane: Lane, rows: Rows, failed: dict[str, CassieqError] | None = None) -> Rows:
@@ -93,7 +93,8 @@ class _Settling:
         self.failures.update(_each(self._lane, self._read, self._by_sink))
         for sink_id, sink in self._sinks.items():
             for bucket in self._by_sink[sink_id]:
-                self._fates[bucket] = _fate(sink, bucket, self._rows[bucket].value)
+                place = self._lane.place(bucket)
+                self._fates[bucket] = _fate(sink, place, self._rows[bucket].value)
         for (sink_id, _, _), error in _each(self._lane, self._publish, self._listed()):
             self.failures.setdefault(sink_id, error)
         void = [bucket for bucket, its in self._fates.items() if its is Fate.VOID]
@@ -102,9 +103,9 @@ class _Settling:
             if sink_ref is not None:
                 self.failures.setdefault(sink_ref.sink_id, error)
 
-    def _listed(self) -> list[tuple[str, BucketNo, int]]:
+    def _listed(self) -> list[tuple[str, Place, int]]:
         """All buckets listed with one of ours: the next commit may be waiting for them."""
-        listed: list[tuple[str, BucketNo, int]] = []
+        listed: list[tuple[str, Place, int]] = []
         for sink_id, sink in self._sinks.items():
             fates = {self._fates[bucket] for bucket in self._by_sink[sink_id]}
             if sink is not None and Fate.SEAL in fates:
@@ -116,10 +117,12 @@ class _Settling:
         stored = self._lane.store.sinks.read(sink_id)
         self._sinks[sink_id] = None if stored is None else stored.value
 
-    def _publish(self, one: tuple[str, BucketNo, int]) -> None:
+    def _publish(self, one: tuple[str, Place, int]) -> None:
         now = _publish(self._lane, *one)
-        if now is not None and self._fates.get(one[1]) is Fate.SEAL:
-            self.changed[one[1]] = now
+        lane_id, bucket = one[1]
+        is_here = lane_id == self._lane.lane_id
+        if now is not None and is_here and self._fates.get(bucket) is Fate.SEAL:
+            self.changed[bucket] = now
 
     def _void(self, bucket: BucketNo) -> None:
         now = self._lane.change_bucket(bucket, _void(self._lane), known=self._rows[bucket])
@@ -127,7 +130,9 @@ class _Settling:
             self.changed[bucket] = now
 
 
-def _publish(lane: Lane, sink_id: str, bucket: BucketNo, count: int) -> Stored[Bucket] | None:
+def _publish(lane: Lane, sink_id: str, place: Place, count: int) -> Stored[Bucket] | None:
+    lane, bucket = lane.sibling(place.lane), place.bucket
+
     def change(row: Bucket) -> Bucket | None:
         # The next commit rolls a list again, when its buckets may have been dropped long since: a
         # statement that was sent twice may have landed after that, and made a ghost (G5).
@@ -135,12 +140,12 @@ def _publish(lane: Lane, sink_id: str, bucket: BucketNo, count: int) -> Stored[B
             return None
         if row.status is not Status.PREPARED:
             raise RowCorrupt(
-                f"bucket {bucket} of queue {lane.queue!r} is {row.status.value}, but the commit "
+                f"{lane.bucket_title(bucket)} is {row.status.value}, but the commit "
                 f"of sink {sink_id!r} lists it. Look for more with client.verify()"
             )
         if row.sink is None or row.sink.sink_id != sink_id or row.manifest.count != count:
             raise RowCorrupt(
-                f"bucket {bucket} of queue {lane.queue!r} holds {row.manifest.count} messages of "
+                f"{lane.bucket_title(bucket)} holds {row.manifest.count} messages of "
                 f"{row.sink}, but the commit of sink {sink_id!r} lists {count}. Look for more "
                 "with client.verify()"
             )
@@ -170,10 +175,10 @@ def _each(
     return failures
 
 
-def _fate(sink: SinkRow | None, bucket: BucketNo, row: Bucket) -> Fate:
+def _fate(sink: SinkRow | None, place: Place, row: Bucket) -> Fate:
     if row.sink is None:
         return Fate.UNDECIDED
-    return fate(sink, bucket=bucket, epoch=row.sink.epoch)
+    return fate(sink, place=place, epoch=row.sink.epoch)
 
 
 def _void(lane: Lane) -> Callable[[Bucket], Bucket | None]:

@@ -13,6 +13,7 @@ removed the row since, and a row that is born again is another version [T3].
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from cassieq_spark.model.dead import Dead, DeadSet
-    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.ids import BucketNo, LaneId
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.message import Message
     from cassieq_spark.store.cas import Stored
@@ -121,7 +122,7 @@ def _begin(target: Lane, sink_id: str) -> Begun | Standing:
     copied is void. A row of a deleted queue is taken over, too: nobody knows whether a commit to
     that queue came before the deletion or after (I1).
     """
-    sinks, who = target.store.sinks, Identity(sink_id=sink_id, lane=target.lane_id)
+    sinks, who = target.store.sinks, Identity(sink_id=sink_id, lane=target.first.lane_id)
     stored: Stored[SinkRow] | None = None
     for _ in target.attempts():
         if stored is None:
@@ -143,7 +144,7 @@ def _begin(target: Lane, sink_id: str) -> Begun | Standing:
 
 def _standing(target: Lane, sink_id: str, row: SinkRow) -> Standing | None:
     """Why another mover's row must not be taken over; None: it may be."""
-    is_elsewhere = row.lane != target.lane_id
+    is_elsewhere = row.lane != target.first.lane_id
     if is_elsewhere and target.store.lane(row.lane).pointers.read().is_deleted:
         return None
     if row.last != NO_BATCH:
@@ -153,8 +154,8 @@ def _standing(target: Lane, sink_id: str, row: SinkRow) -> Standing | None:
 
 def _taken_over(target: Lane, row: SinkRow) -> SinkRow:
     now_us = target.clock.now_us()
-    if row.lane != target.lane_id:
-        return forget(row, lane=target.lane_id, now_us=now_us)
+    if row.lane != target.first.lane_id:
+        return forget(row, lane=target.first.lane_id, now_us=now_us)
     return abort(row, now_us=now_us)
 
 
@@ -181,22 +182,49 @@ def _copy_once(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Be
 
 
 def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) -> int:
-    with BulkWriter(
-        target,
+    writers: dict[LaneId, BulkWriter] = {}
+    with ExitStack() as opened:
+        entries = {offset: part for part in dead for offset in part.runs.offsets()}
+        base = first_id(bucket, lane.bucket_size)
+        for some in _together(_dead_messages(lane, bucket, dead)):
+            by_lane: dict[LaneId, list[chunks.Row]] = {}
+            for one in some:
+                entry = entries[one.id - base]
+                row = _with_history(lane, one, entry)
+                by_lane.setdefault(_lane_for(lane, target, one, entry), []).append(row)
+            for lane_id, rows in by_lane.items():
+                if lane_id not in writers:
+                    writers[lane_id] = opened.enter_context(_writer(target, lane_id, begun))
+                writer = writers[lane_id]
+                for packed in encode.pack_into(rows, capacity=writer.capacity):
+                    writer.add(packed.payload, packed.count)
+        buckets = tuple(place for writer in writers.values() for place in writer.finish())
+    result = TaskResult(who=begun.who, epoch=begun.epoch, buckets=buckets)
+    return transaction.commit_once(target, begun, [result])
+
+
+def _writer(target: Lane, lane_id: LaneId, begun: Begun) -> BulkWriter:
+    return BulkWriter(
+        target.sibling(lane_id),
         sink_id=begun.who.sink_id,
         epoch=begun.epoch,
         bucket_bytes=BUCKET_BYTES,
         writes_in_flight=WRITES_IN_FLIGHT,
-    ) as writer:
-        entries = {offset: part for part in dead for offset in part.runs.offsets()}
-        base = first_id(bucket, lane.bucket_size)
-        for some in _together(_dead_messages(lane, bucket, dead)):
-            rows = [_with_history(lane, one, entries[one.id - base]) for one in some]
-            for packed in encode.pack_into(rows, capacity=writer.capacity):
-                writer.add(packed.payload, packed.count)
-        buckets = writer.finish()
-    result = TaskResult(who=begun.who, epoch=begun.epoch, buckets=buckets)
-    return transaction.commit_once(target, begun, [result])
+    )
+
+
+def _lane_for(lane: Lane, target: Lane, message: Message, dead: DeadSet) -> LaneId:
+    """The lane of the target that a message goes to: of its class and shard, if there are those.
+
+    What is redriven goes back to the class and shard that it had where it died.
+    """
+    priority, shard = lane.fixed.class_and_shard(lane.lane_id)
+    if dead.target is not None:
+        before = dead_letter.headers_of(message.headers)
+        priority = priority if before.priority is None else before.priority
+        shard = shard if before.shard is None else before.shard
+    fixed = target.fixed
+    return fixed.lane(min(priority, fixed.priorities - 1), shard % fixed.shards)
 
 
 def _dead_messages(lane: Lane, bucket: BucketNo, dead: Dead) -> Iterator[Message]:
@@ -224,6 +252,9 @@ def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:
         dead_letter.LAST_TIME: time_of(dead.died_us).isoformat(),
         dead_letter.REASON: dead.reason,
     }
+    if len(lane.lanes) > 1:
+        priority, shard = lane.fixed.class_and_shard(lane.lane_id)
+        hop |= {dead_letter.PRIORITY: str(priority), dead_letter.SHARD: str(shard)}
     return chunks.Row(
         body=message.body,
         message_id=message.uuid.bytes,
@@ -266,7 +297,7 @@ def _take_out(lane: Lane, bucket: BucketNo, set_id: UUID) -> None:
 def _end(target: Lane, sink_id: str) -> None:
     """Delete the sink row, but never before all it lists is visible: without it that is void."""
     stored = target.store.sinks.read(sink_id)
-    if stored is None or stored.value.lane != target.lane_id:
+    if stored is None or stored.value.lane != target.first.lane_id:
         return
     roll_forward(target, sink_id, stored.value.listed)
     target.store.sinks.delete(sink_id, stored)

@@ -41,7 +41,10 @@ def heal_dry_run(store: Store, lanes: list[Lane], *, finishes_deletions: bool) -
     report = RepairReport(deletions_finished=[str(one) for one in deletions])
     for lane in lanes:
         with suppress(QueueDeleted):  # deleted meanwhile: nothing is left to heal
-            report.queues.append(_dry_run_lane(lane))
+            done = QueueRepair(queue=lane.queue)
+            for one in lane.all:
+                done.add(_dry_run_lane(one))
+            report.queues.append(done)
     return report
 
 
@@ -85,7 +88,7 @@ def _foresee_bucket(
         done.seals_finished += 1
     elif row.status in OF_A_SINK and row.sink is not None:
         sink = sinks.read(row.sink.sink_id)
-        if fate(sink, bucket=bucket, epoch=row.sink.epoch) is not Fate.UNDECIDED:
+        if fate(sink, place=lane.place(bucket), epoch=row.sink.epoch) is not Fate.UNDECIDED:
             done.rolled_forward += 1
         elif sink is not None and is_silent(
             lane, row.sink.sink_id, sink, max(row.changed_us, sink.changed_us)

@@ -53,10 +53,12 @@ SINK_LISTS: Final = "(sink lists)"
 class Pass:
     """One pass over some queues: for each queue `Pass.finish` after its buckets, then `Pass.end`.
 
+    A queue is healed lane by lane; transactions go over all its lanes, and end after all of them.
+
     `repair.steps.heal_buckets` may heal the buckets anywhere in between.
 
     Attributes:
-        lanes: The lanes of the queues to heal.
+        lanes: The first lanes of the queues to heal.
         report: What was done so far.
     """
 
@@ -76,7 +78,7 @@ class Pass:
         self.lanes = self._open(names)
 
     def windows(self, lane: Lane, healed: Healed, size: int = WINDOW) -> Iterator[list[BucketNo]]:
-        """Yield the buckets of a queue, ``size`` at a time."""
+        """Yield the buckets of a lane, ``size`` at a time."""
         try:
             yield from windows(live_buckets(lane), size)
         except QueueDeleted:
@@ -91,19 +93,16 @@ class Pass:
         for sink_id, undecided in healed.undecided.items():
             with noting(done):
                 done.aborted += abort_if_silent(lane, sink_id, undecided)
-        with noting(done):
-            done.gaps_closed = close_gaps(lane)
+        for one in lane.all:
+            with noting(done):
+                done.gaps_closed += close_gaps(one)
         for sink_id in self._once[lane.lane_id]:
             if set_of(sink_id) is None:
                 with noting(done):
                     done.sinks_ended += end_once(lane, sink_id)
-        with noting(done):
-            done.dropped = drop(lane)
-            low = lane.read_pointers().repair
-            finished = [bucket for bucket in healed.finished if bucket >= low]
-            done.freed, failed = free(lane, finished)
-            for error in failed:
-                note(done, error)
+        for one in lane.all:
+            with noting(done):
+                _drop_and_free(one, healed)
         self._dead_sets |= healed.dead_sets
         self._has_all &= not healed.has_missed
         self.report.queues.append(done)
@@ -235,8 +234,9 @@ class Pass:
         for lane_id, bucket in self._store.everything.messages():
             messages[lane_id].append(bucket)
         for lane, done in zip(self.lanes, self.report.queues, strict=True):
-            with noting(done):
-                done.swept = sweep(lane, rows[lane.lane_id], messages[lane.lane_id])
+            for one in lane.all:
+                with noting(done):
+                    done.swept += sweep(one, rows[one.lane_id], messages[one.lane_id])
         everywhere = QueueRepair(queue="*")
         with noting(everywhere):
             self.report.swept_lanes = sweep_lanes(self._store, rows, messages)
@@ -257,8 +257,24 @@ def heal(store: Store, names: list[QueueName] | None, *, is_full: bool = False) 
     one = Pass(store, names, is_full=is_full)
     for lane in one.lanes:
         healed = Healed(done=QueueRepair(queue=lane.queue))
-        with noting(healed.done):
-            for window in one.windows(lane, healed):
-                healed.add(heal_buckets(lane, window))
+        for its_lane in lane.all:
+            with noting(healed.done):
+                for window in one.windows(its_lane, healed):
+                    healed.add(heal_buckets(its_lane, window))
         one.finish(lane, healed)
     return one.end()
+
+
+def _drop_and_free(lane: Lane, healed: Healed) -> None:
+    done = healed.done
+    done.dropped += drop(lane)
+    low = lane.read_pointers().repair
+    finished = [
+        place.bucket
+        for place in healed.finished
+        if place.lane == lane.lane_id and place.bucket >= low
+    ]
+    freed, failed = free(lane, finished)
+    done.freed += freed
+    for error in failed:
+        note(done, error)

@@ -9,7 +9,7 @@ carries on where this one dies. Holds I2, I4, I7.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.entropy import new_uuid
@@ -27,7 +27,7 @@ from cassieq_spark.model import redrive as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.dead import may_redrive
 from cassieq_spark.model.dead_letter import headers_of
-from cassieq_spark.model.ids import BucketNo, Runs, union
+from cassieq_spark.model.ids import BucketNo, Place, Runs, union
 from cassieq_spark.options import queue_name
 from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.apart import first_of, named
@@ -61,13 +61,13 @@ class RedriveRequest:
     """Which messages to redrive, and where to.
 
     Attributes:
-        ids: Offsets by bucket; None: all.
+        ids: Offsets by place; None: all.
         where: Redrive only messages for which this is true.
         to: The target; None: the queue that each header ``cassieq-source-queue`` names.
-        at_most: The most messages; the lowest ids go first.
+        at_most: The most messages; the highest class and the lowest ids go first.
     """
 
-    ids: Mapping[BucketNo, Runs] | None = None
+    ids: Mapping[Place, Runs] | None = None
     where: Callable[[Message], bool] | None = None
     to: QueueName | None = None
     at_most: int | None = None
@@ -86,14 +86,24 @@ def redrive(lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool = False) -> 
             over what was. Later errors are among the problems: a bucket that does not answer stops
             no other.
     """
-    work = _Redrive(lane, wanted, is_dry_run=is_dry_run)
-    try:
-        work.run()
-    except StoreError as error:
-        if not work.done.by_target:
-            raise
-        work.done.problems.append(str(error))
-    return work.report()
+    done = Redriven(queue=lane.queue)
+    failure: StoreError | None = None
+    left = wanted.at_most
+    for lane_id in lane.fixed.in_turn(0):
+        work = _Redrive(lane.sibling(lane_id), replace(wanted, at_most=left), is_dry_run=is_dry_run)
+        try:
+            work.run()
+        except StoreError as error:
+            if not work.done.by_target:
+                failure = failure or error
+            work.done.problems.append(str(error))
+        done.add(work.report())
+        left = work.left
+        if left == 0:
+            break
+    if failure is not None and not done.by_target:
+        raise failure
+    return done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +117,18 @@ class _Places:
 
 
 class _Redrive:
-    """One call of `redrive`."""
+    """One lane's part of a `redrive`."""
 
     def __init__(self, lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool) -> None:
         self._lane = lane
         self._wanted = wanted
+        self._ids: Mapping[BucketNo, Runs] | None = None
+        if wanted.ids is not None:
+            self._ids = {
+                place.bucket: runs
+                for place, runs in wanted.ids.items()
+                if place.lane == lane.lane_id
+            }
         self._is_dry_run = is_dry_run
         self._left = wanted.at_most
         self._targets: dict[str, Lane | str] = {}
@@ -120,7 +137,7 @@ class _Redrive:
         self.done = Redriven(queue=lane.queue)
         if wanted.to is not None:
             target = open_lane(lane.store, wanted.to)
-            if target.lane_id == lane.lane_id:
+            if target.lane_id in lane.lanes:
                 raise OptionInvalid(
                     f"to is {wanted.to!r}, which has the messages already. Name another queue"
                 )
@@ -132,7 +149,7 @@ class _Redrive:
         Raises:
             StoreError: Nothing was taken.
         """
-        ids = self._wanted.ids
+        ids = self._ids
         found: dict[BucketNo, int] = {}
         in_vain = 0
         for bucket, row, waiting in stats.live_rows(self._lane, _spans(ids), away=self._away):
@@ -188,6 +205,11 @@ class _Redrive:
             self._lane.buckets.read(bucket)
         except RowCorrupt as error:
             self.done.problems.append(str(error))
+
+    @property
+    def left(self) -> int | None:
+        """How many more messages may be taken; None: no limit."""
+        return self._left
 
     def report(self) -> Redriven:
         """Return what was done, and why the other messages stay."""
@@ -267,7 +289,7 @@ class _Redrive:
             raise
         except CassieqError as error:
             return str(error)
-        if target.lane_id == self._lane.lane_id:
+        if target.lane_id in self._lane.lanes:
             return "they came from this very queue; name another queue with 'to'"
         return target
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from cassieq_spark.model.dead import Dead
-    from cassieq_spark.model.ids import BucketNo, QueueName
+    from cassieq_spark.model.ids import BucketNo, Place, QueueName
     from cassieq_spark.store.cas import Stored
 
     Row = Stored[Bucket]
@@ -51,7 +51,7 @@ class Healed:
 
     done: QueueRepair
     undecided: dict[str, Undecided] = field(default_factory=dict)
-    finished: list[BucketNo] = field(default_factory=list)
+    finished: list[Place] = field(default_factory=list)
     dead_sets: set[UUID] = field(default_factory=set)
     has_missed: bool = False
 
@@ -88,20 +88,20 @@ def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
             now = row
             with noting(done, lane, bucket):
                 now = _heal_bucket(lane, bucket, row, done)
-            _note(healed, bucket, now)
+            _note(healed, lane.place(bucket), now)
         for bucket, error in unread.items():
             note(done, named(error, lane, bucket))
         healed.has_missed = has_missed or bool(unread)
     return healed
 
 
-def _note(healed: Healed, bucket: BucketNo, row: Row) -> None:
+def _note(healed: Healed, place: Place, row: Row) -> None:
     value = row.value
     if value.status in FINISHED:
-        healed.finished.append(bucket)
+        healed.finished.append(place)
     elif value.status in OF_A_SINK and value.sink is not None:
         sink = healed.undecided.setdefault(value.sink.sink_id, Undecided())
-        sink.add([bucket], value.sink.epoch, value.changed_us)
+        sink.add([place], value.sink.epoch, value.changed_us)
     healed.dead_sets |= {part.set_id for part in value.dead}
 
 

@@ -18,7 +18,7 @@ from cassieq_spark.store.cas import Applied
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cassieq_spark.model.ids import BucketNo, LaneId
+    from cassieq_spark.model.ids import BucketNo, LaneId, Place
     from cassieq_spark.model.sink_txn import SinkRow
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
@@ -43,11 +43,11 @@ class Undecided:
         youngest_us: When the last of them was changed, cluster time.
     """
 
-    buckets: list[BucketNo] = field(default_factory=list)
+    buckets: list[Place] = field(default_factory=list)
     epoch: int = 0
     youngest_us: int = 0
 
-    def add(self, buckets: Iterable[BucketNo], epoch: int, changed_us: int) -> None:
+    def add(self, buckets: Iterable[Place], epoch: int, changed_us: int) -> None:
         """Add more buckets of the sink."""
         self.buckets += buckets
         self.epoch = max(self.epoch, epoch)
@@ -61,14 +61,24 @@ def abort_if_silent(lane: Lane, sink_id: str, found: Undecided) -> int:
     commit. Otherwise a batch that takes longer than the timeout would never end [R3].
     """
     stored = lane.store.sinks.read_serial(sink_id)
-    if stored is None or stored.value.lane != lane.lane_id or stored.value.epoch != found.epoch:
+    if stored is None or stored.value.lane != lane.first.lane_id:
+        return 0
+    if stored.value.epoch != found.epoch:
         return 0
     since_us = max(found.youngest_us, stored.value.changed_us)
     if not is_silent(lane, sink_id, stored.value, since_us) or not _abort(lane, sink_id, stored):
         return 0
-    # A later pass, or whoever gets from it, settles one that does not answer.
-    rows, _ = lane.buckets.read_many(found.buckets)
-    return len(settle_decided(lane, {at: row for at, row in rows.items() if row is not None}))
+    by_lane: dict[LaneId, list[BucketNo]] = {}
+    for place in found.buckets:
+        by_lane.setdefault(place.lane, []).append(place.bucket)
+    settled = 0
+    for lane_id, buckets in by_lane.items():
+        # A later pass, or whoever gets from it, settles one that does not answer.
+        its_lane = lane.sibling(lane_id)
+        rows, _ = its_lane.buckets.read_many(buckets)
+        undecided = {at: row for at, row in rows.items() if row is not None}
+        settled += len(settle_decided(its_lane, undecided))
+    return settled
 
 
 def may_be_over(seen: Glimpse, *, now_us: int) -> bool:
@@ -85,7 +95,7 @@ def end_once(lane: Lane, sink_id: str) -> bool:
     committed is aborted first, when its writer is silent. A decided one rests [T9].
     """
     stored = lane.store.sinks.read_serial(sink_id)
-    if stored is None or not stored.value.is_once or stored.value.lane != lane.lane_id:
+    if stored is None or not stored.value.is_once or stored.value.lane != lane.first.lane_id:
         return False
     row = stored.value
     if row.last == NO_BATCH and set_of(sink_id) is None:

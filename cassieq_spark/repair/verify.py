@@ -126,14 +126,15 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyR
     for lane in lanes:
         before = len(report.findings), len(report.problems)
         try:
-            with _noting(report):
-                _verify_lane(lane, report)
+            for one in lane.all:
+                with _noting(report):
+                    _verify_lane(one, report)
         except QueueDeleted:
             # A deletion was removing these rows.
             del report.findings[before[0] :], report.problems[before[1] :]
         else:
-            there[lane.lane_id] = lane
-    report.queues = len(there)
+            report.queues += 1
+            there |= {one.lane_id: one for one in lane.all}
     _verify_outside(store, there, report)
     _verify_sinks(store, there, report, has_all=has_all)
     return report
@@ -294,9 +295,12 @@ def _verify_list(
         stored = lane.store.sinks.read(sink_id)
     except RowCorrupt:
         return  # `_verify_sinks` says so
-    if stored is None or stored.value.lane != lane.lane_id:
+    if stored is None or stored.value.lane != lane.first.lane_id:
         return
-    listed = dict(stored.value.listed)
+    # What it lists in other lanes is looked at with those.
+    listed = {
+        place.bucket: count for place, count in stored.value.listed if place.lane == lane.lane_id
+    }
     rows, low = _read(lane, listed, report, away)
     for bucket, row in rows.items():
         if bucket < low:

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType
 
 DELAY: Final = "delay"
-"""The one column of the input that no chunk has: a due time is beside its chunk."""
+PRIORITY: Final = "priority"
+KEY: Final = "key"
+"""Columns of the input that no chunk has: a due time is beside its chunk, and the other two say
+which lane it is in."""
 
 MAX_DELAY_S: Final = 30 * 86_400
 
@@ -60,16 +63,9 @@ class Packer:
         self._bytes = chunk_bytes
         self._encoder = Encoder()
         self._waiting: pa.RecordBatch | None = None
-        self._position = 0
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Take a record batch as it comes from Spark.
-
-        Raises:
-            BodyInvalid: A body is null or too large; names the row's position in the partition.
-        """
-        checked = from_input(batch, position=self._position)
-        self._position += batch.num_rows
+    def add(self, checked: pa.RecordBatch) -> None:
+        """Take a record batch as `from_input` returns it, without priority and key."""
         if self._waiting is not None:
             checked = pa.concat_batches([self._waiting, checked])
             self._waiting = None
@@ -124,7 +120,7 @@ def from_input(batch: pa.RecordBatch, *, position: int) -> pa.RecordBatch:
         position: The position of its first row, for error messages.
 
     Returns:
-        The stored columns it has, and ``delay`` as int64 µs.
+        The stored columns it has, ``delay`` as int64 µs, ``priority`` as int64, ``key`` as text.
 
     Raises:
         BodyInvalid: A body is null or too large, a delay negative, or a message id is not a UUID;
@@ -138,6 +134,8 @@ def from_input(batch: pa.RecordBatch, *, position: int) -> pa.RecordBatch:
             columns[name] = _delays(column, position)
         elif name == MESSAGE_ID:
             columns[name] = _message_ids(column, position)
+        elif name in _OF_LANE:
+            columns[name] = column.cast(_OF_LANE[name])
         else:
             columns[name] = column.cast(STORED_TYPES[name])
     _check_bodies(columns[BODY], position)
@@ -176,8 +174,8 @@ def _check_columns(found: dict[str, pa.DataType]) -> None:
     for name, kind in found.items():
         if name not in _ALLOWED:
             raise OptionInvalid(
-                f"unknown column {name!r}. A queue stores body, tag, headers, delay and "
-                "message_id: drop this column, or put it into the body or the headers"
+                f"unknown column {name!r}. A queue takes body, tag, headers, delay, priority, key "
+                "and message_id: drop this column, or put it into the body or the headers"
             )
         allows, says = _ALLOWED[name]
         if not allows(kind):
@@ -233,11 +231,15 @@ def _is_number(kind: pa.DataType) -> bool:
     )
 
 
+_OF_LANE: Final = {PRIORITY: pa.int64(), KEY: pa.string()}
+
 _ALLOWED: Final[dict[str, tuple[Any, str]]] = {
     BODY: (_is_binary, "binary"),
     TAG: (_is_text, "string"),
     HEADERS: (_is_headers, "map<string, string>"),
     DELAY: (_is_number, "a number of seconds"),
+    PRIORITY: (lambda kind: bool(pa.types.is_integer(kind)), "an integer"),
+    KEY: (_is_text, "string"),
     MESSAGE_ID: (
         lambda kind: _is_text(kind) or _is_binary(kind) or kind == pa.binary(16),
         "string (a UUID) or binary (16 bytes)",

@@ -7,6 +7,7 @@ tasks' messages carry what the commit must know (Spark 4.2, 4.3).
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -21,12 +22,14 @@ from pyspark.sql.datasource import (
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import UsageError
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Begun, Identity, TaskResult
+from cassieq_spark.model.sizes import BYTES_IN_FLIGHT, PART_BYTES
 from cassieq_spark.queue.lane import open_lane
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.heartbeat import Heartbeat
 from cassieq_spark.queue.sink.writer import BulkWriter, Meter
 from cassieq_spark.spark import boundary
-from cassieq_spark.spark.packer import Packer, check_sink_schema
+from cassieq_spark.spark.lane_packer import LanePacker, sorting
+from cassieq_spark.spark.packer import check_sink_schema
 from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import store
 
@@ -83,7 +86,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         lane = open_lane(task_store(self._options.connection), self._options.queue)
         who = Identity(
             sink_id=self._options.sink_id or query_id,
-            lane=lane.lane_id,
+            lane=lane.first.lane_id,
             query_id=query_id,
             checkpoint=_canonical(self._checkpoint),
             run=run_id(context),
@@ -124,7 +127,7 @@ class BatchWriter(DataSourceArrowWriter):
         query_id = context.getLocalProperty(QUERY_ID)
         who = Identity(
             sink_id=options.sink_id or "",
-            lane=lane.lane_id,
+            lane=lane.first.lane_id,
             query_id=query_id,
             run=None if query_id is None else run_id(context),
         )
@@ -156,18 +159,26 @@ def _write(
 ) -> Written:
     if isinstance(admission, AlreadyCommitted):
         return Written(TaskResult(who=who, epoch=None))
-    with (
-        Heartbeat(lane, who.sink_id),
-        BulkWriter(
-            lane,
-            sink_id=who.sink_id,
-            epoch=admission.epoch,
-            bucket_bytes=options.bucket_bytes,
-            writes_in_flight=options.writes_in_flight,
-        ) as writer,
-    ):
-        packer = Packer(
-            writer,
+    writers: list[BulkWriter] = []
+    # What is in flight at once is one task's limit, whichever lanes it writes to.
+    bytes_in_flight = max(BYTES_IN_FLIGHT // len(lane.lanes), PART_BYTES)
+    with Heartbeat(lane, who.sink_id), ExitStack() as opened:
+
+        def taker(place: int) -> BulkWriter:
+            writer = BulkWriter(
+                lane.sibling(lane.lanes[place]),
+                sink_id=who.sink_id,
+                epoch=admission.epoch,
+                bucket_bytes=options.bucket_bytes,
+                writes_in_flight=options.writes_in_flight,
+                bytes_in_flight=bytes_in_flight,
+            )
+            writers.append(opened.enter_context(writer))
+            return writer
+
+        packer = LanePacker(
+            taker,
+            sorting(lane, _context().partitionId()),
             lane.clock.now_us,
             chunk_messages=options.chunk_messages,
             chunk_bytes=options.chunk_bytes,
@@ -175,7 +186,7 @@ def _write(
         for batch in batches:
             packer.add(batch)
         packer.flush()
-        buckets = writer.finish()
+        buckets = tuple(bucket for writer in writers for bucket in writer.finish())
     return Written(TaskResult(who=who, epoch=admission.epoch, buckets=buckets, costs=meter.read()))
 
 

@@ -252,7 +252,7 @@ def live_rows(
     scans: bool = True,
     away: dict[BucketNo, CassieqError] | None = None,
 ) -> Iterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
-    """Yield every live bucket of a lane, ascending, with the messages of those that nobody has sealed.
+    """Yield a lane's live buckets, ascending, with the messages of those that nobody has sealed.
 
     A row below the repair pointer as read after it is a ghost and left out (G5, ADR 11).
 
@@ -335,7 +335,7 @@ def _as_decided(lane: Lane, bucket: BucketNo, row: Stored[Bucket], sinks: Sinks)
         told = str(error)
         event(_logger, "settling_failed", queue=lane.queue, sink=sink.sink_id, error=told)
         return row
-    if fate(found, bucket=bucket, epoch=sink.epoch) is not Fate.SEAL:
+    if fate(found, place=lane.place(bucket), epoch=sink.epoch) is not Fate.SEAL:
         return row
     return replace(row, value=rules.published(row.value, now_us=row.value.changed_us))
 

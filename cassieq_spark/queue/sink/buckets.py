@@ -14,7 +14,7 @@ from cassieq_spark.errors import SinkFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, SinkRef, Status
-from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.ids import BucketNo, Place, Runs
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store.cas import Applied, Stored
 
@@ -85,11 +85,11 @@ def _open_block(lane: Lane, buckets: list[BucketNo], sink: SinkRef) -> list[Open
     return opened
 
 
-def prepare(lane: Lane, filled: OpenBucket) -> tuple[BucketNo, int]:
+def prepare(lane: Lane, filled: OpenBucket) -> tuple[Place, int]:
     """CAS ``writing`` to ``prepared`` with the manifest, once all its chunks are stored.
 
     Returns:
-        (bucket, messages in it).
+        (its place, messages in it).
 
     Raises:
         IllegalMove: It holds more messages than a bucket has ids; nothing was changed.
@@ -122,4 +122,4 @@ def prepare(lane: Lane, filled: OpenBucket) -> tuple[BucketNo, int]:
             sink_id=sink_id,
         )
     metrics.MESSAGES_PREPARED.inc(filled.count)
-    return filled.bucket, filled.count
+    return lane.place(filled.bucket), filled.count

@@ -15,6 +15,7 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import sink_txn as rules
+from cassieq_spark.model.ids import Place
 from cassieq_spark.model.sink_txn import (
     ONLY_BATCH,
     Admission,
@@ -52,7 +53,7 @@ def begin_once(lane: Lane, sink_id: str) -> Begun:
         SinkFenced: The row is somebody else's: sink ids of one transaction are not used twice.
     """
     sinks = lane.store.sinks
-    who = Identity(sink_id=sink_id, lane=lane.lane_id)
+    who = Identity(sink_id=sink_id, lane=lane.first.lane_id)
     row = rules.new_row(who, now_us=lane.clock.now_us(), is_once=True)
     outcome = sinks.insert(sink_id, row)
     for _ in lane.attempts():
@@ -205,7 +206,7 @@ def forget(lane: Lane, sink_id: str) -> None:
         stored = lane.store.sinks.read_serial(sink_id)
         if stored is None:
             return
-        if stored.value.lane == lane.lane_id:
+        if stored.value.lane == lane.first.lane_id:
             roll_forward(lane, sink_id, stored.value.listed)
         elif not lane.store.lane(stored.value.lane).pointers.read().is_deleted:
             raise SinkIdReused(
@@ -213,7 +214,7 @@ def forget(lane: Lane, sink_id: str) -> None:
                 f"queue {lane.queue!r}. Call forget_sink with the name of that queue",
                 sink_id=sink_id,
             )
-        row = rules.forget(stored.value, lane=lane.lane_id, now_us=lane.clock.now_us())
+        row = rules.forget(stored.value, lane=lane.first.lane_id, now_us=lane.clock.now_us())
         if isinstance(lane.store.sinks.update(sink_id, stored, row), Applied):
             event(_logger, "sink_forgotten", sink=sink_id)
             return
@@ -222,7 +223,7 @@ def forget(lane: Lane, sink_id: str) -> None:
 
 def _check_lane(lane: Lane, *whos: Identity) -> None:
     """Refuse results that were written to a deleted queue of the same name [T6]."""
-    if any(who.lane != lane.lane_id for who in whos):
+    if any(who.lane != lane.first.lane_id for who in whos):
         raise QueueDeleted(
             f"queue {lane.queue!r} was deleted and created again while it was written to. What "
             "was written is gone with the former queue, and nothing of it is in this one. Write "
@@ -256,11 +257,12 @@ def _is_visible(lane: Lane, who: Identity, row: SinkRow) -> bool:
     """
     if not row.listed.runs:
         return True
-    # The highest: whatever is dropped is below the repair pointer.
-    bucket = row.listed.runs[-1].last
-    stored = lane.buckets.read(bucket)
-    if not lane.is_dropped(bucket):
-        return stored is not None and stored.value.status in VISIBLE
+    # The highest of each lane: whatever is dropped is below its repair pointer.
+    for place in {run.lane: Place(run.lane, run.last) for run in row.listed.runs}.values():
+        its_lane = lane.sibling(place.lane)
+        stored = its_lane.buckets.read(place.bucket)
+        if not its_lane.is_dropped(place.bucket):
+            return stored is not None and stored.value.status in VISIBLE
     raise CasAmbiguous(
         f"the commit of sink {who.sink_id!r} to queue {lane.queue!r} stayed unanswered until its "
         "row and its buckets were gone: either it was committed, and its messages have been "

@@ -18,7 +18,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, SinkRef, Status
 from cassieq_spark.model.costs import Costs
-from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
+from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Place
 from cassieq_spark.model.sizes import BYTES_IN_FLIGHT
 from cassieq_spark.queue.reserve import Block, reserve
 from cassieq_spark.queue.sink.buckets import OpenBucket, insert_writing, prepare
@@ -52,7 +52,7 @@ class BulkWriter:
     written: LWTs cost latency, not throughput.
 
     Attributes:
-        written: (bucket, messages in it) of every prepared bucket, once `finish` has returned.
+        written: (place, messages in it) of every prepared bucket, once `finish` has returned.
     """
 
     def __init__(
@@ -63,13 +63,14 @@ class BulkWriter:
         epoch: int,
         bucket_bytes: int,
         writes_in_flight: int,
+        bytes_in_flight: int = BYTES_IN_FLIGHT,
     ) -> None:
         self._lane = lane
         self._sink_id = sink_id
         self._epoch = epoch
         self._bucket_bytes = bucket_bytes
         self._writer = lane.messages.writer(
-            writes_in_flight=writes_in_flight, bytes_in_flight=BYTES_IN_FLIGHT
+            writes_in_flight=writes_in_flight, bytes_in_flight=bytes_in_flight
         )
         self._beside = ThreadPoolExecutor(BESIDE, thread_name_prefix="cassieq-bulk")
         self._block_lock = threading.Lock()
@@ -80,8 +81,8 @@ class BulkWriter:
         self._began = 0.0
         self._fills_s = self._opens_s = LEAST_S
         self._current: OpenBucket | None = None
-        self._preparing: list[Future[tuple[BucketNo, int]]] = []
-        self.written: tuple[tuple[BucketNo, int], ...] = ()
+        self._preparing: list[Future[tuple[Place, int]]] = []
+        self.written: tuple[tuple[Place, int], ...] = ()
 
     def capacity(self) -> int:
         """How many messages the present bucket still takes: 1 or more."""
@@ -131,7 +132,7 @@ class BulkWriter:
         else:
             self._open_ahead(current)
 
-    def finish(self) -> tuple[tuple[BucketNo, int], ...]:
+    def finish(self) -> tuple[tuple[Place, int], ...]:
         """Prepare what is left, give back what was not needed, return what was written."""
         if self._current is not None:
             self._close_current(self._current)

@@ -14,15 +14,18 @@ from pyspark import TaskContext
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.bucket_plan import encode_due, split_parts
 from cassieq_spark.spark import boundary
-from cassieq_spark.spark.packer import Packer
+from cassieq_spark.spark.lane_packer import LanePacker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from cassieq_spark.spark.lane_packer import Sorting
 
 SCHEMA: Final = pa.schema(
     [
         ("partition", pa.int32()),
         ("number", pa.int32()),
+        ("lane", pa.int32()),
         # The task attempt that packed this row. Where two attempts of a task have both kept their
         # blocks, a later job may read either: the driver's plan names the one it means [P8].
         ("attempt", pa.binary()),
@@ -40,17 +43,23 @@ head row that is no chunk, number `NO_CHUNK`: it names the attempt even where no
 NO_CHUNK: Final = -1
 
 SPARK_SCHEMA: Final = (
-    "partition int, number int, attempt binary, part int, parts int, count int, size_bytes long, "
-    "due binary, payload binary"
+    "partition int, number int, lane int, attempt binary, part int, parts int, count int, "
+    "size_bytes long, due binary, payload binary"
 )
 
 
 def packing(
-    *, bucket_size: int, chunk_messages: int, chunk_bytes: int, now_us: int
+    sorting: Callable[[int], Sorting],
+    *,
+    bucket_size: int,
+    chunk_messages: int,
+    chunk_bytes: int,
+    now_us: int,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for ``mapInArrow``: messages in, rows of `SCHEMA` out, a batch per chunk.
 
     Args:
+        sorting: Says how the rows of an input partition are sorted.
         bucket_size: The most messages a chunk may hold.
         now_us: Cluster time that delays count from, the same in every attempt.
     """
@@ -63,10 +72,15 @@ def packing(
             BodyInvalid: See `Packer.add`.
         """
         context = TaskContext.get()
-        rows = _Rows(0 if context is None else context.partitionId(), bucket_size)
+        partition = 0 if context is None else context.partitionId()
+        rows = _Rows(partition, bucket_size)
         yield rows.head()
-        packer = Packer(
-            rows, lambda: now_us, chunk_messages=chunk_messages, chunk_bytes=chunk_bytes
+        packer = LanePacker(
+            rows.of_lane,
+            sorting(partition),
+            lambda: now_us,
+            chunk_messages=chunk_messages,
+            chunk_bytes=chunk_bytes,
         )
         for batch in batches:
             packer.add(batch)
@@ -87,20 +101,20 @@ class _Rows:
         self._number = 0
         self._ready: list[pa.RecordBatch] = []
 
-    def capacity(self) -> int:
-        """The bucket size: chunks are placed into buckets later, and whole."""
-        return self._bucket_size
+    def of_lane(self, lane: int) -> _LaneRows:
+        """What takes the chunks of one lane."""
+        return _LaneRows(self, lane, self._bucket_size)
 
-    def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
+    def add(self, lane: int, payload: bytes, count: int, due_us: Sequence[int] | None) -> None:
         """Add one row for each part of a megabyte [R15]."""
         parts = [payload[start:end] for start, end in split_parts(len(payload))]
         due = None if due_us is None or not any(due_us) else encode_due(due_us)
-        self._ready.append(self._batch(self._number, parts, count, due))
+        self._ready.append(self._batch(self._number, lane, parts, count=count, due=due))
         self._number += 1
 
     def head(self) -> pa.RecordBatch:
         """The row that each partition begins with."""
-        return self._batch(NO_CHUNK, [b""], 0, None)
+        return self._batch(NO_CHUNK, 0, [b""], count=0, due=None)
 
     def taken(self) -> list[pa.RecordBatch]:
         """Take what was added since the last call."""
@@ -108,11 +122,12 @@ class _Rows:
         return ready
 
     def _batch(
-        self, number: int, parts: Sequence[bytes], count: int, due: bytes | None
+        self, number: int, lane: int, parts: Sequence[bytes], *, count: int, due: bytes | None
     ) -> pa.RecordBatch:
         columns = {
             "partition": [self._partition] * len(parts),
             "number": [number] * len(parts),
+            "lane": [lane] * len(parts),
             "attempt": [self._attempt] * len(parts),
             "part": list(range(len(parts))),
             "parts": [len(parts)] * len(parts),
@@ -122,3 +137,20 @@ class _Rows:
             "payload": parts,
         }
         return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+
+
+class _LaneRows:
+    """Takes the chunks of one lane."""
+
+    def __init__(self, rows: _Rows, lane: int, bucket_size: int) -> None:
+        self._rows = rows
+        self._lane = lane
+        self._bucket_size = bucket_size
+
+    def capacity(self) -> int:
+        """The bucket size: chunks are placed into buckets later, and whole."""
+        return self._bucket_size
+
+    def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
+        """Add a chunk."""
+        self._rows.add(self._lane, payload, count, due_us)

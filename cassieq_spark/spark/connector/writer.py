@@ -8,7 +8,9 @@ block fails the batch, and each attempt to write a row writes the same bytes [P8
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Unpack
 
@@ -31,6 +33,7 @@ from cassieq_spark.spark import boundary
 from cassieq_spark.spark.connector import config
 from cassieq_spark.spark.connector.packed import NO_CHUNK, SPARK_SCHEMA, packing
 from cassieq_spark.spark.connector.sessions import java_class, saving
+from cassieq_spark.spark.lane_packer import Sorting
 from cassieq_spark.spark.packer import check_sink_schema
 from cassieq_spark.spark.sink import QUERY_ID, run_id
 from cassieq_spark.store import store
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.ids import Place
     from cassieq_spark.options import SinkOptions
     from cassieq_spark.queue.lane import Lane
 
@@ -57,6 +60,7 @@ _PLAN: Final = pa.schema(
         ("plan_partition", pa.int32()),
         ("plan_number", pa.int32()),
         ("plan_attempt", pa.binary()),
+        ("plan_lane", pa.string()),
         ("bucket", pa.int64()),
         ("first", pa.int32()),
     ]
@@ -152,7 +156,7 @@ class ConnectorWriter:
             )
         return Identity(
             sink_id=sink_id,
-            lane=lane.lane_id,
+            lane=lane.first.lane_id,
             query_id=query_id,
             run=None if query_id is None else run_id(context),
         )
@@ -162,6 +166,7 @@ class ConnectorWriter:
         meter, sink_id = Meter(), who.sink_id
         began, now_us = lane.clock.monotonic(), lane.clock.now_us()
         pack = packing(
+            partial(_sorting, lane.settings.priorities, lane.settings.shards),
             bucket_size=lane.bucket_size,
             chunk_messages=self.options.chunk_messages,
             chunk_bytes=self.options.chunk_bytes,
@@ -173,7 +178,7 @@ class ConnectorWriter:
             plans = assign(
                 chunks, bucket_size=lane.bucket_size, bucket_bytes=self.options.bucket_bytes
             )
-            opened = open_buckets(lane, len(plans), sink_id=sink_id, epoch=epoch)
+            opened = _open(lane, plans, sink_id=sink_id, epoch=epoch)
             if opened:
                 write_options = config.write_options(
                     self.options.connection,
@@ -192,9 +197,9 @@ class ConnectorWriter:
         for bucket, plan in zip(opened, plans, strict=True):
             bucket.count, bucket.size_bytes = plan.count, plan.size_bytes
 
-        def finish(filled: tuple[OpenBucket, BucketPlan]) -> tuple[BucketNo, int]:
+        def finish(filled: tuple[OpenBucket, BucketPlan]) -> tuple[Place, int]:
             filled[0].due_us = filled[1].due_us()
-            return prepare(lane, filled[0])
+            return prepare(lane.sibling(lane.lanes[filled[1].lane]), filled[0])
 
         prepared = lane.store.session.map(finish, zip(opened, plans, strict=True))
         size_bytes = sum(plan.size_bytes for plan in plans)
@@ -213,6 +218,21 @@ class ConnectorWriter:
         return TaskResult(who=who, epoch=epoch, buckets=tuple(prepared), costs=costs)
 
 
+def _sorting(priorities: int, shards: int, partition: int) -> Sorting:
+    return Sorting(priorities=priorities, shards=shards, own_shard=partition)
+
+
+def _open(lane: Lane, plans: Sequence[BucketPlan], *, sink_id: str, epoch: int) -> list[OpenBucket]:
+    """Open a bucket for each plan, in their order; plans are sorted by lane."""
+    return [
+        bucket
+        for place, number in Counter(plan.lane for plan in plans).items()
+        for bucket in open_buckets(
+            lane.sibling(lane.lanes[place]), number, sink_id=sink_id, epoch=epoch
+        )
+    ]
+
+
 def message_rows(
     packed: DataFrame,
     plans: Sequence[BucketPlan],
@@ -223,13 +243,20 @@ def message_rows(
     enqueued_us: int,
 ) -> DataFrame:
     """Join the packed rows with their places: exactly the columns that `ChunkWriter` writes."""
-    places: list[tuple[int, int, bytes, int, int]] = [
-        (chunk.partition, chunk.number, attempts[chunk.partition], bucket.bucket, first)
+    places: list[tuple[int, int, bytes, str, int, int]] = [
+        (
+            chunk.partition,
+            chunk.number,
+            attempts[chunk.partition],
+            str(lane.lanes[plan.lane]),
+            bucket.bucket,
+            first,
+        )
         for plan, bucket in zip(plans, opened, strict=True)
         for chunk, first in plan.placed()
     ]
     places += [
-        (partition, NO_CHUNK, attempt, NOWHERE, 0) for partition, attempt in attempts.items()
+        (partition, NO_CHUNK, attempt, "", NOWHERE, 0) for partition, attempt in attempts.items()
     ]
     columns = dict(zip(_PLAN.names, zip(*places, strict=True), strict=True))
     planned = packed.sparkSession.createDataFrame(pa.Table.from_pydict(columns, schema=_PLAN))
@@ -242,7 +269,7 @@ def message_rows(
     # missing: each attempt has at least its head [P8].
     is_planned = F.col("attempt") == F.col("plan_attempt")
     rows = placed.select(
-        F.lit(str(lane.lane_id)).alias("lane"),
+        F.col("plan_lane").alias("lane"),
         F.when(is_planned, F.col("bucket"))
         .otherwise(F.raise_error(F.lit(OTHER_ATTEMPT)).cast("long"))
         .alias("bucket"),
@@ -260,7 +287,7 @@ def _collected(packed: DataFrame) -> tuple[list[PackedChunk], dict[int, bytes]]:
     """Collect all chunks in their order, and the attempt that packed each partition."""
     rows = (
         packed.where("part = 0")
-        .select("partition", "number", "attempt", "count", "size_bytes", "due")
+        .select("partition", "number", "lane", "attempt", "count", "size_bytes", "due")
         .collect()
     )
     rows.sort(key=lambda row: (row.partition, row.number))
@@ -271,6 +298,7 @@ def _collected(packed: DataFrame) -> tuple[list[PackedChunk], dict[int, bytes]]:
             count=row["count"],
             size_bytes=row.size_bytes,
             due=None if row.due is None else bytes(row.due),
+            lane=row.lane,
         )
         for row in rows
         if row.number != NO_CHUNK

@@ -14,15 +14,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users write it
 
 from cassieq_spark.model import dead_letter
-from cassieq_spark.model.ids import BucketNo, Runs, bucket_of, first_id
+from cassieq_spark.model.ids import BucketNo, Place, Runs, bucket_of, first_id
 from cassieq_spark.options import parse_connection
 from cassieq_spark.queue.lane import LaneSpec, open_lane
 from cassieq_spark.repair.redrive import RedriveRequest, redrive
 from cassieq_spark.repair.report import Redriven
-from cassieq_spark.spark import boundary
+from cassieq_spark.spark import boundary, columns
 from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import store
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import QueueName
     from cassieq_spark.options import ConnectionOptions
 
-    Work = tuple[BucketNo, Runs]
+    Work = tuple[Place, Runs]
 
 BUCKETS_PER_TASK: Final = 8
 """How many buckets one task gets. A bucket costs at least one transaction, about eight LWTs; a task
@@ -85,8 +86,14 @@ def redrive_where(
     found = letters_of(spark, connection, queue)
     if where is not None:
         found = found.where(where)
-    ids = found.select("id").toArrow().column("id").to_numpy()
-    work = by_bucket(ids, lane.bucket_size)
+    work: list[Work] = []
+    chosen = found.select("lane", "id").toArrow()
+    for lane_id in lane.lanes:
+        of_lane = chosen.filter(pc.equal(chosen.column("lane"), str(lane_id)))
+        ids = of_lane.column("id").to_numpy()
+        work += [
+            (Place(lane_id, bucket), runs) for bucket, runs in by_bucket(ids, lane.bucket_size)
+        ]
     if work:
         order = _Order(connection=options, lane=LaneSpec.of(lane), to=to, is_dry_run=is_dry_run)
         context = spark.sparkContext
@@ -102,7 +109,8 @@ def letters_of(
 ) -> DataFrame:
     """View ``messages`` of a queue, with the additional columns of `redrive_where`."""
     given = {name: str(value) for name, value in connection.items() if value is not None}
-    messages = spark.read.format("cassieq").options(**given, queue=queue).load()
+    reader = spark.read.format("cassieq").options(**given, queue=queue)
+    messages = reader.schema(columns.ALL).load()
 
     def header(name: str, kind: str) -> Column:
         # A producer may have written anything there.
@@ -119,7 +127,7 @@ def letters_of(
     )
 
 
-def by_bucket(ids: NDArray[np.int64], bucket_size: int) -> list[Work]:
+def by_bucket(ids: NDArray[np.int64], bucket_size: int) -> list[tuple[BucketNo, Runs]]:
     """Group ids, in any order, as offsets by bucket, ascending."""
     ids = np.unique(ids)
     starts = np.flatnonzero(np.diff(ids // bucket_size, prepend=-1))

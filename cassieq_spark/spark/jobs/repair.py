@@ -36,7 +36,7 @@ SHARES_PER_CORE: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Some buckets of one queue, for one task; pickled into it."""
+    """Some buckets of one lane, for one task; pickled into it."""
 
     lane: LaneSpec
     buckets: tuple[BucketNo, ...]
@@ -72,12 +72,10 @@ def heal(
 
 
 def _shares(one: Pass, lane: Lane, healed: Healed) -> Iterator[Share]:
-    with noting(healed.done):
-        for window in one.windows(lane, healed, BUCKETS_PER_SHARE):
-            yield Share(
-                lane=LaneSpec.of(lane),
-                buckets=tuple(window),
-            )
+    for its_lane in lane.all:
+        with noting(healed.done):
+            for window in one.windows(its_lane, healed, BUCKETS_PER_SHARE):
+                yield Share(lane=LaneSpec.of(its_lane), buckets=tuple(window))
 
 
 def _by_tasks(
@@ -103,4 +101,4 @@ def _heal_in_task(
 def _heal(here: Store, shares: Iterable[Share]) -> Iterator[tuple[LaneId, Healed]]:
     for share in shares:
         lane = share.lane.on(here)
-        yield lane.lane_id, heal_buckets(lane, list(share.buckets))
+        yield lane.first.lane_id, heal_buckets(lane, list(share.buckets))

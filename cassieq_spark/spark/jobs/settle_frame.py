@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from cassieq_spark.model.ids import BucketNo, Runs
+    from cassieq_spark.model.ids import Place, Runs
     from cassieq_spark.model.settlement import Action
     from cassieq_spark.options import ConnectionOptions
     from cassieq_spark.queue.lane import Lane
 
-    Work = tuple[BucketNo, Mapping[UUID, Mapping[str, Runs]]]
+    Work = tuple[Place, Mapping[UUID, Mapping[str, Runs]]]
 
 BUCKETS_PER_TASK: Final = 64
 """How many buckets one task gets. Each further task costs Spark about 35 ms; it settles as many
@@ -188,13 +188,14 @@ def _in_task(order: _Order, work: Iterator[Work]) -> Iterator[Settled]:
     }
     by_bucket = dict(work)
 
-    def one(bucket: BucketNo) -> Settled:
+    def one(place: Place) -> Settled:
         asked = {
             lease_id: {actions[verdict]: runs for verdict, runs in by_verdict.items()}
-            for lease_id, by_verdict in by_bucket[bucket].items()
+            for lease_id, by_verdict in by_bucket[place].items()
         }
-        outcome = settle_bucket(lane, bucket, asked, tells_acked=True)
-        return counted(lane, bucket, outcome.judged)
+        its_lane = lane.sibling(place.lane)
+        outcome = settle_bucket(its_lane, place.bucket, asked, tells_acked=True)
+        return counted(its_lane, place.bucket, outcome.judged)
 
     yield total(list(each_bucket(lane, one, by_bucket).values()))
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from cassieq_spark.errors import OptionInvalid, ReceiptInvalid
 from cassieq_spark.model import receipt as papers
-from cassieq_spark.model.ids import EMPTY, OFFSET_LIMIT, BucketNo, Runs
+from cassieq_spark.model.ids import EMPTY, OFFSET_LIMIT, BucketNo, LaneId, Place, Runs
 from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.settle.receipts import foreign
@@ -54,7 +54,7 @@ class Gathered:
         left: The number of rows without a verdict.
     """
 
-    by_bucket: dict[BucketNo, dict[UUID, dict[str, Runs]]] = field(default_factory=dict)
+    by_bucket: dict[Place, dict[UUID, dict[str, Runs]]] = field(default_factory=dict)
     left: int = 0
 
     @property
@@ -99,11 +99,12 @@ def put_together(lane: Lane, parts: Iterable[bytes]) -> Gathered:
         gathered.left += left
         for lane_id, bucket, lease_id, verdict, encoded in said:
             runs = Runs.decode(encoded)
-            if lane_id != lane.lane_id.bytes:
+            place = Place(LaneId(UUID(bytes=lane_id)), BucketNo(bucket))
+            if place.lane not in lane.lanes:
                 raise foreign(lane, "is of another queue, or of an earlier queue of this name")
             if bucket >= DELETED or runs.last >= lane.bucket_size:
                 raise foreign(lane, "names messages that never existed")
-            by_lease = gathered.by_bucket.setdefault(BucketNo(bucket), {})
+            by_lease = gathered.by_bucket.setdefault(place, {})
             by_verdict = by_lease.setdefault(UUID(bytes=lease_id), {})
             by_verdict[verdict] = by_verdict.get(verdict, EMPTY) | runs
     _check_agreement(lane, gathered)
@@ -111,17 +112,21 @@ def put_together(lane: Lane, parts: Iterable[bytes]) -> Gathered:
 
 
 def _check_agreement(lane: Lane, gathered: Gathered) -> None:
-    for bucket, by_lease in gathered.by_bucket.items():
+    for place, by_lease in gathered.by_bucket.items():
         for lease_id, by_verdict in by_lease.items():
             for one, other in combinations(by_verdict, 2):
                 if twice := by_verdict[one] & by_verdict[other]:
                     at = twice.first
                     receipt = Receipt(
-                        lane=lane.lane_id, bucket=bucket, lease_id=lease_id, first=at, last=at
+                        lane=place.lane,
+                        bucket=place.bucket,
+                        lease_id=lease_id,
+                        first=at,
+                        last=at,
                     )
                     raise OptionInvalid(
-                        f"message {bucket * lane.bucket_size + at} of queue {lane.queue!r} has "
-                        f"two verdicts, {one!r} and {other!r} (receipt {receipt.encode()}). "
+                        f"message {place.bucket * lane.bucket_size + at} of queue {lane.queue!r} "
+                        f"has two verdicts, {one!r} and {other!r} (receipt {receipt.encode()}). "
                         "Nothing was changed. Give each message one verdict"
                     )
 

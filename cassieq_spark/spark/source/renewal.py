@@ -178,8 +178,8 @@ class Renewal:
             with self._lock:
                 self._fenced = StreamFenced(
                     f"another run of this checkpoint, or a copy of it, has taken over "
-                    f"{len(taken_over)} leases of {lane.bucket_title(place.bucket)}. Two queries must not share a checkpoint: stop one of "
-                    "them"
+                    f"{len(taken_over)} leases of {lane.bucket_title(place.bucket)}. "
+                    "Two queries must not share a checkpoint: stop one of them"
                 )
                 self._held.clear()
 

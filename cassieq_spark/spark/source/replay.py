@@ -148,9 +148,10 @@ class Replay:
         )
         if self._options.on_lease_lost == "fail" and not is_gone:
             raise LeaseLost(
-                f"{leased.runs.count} messages of {self._title(leased.place)} were delivered to another consumer while this query was "
-                "down for longer than its visibility timeout. Set onLeaseLost to 'skip' to go on "
-                "without them (they are processed elsewhere), and set a longer visibilityTimeout"
+                f"{leased.runs.count} messages of {self._title(leased.place)} were delivered to "
+                "another consumer while this query was down for longer than its visibility "
+                "timeout. Set onLeaseLost to 'skip' to go on without them (they are processed "
+                "elsewhere), and set a longer visibilityTimeout"
             )
 
     def _title(self, place: Place) -> str:
@@ -161,8 +162,8 @@ class Replay:
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"queue {self.lane.queue!r} was purged while this query was down: {messages} "
-                f"messages of {self._title(place)}, which are in the query's batch, are gone. Start "
-                "with a new checkpoint, or set failOnDataLoss to false to go on without them"
+                f"messages of {self._title(place)}, which are in the query's batch, are gone. "
+                "Start with a new checkpoint, or set failOnDataLoss to false to go on without them"
             )
         event(
             _logger, "batch_purged", queue=self.lane.queue, bucket=place.bucket, messages=messages

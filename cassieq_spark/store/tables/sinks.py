@@ -240,7 +240,7 @@ class Sinks:
             )
         except UsageError:  # a refused read of its list is no corrupt row; it is a ValueError too
             raise
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, IndexError) as error:
             raise RowCorrupt(f"the row of sink {sink_id!r} cannot be read ({error})") from error
 
 
@@ -270,13 +270,19 @@ def _bind_update(
 
 
 def _encode_list(listed: BucketList) -> bytes:
-    return bytes(msgpack.packb([[run.first, run.last, run.count] for run in listed.runs]))
+    """The lanes' ids, then ``[place among lanes, first, last, count]`` for each run."""
+    lanes = list(dict.fromkeys(run.lane for run in listed.runs))
+    at = {lane: number for number, lane in enumerate(lanes)}
+    runs = [[at[run.lane], run.first, run.last, run.count] for run in listed.runs]
+    return bytes(msgpack.packb([[lane.bytes for lane in lanes], runs]))
 
 
 def _decode_list(encoded: bytes) -> BucketList:
+    ids, runs = msgpack.unpackb(encoded)
+    lanes = [LaneId(UUID(bytes=lane)) for lane in ids]
     return BucketList(
         runs=tuple(
-            Listed(first=BucketNo(first), last=BucketNo(last), count=count)
-            for first, last, count in msgpack.unpackb(encoded)
+            Listed(lane=lanes[at], first=BucketNo(first), last=BucketNo(last), count=count)
+            for at, first, last, count in runs
         )
     )
