@@ -19,9 +19,9 @@ from cassieq_spark.options import (
     queue_name,
 )
 from cassieq_spark.queue import admin
+from cassieq_spark.queue.find import every_row, lane_of, lanes_of, open_lane
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect import stats
-from cassieq_spark.queue.lane import every_row, lane_of, lanes_of, open_lane
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.work import Work

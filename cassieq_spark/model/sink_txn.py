@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 FIRST_EPOCH = 1
 NO_BATCH = -1
-
 ONLY_BATCH = 0
 """The batch id of a transaction that has one batch."""
 
@@ -68,9 +67,8 @@ class BucketList:
 
     def __contains__(self, place: object) -> bool:
         """Whether this bucket is listed."""
-        return isinstance(place, Place) and any(
-            run.lane == place.lane and run.first <= place.bucket <= run.last for run in self.runs
-        )
+        lane, bucket = place if isinstance(place, Place) else (None, -1)
+        return any(run.lane == lane and run.first <= bucket <= run.last for run in self.runs)
 
     @property
     def messages(self) -> int:

@@ -30,15 +30,8 @@ from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.options import QueueSettings, queue_name
 from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.apart import apart, first_of
-from cassieq_spark.queue.lane import (
-    Lane,
-    at_home,
-    attempts,
-    check_home,
-    live_buckets,
-    read_row,
-    windows,
-)
+from cassieq_spark.queue.find import at_home, check_home, read_row
+from cassieq_spark.queue.lane import Lane, attempts, live_buckets, windows
 from cassieq_spark.store.cas import Applied, Stored
 from cassieq_spark.store.tables.monotons import CLOSED, Monoton
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -13,9 +11,8 @@ from cassieq_spark.model.settlement import Extend, Reject, Release
 from cassieq_spark.options import arguments
 from cassieq_spark.queue import admin
 from cassieq_spark.queue.consumer import Consumer, Ways
-from cassieq_spark.queue.get.poll import GetRequest
+from cassieq_spark.queue.find import look_again
 from cassieq_spark.queue.inspect.stats import QueueStats, peek, stats
-from cassieq_spark.queue.lane import look_again
 from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.put.producer import message_id_texts
@@ -150,7 +147,14 @@ class Queue:
             StoreError: What was claimed becomes visible again after its timeout, or earlier.
         """
         at_most = arguments.count("max_messages", max_messages)
-        wanted = self._wanted(at_most, visibility_timeout, wait, consumer, priority_at_least)
+        wanted = self._work.request(
+            self.settings,
+            at_most=at_most,
+            visibility=visibility_timeout,
+            wait=wait,
+            consumer=consumer,
+            at_least=priority_at_least,
+        )
         return self._work.getter.get(self._lane, wanted)
 
     def consumer(
@@ -178,12 +182,13 @@ class Queue:
         ways = Ways(
             lane=lambda: self._lane,
             receipts=self._receipts,
-            wanted=self._wanted(
-                arguments.count("prefetch", prefetch),
-                visibility_timeout,
-                0,
-                consumer,
-                priority_at_least,
+            wanted=self._work.request(
+                self.settings,
+                at_most=arguments.count("prefetch", prefetch),
+                visibility=visibility_timeout,
+                wait=0,
+                consumer=consumer,
+                at_least=priority_at_least,
             ),
             getter=self._work.getter,
             acks=self._work.acks,
@@ -367,26 +372,6 @@ class Queue:
                 self._looking.release()
         return self._known_lane
 
-    def _wanted(
-        self,
-        at_most: int,
-        visibility: Seconds | None,
-        wait: Seconds,
-        consumer: str | None,
-        at_least: int,
-    ) -> GetRequest:
-        settings = self._lane.settings
-        visibility_us = None if visibility is None else arguments.visibility_us(visibility)
-        return GetRequest(
-            at_most=at_most,
-            owner=_default_owner() if consumer is None else arguments.consumer(consumer),
-            wait_s=arguments.wait_s(wait),
-            visibility_us=visibility_us or int(settings.visibility_timeout_s * 1e6),
-            priority_at_least=arguments.priority(
-                "priority_at_least", at_least, settings.priorities
-            ),
-        )
-
     def _put(
         self,
         lane: Lane,
@@ -415,7 +400,3 @@ class Queue:
     def __repr__(self) -> str:
         """Show the queue's name."""
         return f"Queue({self.name!r})"
-
-
-def _default_owner() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"

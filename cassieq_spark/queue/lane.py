@@ -6,12 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cassieq_spark.entropy import jitter
-from cassieq_spark.errors import CasContention, QueueDeleted, QueueNotFound, UsageError
+from cassieq_spark.errors import CasContention, QueueDeleted
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import BucketNo, Place
 from cassieq_spark.model.lanes import Fixed
 from cassieq_spark.store.cas import Applied, Evicted, Refused, Stored
-from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.monotons import Monotons
     from cassieq_spark.store.tables.overlays import Overlays
     from cassieq_spark.store.tables.pointers import PointerTable
-    from cassieq_spark.store.tables.queues import QueueRow
 
 MAX_LOST_RACES = 64
 """How many times in a row a CAS may lose to others before its caller gets an error."""
@@ -233,190 +231,6 @@ class Lane:
             "row before our own change. Try again. If that fails too, use larger batches or "
             "fewer clients"
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneSpec:
-    """A lane without its store, pickled into tasks, which then need not read the queue's row."""
-
-    queue: QueueName
-    lane_id: LaneId
-    settings: QueueSettings
-    created_us: int
-    lanes: tuple[LaneId, ...]
-    datacenter: str
-
-    @classmethod
-    def of(cls, lane: Lane) -> LaneSpec:
-        """Describe a lane as it is open here."""
-        return cls(
-            queue=lane.queue,
-            lane_id=lane.lane_id,
-            settings=lane.settings,
-            created_us=lane.created_us,
-            lanes=lane.lanes,
-            datacenter=lane.store.session.datacenter,
-        )
-
-    def on(self, store: Store) -> Lane:
-        """The lane as it was where this was made.
-
-        Raises:
-            UsageError: This process has connected to nodes of another data centre [P21].
-        """
-        if self.datacenter != store.session.datacenter:
-            raise _elsewhere(store, self.queue, self.datacenter)
-        return Lane(
-            store=store,
-            queue=self.queue,
-            lane_id=self.lane_id,
-            settings=self.settings,
-            created_us=self.created_us,
-            lanes=self.lanes,
-        )
-
-
-def open_lane(store: Store, name: QueueName) -> Lane:
-    """The first lane of a queue that exists.
-
-    Raises:
-        QueueNotFound: No queue has that name.
-        UsageError: Its home is another data centre: LOCAL_ quorums there and here do not see each
-            other [P21].
-    """
-    found = find_row(store, name)
-    if found is None or found.value.status is not QueueStatus.ACTIVE:
-        raise QueueNotFound(
-            f"there is no queue {name!r} in keyspace {store.session.keyspace!r}. Create it with "
-            f"client.create_queue({name!r})"
-        )
-    return lane_of(store, found.value)
-
-
-def find_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
-    """The row of a queue, without any other data centre if it lives in this one (ADR 17).
-
-    This data centre's quorum may be behind what all have decided: it may have former settings, or
-    a queue that was deleted since, which its repair pointer shows [R25].
-    """
-    found = store.queues.find(name)
-    if (
-        found is not None
-        and found.value.status is QueueStatus.ACTIVE
-        and at_home(store, found.value)
-        and not _has_ended(store, found.value)
-    ):
-        return found
-    return read_row(store, name)
-
-
-def read_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
-    """The row that all data centres have decided, with the status that counts.
-
-    A row that is active over a dead lane counts as deleting: a copy of its INSERT has landed after
-    its queue was deleted [T14]. Whoever finishes its deletion removes it.
-    """
-    found = store.queues.read(name)
-    if found is not None and _is_born_again(store, found.value):
-        return replace(found, value=replace(found.value, status=QueueStatus.DELETING))
-    return found
-
-
-def _is_born_again(store: Store, row: QueueRow) -> bool:
-    """A deletion changes the status before it raises L: a row that is still active is a ghost."""
-    return row.status is QueueStatus.ACTIVE and at_home(store, row) and _has_ended(store, row)
-
-
-def _has_ended(store: Store, row: QueueRow) -> bool:
-    """Whether a queue that its home shows as active has ended: its repair pointer says so [R25]."""
-    return store.lane(row.lanes[0]).pointers.read().is_deleted
-
-
-def look_again(lane: Lane) -> Lane:
-    """The lane with its queue's present settings.
-
-    Raises:
-        QueueDeleted: The queue is gone, or another one has its name.
-    """
-    found = find_row(lane.store, lane.queue)
-    if (
-        found is None
-        or found.value.status is not QueueStatus.ACTIVE
-        or lane.lane_id not in found.value.lanes
-    ):
-        raise lane.deleted()
-    return lane_of(lane.store, found.value).sibling(lane.lane_id)
-
-
-def lanes_of(store: Store, names: list[QueueName] | None) -> list[Lane]:
-    """The first lanes of these queues; None: of all that live in this client's data centre.
-
-    Raises:
-        QueueNotFound: A named queue does not exist.
-    """
-    if names is not None:
-        return [open_lane(store, name) for name in names]
-    return [lane_of(store, row) for row in rows_at_home(store, QueueStatus.ACTIVE)]
-
-
-def rows_at_home(store: Store, status: QueueStatus) -> list[QueueRow]:
-    """All queues of a status whose home is this client's data centre, as its quorum knows them."""
-    return [row for row in every_row(store) if row.status is status and at_home(store, row)]
-
-
-def every_row(store: Store) -> list[QueueRow]:
-    """Every queue that a quorum of this data centre knows, by name, with the status that counts.
-
-    One pointer read for each that lives here: its row may be outdated, or born again [T14].
-    """
-
-    def as_it_is(row: QueueRow) -> QueueRow | None:
-        if not _is_born_again(store, row):
-            return row
-        now = read_row(store, row.name)
-        return None if now is None else now.value
-
-    return [row for row in store.session.map(as_it_is, store.queues.find_all()) if row is not None]
-
-
-def at_home(store: Store, row: QueueRow) -> bool:
-    """Whether a queue lives in this client's data centre."""
-    return row.home_datacenter == store.session.datacenter
-
-
-def check_home(store: Store, row: QueueRow) -> None:
-    """Refuse any work on a queue's lane, also its deletion, outside its home [P21].
-
-    Raises:
-        UsageError: It lives in another data centre.
-    """
-    if not at_home(store, row):
-        raise _elsewhere(store, row.name, row.home_datacenter)
-
-
-def _elsewhere(store: Store, name: str, home: str) -> UsageError:
-    return UsageError(
-        f"queue {name!r} lives in data centre {home!r}, but this client is connected to "
-        f"{store.session.datacenter!r}. Connect to {home!r}: the quorums of that data centre "
-        "decide"
-    )
-
-
-def lane_of(store: Store, row: QueueRow) -> Lane:
-    """The first lane of a queue row.
-
-    Raises:
-        UsageError: See `check_home`.
-    """
-    check_home(store, row)
-    return Lane(
-        store=store,
-        queue=row.name,
-        lane_id=row.lanes[0],
-        settings=row.settings,
-        created_us=row.created_us,
-        lanes=row.lanes,
-    )
 
 
 def live_buckets(lane: Lane) -> range:

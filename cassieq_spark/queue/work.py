@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -9,12 +11,15 @@ from typing import TYPE_CHECKING
 from cassieq_spark.entropy import generator
 from cassieq_spark.model.lanes import MAX_SHARDS, shard_of
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.get.poll import Getter
+from cassieq_spark.queue.get.poll import GetRequest, Getter
 from cassieq_spark.queue.put.producer import Producer
 from cassieq_spark.queue.settle.ack_group import AckGroup
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from cassieq_spark.model.ids import LaneId
+    from cassieq_spark.options import QueueSettings
     from cassieq_spark.queue.lane import Lane
 
 
@@ -45,3 +50,33 @@ class Work:
         if text is not None:
             shard = shard_of(text, settings.shards)
         return lane.sibling(lane.fixed.lane(of_class, shard))
+
+    def request(
+        self,
+        settings: QueueSettings,
+        *,
+        at_most: int,
+        visibility: float | timedelta | None,
+        wait: float | timedelta,
+        consumer: str | None,
+        at_least: int,
+    ) -> GetRequest:
+        """Check the arguments of a get.
+
+        Raises:
+            OptionInvalid: One of them has a wrong form.
+        """
+        visibility_us = None if visibility is None else arguments.visibility_us(visibility)
+        return GetRequest(
+            at_most=at_most,
+            owner=_default_owner() if consumer is None else arguments.consumer(consumer),
+            wait_s=arguments.wait_s(wait),
+            visibility_us=visibility_us or int(settings.visibility_timeout_s * 1e6),
+            priority_at_least=arguments.priority(
+                "priority_at_least", at_least, settings.priorities
+            ),
+        )
+
+
+def _default_owner() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"

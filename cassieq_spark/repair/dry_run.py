@@ -10,8 +10,9 @@ from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.apart import read_rows
+from cassieq_spark.queue.find import rows_at_home
 from cassieq_spark.queue.inspect.stats import Sinks
-from cassieq_spark.queue.lane import live_buckets, rows_at_home, windows
+from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.repair.cleanup import rest_us
 from cassieq_spark.repair.report import QueueRepair, RepairReport
 from cassieq_spark.repair.steps import noting, with_dead

@@ -9,15 +9,8 @@ from cassieq_spark.entropy import generator
 from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.model.sink_txn import set_of
 from cassieq_spark.queue import admin
-from cassieq_spark.queue.lane import (
-    Lane,
-    at_home,
-    lanes_of,
-    live_buckets,
-    read_row,
-    rows_at_home,
-    windows,
-)
+from cassieq_spark.queue.find import at_home, lanes_of, read_row, rows_at_home
+from cassieq_spark.queue.lane import Lane, live_buckets, windows
 from cassieq_spark.repair.cleanup import close_gaps, drop, free, sweep, sweep_lanes
 from cassieq_spark.repair.report import QueueRepair, RepairReport
 from cassieq_spark.repair.steps import Healed, heal_buckets, note, noting

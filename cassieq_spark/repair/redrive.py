@@ -32,10 +32,11 @@ from cassieq_spark.options import queue_name
 from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.apart import first_of, named
 from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect import stats
-from cassieq_spark.queue.lane import open_lane
 from cassieq_spark.queue.message import read_messages
 from cassieq_spark.repair import dead
+from cassieq_spark.repair.redrivable import ByState, by_state, spans_of
 from cassieq_spark.repair.report import Redriven
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.message import Message
     from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.tables.messages import ChunkRow
 
 REASONS_TOLD: Final = 100
 """How many reasons why messages stay are told apart: headers may hold any text."""
@@ -106,16 +106,6 @@ def redrive(lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool = False) -> 
     return done
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Places:
-    """The wanted messages of one bucket, by their state."""
-
-    visible: Sequence[Returned]
-    leased: Sequence[Returned]
-    delayed: Sequence[Returned]
-    revisions: tuple[tuple[int, int], ...] = ()
-
-
 class _Redrive:
     """One lane's part of a `redrive`."""
 
@@ -152,12 +142,12 @@ class _Redrive:
         ids = self._ids
         found: dict[BucketNo, int] = {}
         in_vain = 0
-        for bucket, row, waiting in stats.live_rows(self._lane, _spans(ids), away=self._away):
+        for bucket, row, waiting in stats.live_rows(self._lane, spans_of(ids), away=self._away):
             if row is not None and row.value.status is Status.CORRUPT:
                 found[bucket] = 0 if ids is None else ids[bucket].count
                 self._pass_over(bucket)
                 continue
-            places = _places(
+            places = by_state(
                 None if row is None else row.value,
                 waiting,
                 now_us=self._lane.clock.now_us(),
@@ -191,7 +181,7 @@ class _Redrive:
             raise first_of(self._away)
         self.done.problems += map(str, self._away.values())
 
-    def _work_on(self, bucket: BucketNo, places: _Places) -> bool:
+    def _work_on(self, bucket: BucketNo, places: ByState) -> bool:
         """Whether there was anything to send."""
         self.done.leased += self._count(bucket, places, places.leased)
         self.done.delayed += self._count(bucket, places, places.delayed)
@@ -220,7 +210,7 @@ class _Redrive:
         ]
         return self.done
 
-    def _choose(self, bucket: BucketNo, places: _Places) -> dict[QueueName, Runs]:
+    def _choose(self, bucket: BucketNo, places: ByState) -> dict[QueueName, Runs]:
         """Choose the messages to send, by target."""
         wanted = self._wanted
         chosen: dict[QueueName, list[int]] = {}
@@ -240,13 +230,13 @@ class _Redrive:
                     self._left -= 1
         return {target: Runs.from_offsets(offsets) for target, offsets in chosen.items()}
 
-    def _count(self, bucket: BucketNo, places: _Places, parts: Sequence[Returned]) -> int:
+    def _count(self, bucket: BucketNo, places: ByState, parts: Sequence[Returned]) -> int:
         if self._wanted.where is None:
             return sum(part.runs.count for part in parts)
         return sum(1 for _ in self._messages(bucket, places, parts))
 
     def _messages(
-        self, bucket: BucketNo, places: _Places, parts: Sequence[Returned]
+        self, bucket: BucketNo, places: ByState, parts: Sequence[Returned]
     ) -> Iterator[tuple[int, Message]]:
         """Yield the wanted messages with their offsets."""
         where = self._wanted.where
@@ -374,50 +364,3 @@ class _Redrive:
             return
         self.done.waiting -= part.runs.count
         self.done.moved += part.runs.count
-
-
-def _places(
-    row: Bucket | None, waiting: Sequence[ChunkRow], *, now_us: int, asked: Runs | None
-) -> _Places:
-    """Find the requested messages of one bucket, by their state."""
-    if row is None or row.status is Status.SEALING:
-        due = [chunk for chunk in waiting if (chunk.due_us or 0) <= now_us]
-        later = [chunk for chunk in waiting if (chunk.due_us or 0) > now_us]
-        return _Places(
-            visible=_asked([_of_chunks(due)], asked),
-            leased=(),
-            delayed=_asked([_of_chunks(later)], asked),
-        )
-    return _Places(
-        visible=_asked(rules.visible(row, now_us), asked),
-        leased=_asked(rules.leased(row, now_us), asked),
-        delayed=_asked(rules.delayed(row, now_us), asked),
-        revisions=row.revisions,
-    )
-
-
-def _of_chunks(chunks: Iterable[ChunkRow]) -> Returned:
-    pairs = ((chunk.first, chunk.first + chunk.count - 1) for chunk in chunks)
-    return Returned(deliveries=0, runs=Runs.of(*pairs))
-
-
-def _asked(parts: Iterable[Returned], asked: Runs | None) -> list[Returned]:
-    found = []
-    for part in parts:
-        runs = part.runs if asked is None else part.runs & asked
-        if runs:
-            found.append(Returned(deliveries=part.deliveries, runs=runs))
-    return found
-
-
-def _spans(ids: Mapping[BucketNo, Runs] | None) -> list[range] | None:
-    """Their buckets, ascending; None: all."""
-    if ids is None:
-        return None
-    spans: list[range] = []
-    for bucket in sorted(ids):
-        if spans and spans[-1].stop == bucket:
-            spans[-1] = range(spans[-1].start, bucket + 1)
-        else:
-            spans.append(range(bucket, bucket + 1))
-    return spans

@@ -16,7 +16,8 @@ from cassieq_spark.model.dead import may_close, movable
 from cassieq_spark.model.lease import Terms, is_dying
 from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.apart import named
-from cassieq_spark.queue.lane import Lane, open_lane
+from cassieq_spark.queue.find import open_lane
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.repair import dead
 from cassieq_spark.repair.report import QueueRepair
 from cassieq_spark.repair.transactions import Undecided

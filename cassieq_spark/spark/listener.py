@@ -13,7 +13,7 @@ from cassieq_spark.errors import CassieqError, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.offset import SourceOffset
 from cassieq_spark.options import parse_connection, queue_name
-from cassieq_spark.queue.lane import open_lane
+from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.settle.settle import ack_leases
 from cassieq_spark.store.store import opened
 

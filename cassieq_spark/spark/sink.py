@@ -23,7 +23,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import UsageError
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Begun, Identity, TaskResult
 from cassieq_spark.model.sizes import BYTES_IN_FLIGHT, PART_BYTES
-from cassieq_spark.queue.lane import open_lane
+from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.heartbeat import Heartbeat
 from cassieq_spark.queue.sink.writer import BulkWriter, Meter

@@ -5,6 +5,7 @@ Holds I10: what one bucket has granted is handed out, whatever becomes of anothe
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.row_limits import PREFERRED_BYTES, PREFERRED_LEASES
 from cassieq_spark.queue.apart import apart, first_of, named
 from cassieq_spark.queue.get.claim import GRACE_S, PATIENT_GRACE_S, Claimed, give_back
+from cassieq_spark.store.tables.buckets import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,3 +180,14 @@ def _give_back(lane: Lane, bucket: BucketNo, flight: Future[Answer]) -> None:
             messages=sum(one.lease.runs.count for one in claimed),
         )
         give_back(claimed)
+
+
+def came_back_us(row: Stored[Bucket], now_us: int) -> float:
+    """When its first message came back: the longest wait goes out first, then what is fresh."""
+    due_us = row.value.earliest_return_us()
+    return due_us if due_us is not None and due_us <= now_us else math.inf
+
+
+def is_crowded(row: Stored[Bucket]) -> bool:
+    """Whether a claimer prefers another bucket; it never refuses one for its size [R6] [T2]."""
+    return len(row.value.leases) >= PREFERRED_LEASES or size_of(row.value) > PREFERRED_BYTES

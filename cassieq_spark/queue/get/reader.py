@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING
 from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.lease import claimable, is_dying
-from cassieq_spark.model.row_limits import PREFERRED_BYTES, PREFERRED_LEASES
 from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, Claimer, give_back, runs_there
-from cassieq_spark.queue.get.gather import Gathered, Waiting, gather, have_any, try_one
+from cassieq_spark.queue.get.gather import (
+    Gathered,
+    Waiting,
+    came_back_us,
+    gather,
+    have_any,
+    is_crowded,
+    try_one,
+)
 from cassieq_spark.queue.get.scan import (
     BUCKETS_PER_CALL,
     Rows,
@@ -21,7 +28,6 @@ from cassieq_spark.queue.get.scan import (
     offset_below,
 )
 from cassieq_spark.queue.lane import MAX_LOST_RACES, stand_back
-from cassieq_spark.store.tables.buckets import size_of
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -223,7 +229,7 @@ class Reader:
         rows = dict(
             sorted(
                 scan.candidates.items(),
-                key=lambda item: (_is_crowded(item[1]), _came_back_us(item[1], now_us)),
+                key=lambda item: (is_crowded(item[1]), came_back_us(item[1], now_us)),
             )
         )
         for _ in range(ROUNDS):
@@ -395,14 +401,3 @@ class Reader:
         ripe += [bucket for bucket in filled if ages[bucket] >= oldest_allowed]
         waits = [oldest_allowed - ages[bucket] for bucket in filled if bucket not in ripe]
         return ripe, min(waits, default=None)
-
-
-def _came_back_us(row: Stored[Bucket], now_us: int) -> float:
-    """When its first message came back: the longest wait goes out first, then what is fresh."""
-    due_us = row.value.earliest_return_us()
-    return due_us if due_us is not None and due_us <= now_us else math.inf
-
-
-def _is_crowded(row: Stored[Bucket]) -> bool:
-    """Whether a claimer prefers another bucket; it never refuses one for its size [R6] [T2]."""
-    return len(row.value.leases) >= PREFERRED_LEASES or size_of(row.value) > PREFERRED_BYTES

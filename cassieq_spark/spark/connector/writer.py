@@ -24,7 +24,7 @@ from cassieq_spark.model.bucket_plan import BucketPlan, PackedChunk, assign
 from cassieq_spark.model.costs import Costs
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult
 from cassieq_spark.options import ConnectionArguments, by_option, parse_sink
-from cassieq_spark.queue.lane import open_lane
+from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.buckets import OpenBucket, open_buckets, prepare
 from cassieq_spark.queue.sink.heartbeat import Heartbeat

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users
 from cassieq_spark.model import dead_letter
 from cassieq_spark.model.ids import BucketNo, Place, Runs, bucket_of, first_id
 from cassieq_spark.options import parse_connection
-from cassieq_spark.queue.lane import LaneSpec, open_lane
+from cassieq_spark.queue.find import LaneSpec, open_lane
 from cassieq_spark.repair.redrive import RedriveRequest, redrive
 from cassieq_spark.repair.report import Redriven
 from cassieq_spark.spark import boundary, columns

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.queue.lane import LaneSpec
+from cassieq_spark.queue.find import LaneSpec
 from cassieq_spark.repair.heal import Pass
 from cassieq_spark.repair.report import QueueRepair
 from cassieq_spark.repair.steps import Healed, heal_buckets, noting

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from cassieq_spark.model.offset import INITIAL
-from cassieq_spark.queue.lane import open_lane
+from cassieq_spark.queue.find import open_lane
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.partition import PlannedPartition, read_partition, spread
 from cassieq_spark.spark.source.admission import Limits, read_limit

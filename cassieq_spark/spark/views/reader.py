@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final, cast
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from cassieq_spark.model.ids import ID_LIMIT
+from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect.stats import plan_visible
-from cassieq_spark.queue.lane import live_buckets, open_lane
+from cassieq_spark.queue.lane import live_buckets
 from cassieq_spark.spark import boundary, columns
 from cassieq_spark.spark.partition import PlannedPartition, read_partition, spread
 from cassieq_spark.spark.views import pushdown

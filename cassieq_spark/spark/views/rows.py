@@ -13,8 +13,8 @@ from cassieq_spark.errors import QueueDeleted, QueueNotFound
 from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.dead import DeadSet
 from cassieq_spark.queue.fetch import Found, Planned, fetch
+from cassieq_spark.queue.find import LaneSpec, at_home, every_row, find_row, lane_of
 from cassieq_spark.queue.inspect import facts, stats
-from cassieq_spark.queue.lane import LaneSpec, at_home, every_row, find_row, lane_of
 from cassieq_spark.spark import columns
 from cassieq_spark.spark.columns import Builder
 from cassieq_spark.spark.views import pushdown

@@ -1,0 +1,72 @@
+"""Find which messages of a bucket a redrive may take, by their state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cassieq_spark.model import redrive as rules
+from cassieq_spark.model.bucket import Bucket, Returned, Status
+from cassieq_spark.model.ids import BucketNo, Runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cassieq_spark.store.tables.messages import ChunkRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByState:
+    """The wanted messages of one bucket, by their state."""
+
+    visible: Sequence[Returned]
+    leased: Sequence[Returned]
+    delayed: Sequence[Returned]
+    revisions: tuple[tuple[int, int], ...] = ()
+
+
+def by_state(
+    row: Bucket | None, waiting: Sequence[ChunkRow], *, now_us: int, asked: Runs | None
+) -> ByState:
+    """Find the requested messages of one bucket, by their state."""
+    if row is None or row.status is Status.SEALING:
+        due = [chunk for chunk in waiting if (chunk.due_us or 0) <= now_us]
+        later = [chunk for chunk in waiting if (chunk.due_us or 0) > now_us]
+        return ByState(
+            visible=_asked([_of_chunks(due)], asked),
+            leased=(),
+            delayed=_asked([_of_chunks(later)], asked),
+        )
+    return ByState(
+        visible=_asked(rules.visible(row, now_us), asked),
+        leased=_asked(rules.leased(row, now_us), asked),
+        delayed=_asked(rules.delayed(row, now_us), asked),
+        revisions=row.revisions,
+    )
+
+
+def _of_chunks(chunks: Iterable[ChunkRow]) -> Returned:
+    pairs = ((chunk.first, chunk.first + chunk.count - 1) for chunk in chunks)
+    return Returned(deliveries=0, runs=Runs.of(*pairs))
+
+
+def _asked(parts: Iterable[Returned], asked: Runs | None) -> list[Returned]:
+    found = []
+    for part in parts:
+        runs = part.runs if asked is None else part.runs & asked
+        if runs:
+            found.append(Returned(deliveries=part.deliveries, runs=runs))
+    return found
+
+
+def spans_of(ids: Mapping[BucketNo, Runs] | None) -> list[range] | None:
+    """Their buckets, ascending; None: all."""
+    if ids is None:
+        return None
+    spans: list[range] = []
+    for bucket in sorted(ids):
+        if spans and spans[-1].stop == bucket:
+            spans[-1] = range(spans[-1].start, bucket + 1)
+        else:
+            spans.append(range(bucket, bucket + 1))
+    return spans
