@@ -97,6 +97,10 @@ EVENTS: Final[dict[str, Event]] = {
     "lag_unknown": Event(
         level=logging.INFO, meaning="A query's lag could not be counted. It is tried again later."
     ),
+    "lane_passed_over": Event(
+        level=logging.WARNING,
+        meaning="One lane of a queue could not be looked at. The get went on with the other lanes.",
+    ),
     "last_ack_failed": Event(
         level=logging.WARNING,
         meaning="The last batch of a query that ended could not be acked. The query's restart acks "

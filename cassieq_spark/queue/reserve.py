@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
 from cassieq_spark.store.cas import Applied
@@ -11,6 +11,10 @@ from cassieq_spark.store.tables.monotons import Monoton
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
+
+
+CREATED: Final = 1
+"""The version of a monoton row that nobody has changed since it was made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +34,16 @@ def _begin_queue(first: Lane) -> None:
     known = first.store.begun
     if first.lane_id in known:
         return
-    found = first.monotons.read()
-    if found is None:
-        raise first.deleted()
-    if not found.value.next_id:
-        reserve(first, 1)
-    known.add(first.lane_id)
+    for _ in first.attempts():
+        found = first.monotons.read()
+        if found is None:
+            raise first.deleted()
+        if found.version.row_version > CREATED:
+            known.add(first.lane_id)
+            return
+        # Whatever becomes of it: the row is read again.
+        first.monotons.update(found, replace(found.value, reserved_us=first.clock.now_us()))
+    raise first.contended("the monoton row")
 
 
 def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Block:
