@@ -22,7 +22,7 @@ from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError, OptionInvalid, UsageError
 from cassieq_spark.options import parse_connection, queue_name
 from cassieq_spark.options.values import NotAllowed, seconds
-from cassieq_spark.queue.lane import lanes_of
+from cassieq_spark.queue.find import lanes_of
 from cassieq_spark.repair.dry_run import heal_dry_run
 from cassieq_spark.repair.lead import leading
 from cassieq_spark.repair.verify import verify

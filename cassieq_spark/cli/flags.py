@@ -123,7 +123,7 @@ def _parameter(option: Option) -> str:
 def _flag(option: Option, panel: str) -> inspect.Parameter:
     sample = option.example if option.default is None else option.default
     is_time = option.unit == "seconds"
-    kind: Any = type(sample) if isinstance(sample, int) and not is_time else str
+    kind: Any = type(sample) if isinstance(sample, int | float) and not is_time else str
     name = flag_of(option)
     info = typer.Option(
         f"{name}/--no{name[1:]}" if kind is bool else name,

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cassieq_spark.cli.exits import NOTHING, Interrupt
 from cassieq_spark.cli.flags import connected
-from cassieq_spark.cli.messages import LOOK_S, give_back
+from cassieq_spark.cli.messages import LOOK_S, PriorityAtLeast, give_back
 from cassieq_spark.cli.output import Json, print_result
 from cassieq_spark.cli.queue import QueueName
 from cassieq_spark.cli.settings import Connection, seconds
@@ -174,6 +174,7 @@ def consume(
     idle_timeout: Annotated[
         str | None, typer.Option(metavar="TIME", help="End when no message came for this long.")
     ] = None,
+    priority_at_least: PriorityAtLeast = 0,
     as_json: Json = False,
 ) -> None:
     """Get and ack messages and print how fast it went.
@@ -189,7 +190,13 @@ def consume(
     with connection.open() as client, Interrupt() as interrupt:
         opened = client.queue(queue)
         visible_s = opened.settings.visibility_timeout_s if timeout_s is None else timeout_s
-        consumer = _Consumer(queue=opened, load=load, visibility_s=visible_s, acks=ack)
+        consumer = _Consumer(
+            queue=opened,
+            load=load,
+            visibility_s=visible_s,
+            acks=ack,
+            priority_at_least=priority_at_least,
+        )
         with _measured(load, "get_and_ack" if ack else "get", count, as_json=as_json) as advance:
             try:
                 consumer.run(interrupt, count, batch, idle_s, advance)
@@ -213,6 +220,7 @@ class _Consumer:
     load: Load
     visibility_s: float
     acks: bool
+    priority_at_least: int = 0
     held: list[str] = field(default_factory=list)
 
     def run(
@@ -236,6 +244,7 @@ class _Consumer:
                 batch if count is None else min(batch, count - load.messages),
                 wait=min(left_s, LOOK_S),
                 visibility_timeout=self.visibility_s,
+                priority_at_least=self.priority_at_least,
             )
             if found:
                 self.held += [one.receipt for one in found if one.receipt is not None]

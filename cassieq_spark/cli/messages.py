@@ -37,6 +37,10 @@ LOOK_S = 1.0
 receipts.
 """
 
+PriorityAtLeast = Annotated[
+    int,
+    typer.Option(metavar="N", help="Only messages of this priority and higher ones."),
+]
 Max = Annotated[int, typer.Option("--max", metavar="N", help="The most messages to return.")]
 
 
@@ -55,6 +59,12 @@ def put(
     file: Annotated[
         Path | None,
         typer.Option(help="Put the whole file as one message. '-' reads standard input."),
+    ] = None,
+    priority: Annotated[
+        int, typer.Option(metavar="N", help="The messages' priority; a higher one goes out first.")
+    ] = 0,
+    key: Annotated[
+        str | None, typer.Option(help="Messages of one key stay in one lane, in their order.")
     ] = None,
     tag: Annotated[str | None, typer.Option(help="A tag to route messages by.")] = None,
     header: Annotated[
@@ -81,6 +91,8 @@ def put(
     if message_id is not None and (bodies == [files.STDIN] or len(bodies or []) > 1):
         raise UsageError("--message-id names one message. Give one body, or --file")
     more: dict[str, Any] = {
+        "priority": priority,
+        "key": key,
         "delay": seconds("--delay", delay) or 0,
         "tag": tag,
         "headers": dict(map(_header, header or [])),
@@ -118,6 +130,7 @@ def get(
         str | None,
         typer.Option(help="The consumer's name, which stats show. Default: host and process."),
     ] = None,
+    priority_at_least: PriorityAtLeast = 0,
     ack: Annotated[
         bool, typer.Option("--ack", help="Ack the messages once they are printed.")
     ] = False,
@@ -133,7 +146,11 @@ def get(
             SystemClock(),
             wait_s,
             lambda look_s: opened.get(
-                at_most, wait=look_s, visibility_timeout=timeout_s, consumer=consumer
+                at_most,
+                wait=look_s,
+                visibility_timeout=timeout_s,
+                consumer=consumer,
+                priority_at_least=priority_at_least,
             ),
         )
         if interrupt:
@@ -223,6 +240,8 @@ def as_object(message: Message) -> dict[str, Any]:
     return {
         "message_id": message.message_id,
         "id": message.id,
+        "lane": str(message.lane),
+        "priority": message.priority,
         **body,
         "tag": message.tag,
         "headers": dict(message.headers),

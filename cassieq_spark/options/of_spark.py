@@ -24,9 +24,9 @@ from cassieq_spark.options.option import (
     Option,
 )
 
-VIEWS: Final = ("messages", "buckets", "leases", "dead", "queues", "stats")
+VIEWS: Final = ("messages", "buckets", "leases", "dead", "queues", "lanes", "stats")
 
-VIEWS_OF_MANY: Final = frozenset({"queues", "stats"})
+VIEWS_OF_MANY: Final = frozenset({"queues", "lanes", "stats"})
 """Views that need no queue: without one they show all queues."""
 
 FORMATS: Final[tuple[Option, ...]] = (

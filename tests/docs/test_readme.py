@@ -54,6 +54,23 @@ def test_the_clients_guide_gets_what_it_has_put(
     assert (0, 0, 0) == (stats.visible, stats.delayed, stats.invisible)
 
 
+def test_the_guide_of_lanes_gets_the_highest_priority_first(
+    pytestconfig: pytest.Config, cassandra: EmbeddedCassandra, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_example(
+        pytestconfig.rootpath / "docs" / "guides" / "lanes.md",
+        {
+            "127.0.0.1:9042": cassandra.contact_points,
+            '"cassieq"': '"cassieq_lanes"',
+            "fairness=0.1": "fairness=0",
+        },
+    )
+    printed = capsys.readouterr().out.splitlines()
+    assert "2 b'refund'" == printed[0]
+    assert {"0 b'report'", "0 b'created'", "0 b'changed'"} == set(printed[1:4])
+    assert "{0: 0, 1: 0, 2: 0}" == printed[4]
+
+
 def run_example(file: Path, changed: dict[str, str]) -> None:
     found = EXAMPLE.search(file.read_text("utf-8"))
     assert found is not None

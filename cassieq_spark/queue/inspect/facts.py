@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from cassieq_spark.model.pointer import Pointers
+    from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.store import Store
     from cassieq_spark.store.tables.messages import ChunkRow
@@ -32,6 +33,7 @@ class BucketFacts:
     """One live bucket.
 
     Attributes:
+        lane, priority: The lane it is in, and the priority of that.
         first_id, last_id: The ids it has room for.
         messages: All that it ever held; for a bucket that nobody has sealed, what is in it by now.
             The next six are disjoint, and together they are all of them.
@@ -49,6 +51,8 @@ class BucketFacts:
         row_version: Number of CAS that made this row what it is.
     """
 
+    lane: str
+    priority: int
     bucket: BucketNo
     status: str
     first_id: int
@@ -82,6 +86,8 @@ class LeaseFacts:
         id_runs: (first, last) id of each run of messages in it that are not acked.
     """
 
+    lane: str
+    priority: int
     bucket: BucketNo
     consumer: str
     lease_id: str
@@ -110,6 +116,7 @@ class QueueFacts:
     Attributes:
         next_id: The first id that nobody has reserved. It and the pointers are None for a queue
             that is being deleted or whose home is another data centre: only there are they known.
+            They are None, too, for a queue with several lanes: see `LaneFacts`.
     """
 
     row: QueueRow
@@ -117,21 +124,60 @@ class QueueFacts:
     pointers: Pointers | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneFacts:
+    """One lane of a queue.
+
+    Attributes:
+        next_id: The first id in it that nobody has reserved.
+        visible: Messages that a get would deliver now.
+    """
+
+    lane: str
+    priority: int
+    shard: int
+    next_id: int
+    pointers: Pointers
+    visible: int
+
+
+def lane_facts(lane: Lane, visible: int) -> LaneFacts:
+    """The facts of a lane: two reads.
+
+    Raises:
+        QueueDeleted: The queue is gone.
+    """
+    monoton = lane.monotons.read()
+    if monoton is None:
+        raise lane.deleted()
+    priority, shard = lane.fixed.class_and_shard(lane.lane_id)
+    return LaneFacts(
+        lane=str(lane.lane_id),
+        priority=priority,
+        shard=shard,
+        next_id=monoton.value.next_id,
+        pointers=lane.read_pointers(),
+        visible=visible,
+    )
+
+
 def bucket_facts(
+    lane: Lane,
     bucket: BucketNo,
     row: Stored[Bucket] | None,
     waiting: Sequence[ChunkRow],
     *,
-    bucket_size: int,
     now_us: int,
 ) -> BucketFacts:
     """The facts of one bucket's row, or of its messages if it is not sealed."""
-    base = first_id(bucket, bucket_size)
-    last = base + bucket_size - 1
+    base = first_id(bucket, lane.bucket_size)
+    last = base + lane.bucket_size - 1
     if row is None or row.value.status is Status.SEALING:
         due = sum(chunk.count for chunk in waiting if (chunk.due_us or 0) <= now_us)
         count = sum(chunk.count for chunk in waiting)
         return BucketFacts(
+            lane=str(lane.lane_id),
+            priority=lane.priority,
             bucket=bucket,
             status=OPEN if row is None else row.value.status.value,
             first_id=base,
@@ -150,6 +196,8 @@ def bucket_facts(
             consumers[lease.owner] += lease.runs.count
     back = held_by_nobody(value, now_us)
     return BucketFacts(
+        lane=str(lane.lane_id),
+        priority=lane.priority,
         bucket=bucket,
         status=value.status.value,
         first_id=base,
@@ -173,13 +221,13 @@ def bucket_facts(
     )
 
 
-def lease_facts(
-    bucket: BucketNo, row: Bucket, *, bucket_size: int, now_us: int
-) -> Iterator[LeaseFacts]:
+def lease_facts(lane: Lane, bucket: BucketNo, row: Bucket, *, now_us: int) -> Iterator[LeaseFacts]:
     """The leases of one bucket, in the order of its row."""
-    base = first_id(bucket, bucket_size)
+    base = first_id(bucket, lane.bucket_size)
     for lease in row.leases:
         yield LeaseFacts(
+            lane=str(lane.lane_id),
+            priority=lane.priority,
             bucket=bucket,
             consumer=lease.owner,
             lease_id=str(lease.lease_id),
@@ -195,7 +243,7 @@ def lease_facts(
 def queue_facts(store: Store, row: QueueRow) -> QueueFacts:
     """A queue's row with what its lane has handed out: two reads."""
     is_known = row.status is QueueStatus.ACTIVE and row.home_datacenter == store.session.datacenter
-    if not is_known:
+    if not is_known or len(row.lanes) > 1:
         return QueueFacts(row=row)
     monoton = store.lane(row.lanes[0]).monotons.read()
     pointers = store.lane(row.lanes[0]).pointers.read()

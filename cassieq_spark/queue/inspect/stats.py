@@ -91,6 +91,13 @@ def stats(lane: Lane) -> QueueStats:
     )
 
 
+def visible_in(lane: Lane) -> int:
+    """How many messages of one lane a get would deliver; as `stats`."""
+    total = _Count(lane.clock.now_us())
+    _count(lane, total)
+    return total.visible
+
+
 def _count(lane: Lane, total: _Count) -> None:
     monoton = lane.monotons.read()
     total.lwts += 0 if monoton is None else monoton.version.row_version

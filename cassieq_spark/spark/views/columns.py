@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,7 +63,8 @@ class View:
     """One view.
 
     Attributes:
-        schema: All its columns.
+        schema: Its columns, as a load without a schema has them.
+        more: Columns that it has where a user's schema names them.
         filtered: The columns whose filters are applied where the rows are made, with the type of
             their values.
         ids: The filtered columns that hold an id in the row's bucket.
@@ -74,6 +75,12 @@ class View:
     filtered: Mapping[str, type[str | int]]
     ids: frozenset[str] = frozenset()
     columns: Mapping[str, Column]
+    more: StructType = field(default_factory=StructType)
+
+    @property
+    def all(self) -> StructType:
+        """All its columns."""
+        return StructType([*self.schema, *self.more])
 
     @property
     def whose(self) -> str:
@@ -113,6 +120,8 @@ BUCKETS: Final = _of_facts(
     "buckets",
     ("first_id", "last_id"),
     _QUEUE,
+    _fact("lane", _TEXT),
+    _fact("priority", IntegerType()),
     _fact("bucket", _NUMBER),
     _fact("status", _TEXT),
     _fact("first_id", _NUMBER),
@@ -142,6 +151,8 @@ LEASES: Final = _of_facts(
     "leases",
     ("first_id", "last_id"),
     _QUEUE,
+    _fact("lane", _TEXT),
+    _fact("priority", IntegerType()),
     _fact("bucket", _NUMBER),
     _fact("consumer", _TEXT),
     _fact("lease_id", _TEXT),
@@ -167,6 +178,9 @@ QUEUES: Final = _of_facts(
     _fact("created_at", TimestampType(), "row.created_us"),
     _fact("home_datacenter", _TEXT, "row.home_datacenter"),
     _fact("bucket_size", _NUMBER, "row.settings.bucket_size"),
+    _fact("priorities", IntegerType(), "row.settings.priorities"),
+    _fact("shards", IntegerType(), "row.settings.shards"),
+    _fact("fairness", DoubleType(), "row.settings.fairness"),
     _fact("visibility_timeout_s", DoubleType(), "row.settings.visibility_timeout_s"),
     _fact("max_deliveries", IntegerType(), "row.settings.max_deliveries"),
     _fact("dead_letter_queue", _TEXT, "row.settings.dead_letter_queue"),
@@ -180,11 +194,26 @@ QUEUES: Final = _of_facts(
     Column("lane", _TEXT, lambda _, facts: str(facts.row.lanes[0])),
 )
 
+LANES: Final = _of_facts(
+    "lanes",
+    (),
+    _QUEUE,
+    _fact("lane", _TEXT),
+    _fact("priority", IntegerType()),
+    _fact("shard", IntegerType()),
+    _fact("next_id", _NUMBER),
+    Column("reader_bucket", _NUMBER, _pointer("reader")),
+    Column("repair_bucket", _NUMBER, _pointer("repair")),
+    Column("leases_checked_until", TimestampType(), _minute),
+    _fact("visible", _NUMBER),
+)
+
 STATS: Final = _of_facts(
     "stats",
     (),
     _QUEUE,
     _fact("visible", _NUMBER),
+    _fact("by_priority", MapType(IntegerType(), LongType())),
     _fact("invisible", _NUMBER),
     _fact("delayed", _NUMBER),
     _fact("dead", _NUMBER),
@@ -194,6 +223,8 @@ STATS: Final = _of_facts(
     _fact("applied_lwts", _NUMBER),
 )
 
+_LANE: Final = StructType(columns.ALL.fields[len(columns.SCHEMA) :])
+
 _OF_A_MESSAGE: Final = ("message_id", "queue", "body", "tag", "headers", "id", "bucket")
 
 MESSAGES: Final = View(
@@ -202,6 +233,7 @@ MESSAGES: Final = View(
     filtered={"queue": str, "bucket": int, "id": int},
     ids=frozenset({"id"}),
     columns={},
+    more=_LANE,
 )
 
 DEAD: Final = View(
@@ -225,14 +257,15 @@ DEAD: Final = View(
     },
     ids=frozenset({"id"}),
     columns={},
+    more=_LANE,
 )
 
-VIEWS: Final = {view.name: view for view in (MESSAGES, BUCKETS, LEASES, DEAD, QUEUES, STATS)}
+VIEWS: Final = {view.name: view for view in (MESSAGES, BUCKETS, LEASES, DEAD, QUEUES, LANES, STATS)}
 
 
 def arrow_schema(view: View, names: tuple[str, ...]) -> pa.Schema:
     """The schema that Spark checks a source's record batches against, exactly (4.2, 4.3)."""
-    return to_arrow_schema(StructType([view.schema[name] for name in names]), timezone="UTC")
+    return to_arrow_schema(StructType([view.all[name] for name in names]), timezone="UTC")
 
 
 def batches(

@@ -20,7 +20,7 @@ from cassieq_spark.queue.lane import live_buckets
 from cassieq_spark.spark import boundary, columns
 from cassieq_spark.spark.partition import PlannedPartition, read_partition, spread
 from cassieq_spark.spark.views import pushdown
-from cassieq_spark.spark.views.columns import MESSAGES, QUEUES, STATS, VIEWS
+from cassieq_spark.spark.views.columns import LANES, MESSAGES, QUEUES, STATS, VIEWS
 from cassieq_spark.spark.views.rows import (
     Asked,
     BucketsPartition,
@@ -70,15 +70,17 @@ class ViewReader(DataSourceReader):
             QueueNotFound: No queue has that name.
         """
         where = store.shared(self._options.connection)
-        if self._asked.view in (QUEUES, STATS):
+        if self._asked.view in (QUEUES, LANES, STATS):
             return list(self._shares(len(queue_rows(where, self._options.queue, self._asked))))
         lane = open_lane(where, cast("QueueName", self._options.queue))
         if not pushdown.hold(self._conditions, {"queue": lane.queue}):
             return []
         spans = pushdown.bucket_spans(self._conditions, lane.bucket_size, ids=self._asked.view.ids)
-        live = live_buckets(lane)
-        found = windows(spans, live, at_least=self._options.min_partitions)
-        return [BucketsPartition(lane, part) for part in found]
+        return [
+            BucketsPartition(one, part)
+            for one in lane.all
+            for part in windows(spans, live_buckets(one), at_least=self._options.min_partitions)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read in a task, anew with each action: it shows the state at the moment of the read."""
@@ -163,7 +165,7 @@ def reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
         OptionInvalid: The schema names a column that the view does not have, or another type.
     """
     view = VIEWS[options.view]
-    names = columns.resolve(schema, view.schema, view.whose)
+    names = columns.resolve(schema, view.all, view.whose)
     if view is MESSAGES:
         return (PushingLookReader if options.push_filters else LookReader)(options, names)
     return (PushingViewReader if options.push_filters else ViewReader)(options, names)

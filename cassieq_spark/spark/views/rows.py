@@ -20,6 +20,7 @@ from cassieq_spark.spark.columns import Builder
 from cassieq_spark.spark.views import pushdown
 from cassieq_spark.spark.views.columns import (
     DEAD,
+    LANES,
     LEASES,
     LOOKED_INTO,
     QUEUES,
@@ -101,7 +102,7 @@ class QueuesPartition(InputPartition):
         return f"QueuesPartition(queue={self.queue!r}, share={self.share}, of={self.shares})"
 
     def read(self, where: Store, asked: Asked) -> Iterator[pa.RecordBatch]:
-        """Read for views ``queues`` and ``stats``."""
+        """Read for views ``queues``, ``lanes`` and ``stats``."""
         rows = [
             row
             for row in queue_rows(where, self.queue, asked)
@@ -109,7 +110,7 @@ class QueuesPartition(InputPartition):
             # meanwhile.
             if zlib.crc32(row.name.encode()) % self.shares == self.share
         ]
-        found = _settings if asked.view is QUEUES else _stats
+        found = {QUEUES.name: _settings, LANES.name: _lanes}.get(asked.view.name, _stats)
         return _let_through(asked, found(where, rows))
 
 
@@ -146,6 +147,16 @@ def _settings(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, obj
         yield row.name, facts.queue_facts(where, row)
 
 
+def _lanes(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object]]:
+    for row in rows:
+        try:
+            first = lane_of(where, row)
+            for lane in first.all:
+                yield row.name, facts.lane_facts(lane, stats.visible_in(lane))
+        except QueueDeleted:
+            continue  # deleted since it was listed
+
+
 def _stats(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object]]:
     for row in rows:
         try:
@@ -161,14 +172,14 @@ def _bucket_rows(
     for bucket, row, waiting in stats.live_rows(lane, spans, scans=asked.is_looked_into):
         yield (
             lane.queue,
-            facts.bucket_facts(bucket, row, waiting, bucket_size=lane.bucket_size, now_us=now_us),
+            facts.bucket_facts(lane, bucket, row, waiting, now_us=now_us),
         )
 
 
 def _lease_rows(lane: Lane, spans: tuple[range, ...], _: Asked) -> Iterator[tuple[str, object]]:
     now_us = lane.clock.now_us()
     for bucket, row in _sealed(lane, spans):
-        for found in facts.lease_facts(bucket, row, bucket_size=lane.bucket_size, now_us=now_us):
+        for found in facts.lease_facts(lane, bucket, row, now_us=now_us):
             yield lane.queue, found
 
 
