@@ -255,6 +255,21 @@ def outside_a_query() -> None:
     say("outside", unnamed=failure_of(lambda: door("outside")(numbered(0, 1), 4)))
 
 
+def several_lanes() -> None:
+    """Rows of all priorities, some with a key, in batches that fill several buckets of a lane."""
+    put = door("lanes", sink_id=f"{prefix}.lanes", chunk_messages=7)
+    for batch in range(2):
+        rows = spark.range(batch * 300, (batch + 1) * 300, 1, 3).selectExpr(
+            "cast(concat('m-', id) as binary) as body",
+            "if(id % 5 = 4, null, id % 2) as priority",
+            "if(id % 3 = 0, concat('k', id % 7), null) as key",
+        )
+        put(rows, batch)
+        put(rows, batch)
+    wrong = spark.range(3).selectExpr("cast('m' as binary) as body", "id as priority")
+    say("lanes", wrong=failure_of(lambda: put(wrong, 2)))
+
+
 def failing_tasks() -> None:
     """The first attempt of each task fails: of those that pack, and of those that write."""
 
@@ -469,6 +484,7 @@ if __name__ == "__main__":
     only = sys.argv[4:]
     for scenario in (
         outside_a_query,
+        several_lanes,
         replays,
         failing_tasks,
         speculation,

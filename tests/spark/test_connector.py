@@ -18,6 +18,7 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import ConnectorMissing, StoreUnavailable
+from cassieq_spark.model.lanes import shard_of
 from tests.children.connector_stops import A_BATCH, BATCHES
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.processes import CHILDREN
@@ -34,6 +35,7 @@ SCENARIOS = (
     "attempt",
     "deleted",
     "failing",
+    "lanes",
     "last",
     "lost",
     "outside",
@@ -46,6 +48,8 @@ SCENARIOS = (
 )
 
 BUCKET_SIZE = 50
+
+LANES = {"priorities": 2, "shards": 3, "fairness": 0}
 
 # The program starts seven JVMs' worth of Spark: on a busy machine that alone takes a minute.
 pytestmark = pytest.mark.timeout(600)
@@ -91,7 +95,8 @@ def door(
 ) -> Door:
     prefix, directory = f"connector.{new_uuid().hex[:12]}", tmp_path_factory.mktemp("connector")
     for scenario in SCENARIOS:
-        busy_client.create_queue(f"{prefix}.{scenario}", bucket_size=BUCKET_SIZE)
+        more = LANES if scenario == "lanes" else {}
+        busy_client.create_queue(f"{prefix}.{scenario}", bucket_size=BUCKET_SIZE, **more)
     connection = {"contact_points": cassandra.contact_points, "keyspace": KEYSPACE}
     log = directory / "log"
     with log.open("w") as errors:
@@ -124,6 +129,20 @@ def test_batches_of_any_size_are_there_once_and_a_replayed_one_is_skipped(door: 
     assert ("t4", {"n": "4"}) == (found[b"e-4"].tag, found[b"e-4"].headers)
     assert (None, {"n": "5"}) == (found[b"e-5"].tag, found[b"e-5"].headers)
     assert {1} == {one.delivery_count for one in found.values()}
+
+
+@pytest.mark.invariant("I7")
+def test_a_batch_goes_into_the_lanes_of_its_priorities_and_keys(door: Door) -> None:
+    assert bodies(0, 600) == door.bodies("lanes")
+    fixed = door.queue("lanes")._lane.fixed
+    for message in door.drained("lanes"):
+        number = int(message.body.decode().removeprefix("m-"))
+        priority, shard = fixed.class_and_shard(message.lane)
+        assert (0 if number % 5 == 4 else number % 2) == priority == message.priority
+        if number % 3 == 0:
+            assert shard_of(f"k{number % 7}", 3) == shard
+    assert 6 == len({message.lane for message in door.drained("lanes")})
+    assert "has priority 2, allowed: 0 to 1" in door.said("lanes")["wrong"]
 
 
 def test_what_has_a_delay_is_not_there_yet(door: Door) -> None:
