@@ -57,8 +57,13 @@ def key_of(body: bytes) -> str:
     return body.decode().partition("|")[0]
 
 
-def named(messages: list[Message]) -> list[tuple[str, int, int]]:
-    return [(key_of(one.body), one.id, one.delivery_count) for one in messages]
+def place_of(lane: object, number: int) -> str:
+    """The name of a message: each lane of a queue counts from 0."""
+    return f"{lane}:{number}"
+
+
+def named(messages: list[Message]) -> list[tuple[str, str, int]]:
+    return [(key_of(one.body), place_of(one.lane, one.id), one.delivery_count) for one in messages]
 
 
 class Consumer:

@@ -84,12 +84,15 @@ def end_of(checkpoint: Path, batch: int) -> dict[str, Any]:
 class Queries:
     """The three of one seed."""
 
-    def __init__(self, spark: SparkSession, options: dict[str, str], directory: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, options: dict[str, str], directory: Path, priorities: int
+    ) -> None:
         from tests.storm.history import Recorder  # noqa: PLC0415 - as in build_session
 
         self._spark = spark
         self._options = options
         self._directory = directory
+        self._priorities = priorities
         self._record = Recorder(directory, "driver")
         self._is_over = threading.Event()
         starts: dict[str, Callable[[], StreamingQuery]] = {
@@ -134,18 +137,19 @@ class Queries:
             .option(DIRECTORY, str(self._directory))
             .option("visibilityTimeout", f"{HOLD_S:g}s")
             .option("maxMessagesPerTrigger", "120")
+            .schema("id long, lane string, body binary, delivery_count int")
             .load()
-            .select("id", "body", "delivery_count")
         )
         return self._started("source", frame.writeStream.foreachBatch(self._note))
 
     def _note(self, frame: DataFrame, batch: int) -> None:
         """Write down what it was given."""
-        from tests.children.consumer import key_of  # noqa: PLC0415 - as above
+        from tests.children.consumer import key_of, place_of  # noqa: PLC0415 - as above
 
         run = frame.sparkSession.sparkContext.getLocalProperty("spark.jobGroup.id")
         named = sorted(
-            (key_of(bytes(row.body)), row.id, row.delivery_count) for row in frame.collect()
+            (key_of(bytes(row.body)), place_of(row.lane, row.id), row.delivery_count)
+            for row in frame.collect()
         )
         about: dict[str, Any] = {"stream": "source", "batch": batch, "run": run}
         seq = end_of(self._directory / "source", batch)["seq"]
@@ -159,7 +163,11 @@ class Queries:
             .option("rowsPerBatch", ROWS_PER_BATCH)
             .option("numPartitions", 2)
             .load()
-            .selectExpr(f"cast(concat('{sink}:', value) as binary) as body")
+            .selectExpr(
+                f"cast(concat('{sink}:', value) as binary) as body",
+                f"value % {self._priorities} as priority",
+                "if(value % 3 = 0, null, concat('k', value % 5)) as key",
+            )
         )
 
     def _arrow(self) -> StreamingQuery:
@@ -204,7 +212,7 @@ def main(contact_points: str, keyspace: str, directory: str) -> None:
                 "keyspace": keyspace,
                 "queue": request["queue"],
             }
-            running = Queries(spark, options, Path(request["directory"]))
+            running = Queries(spark, options, Path(request["directory"]), request["priorities"])
         elif request["do"] == "stop":
             if running is not None:
                 running.stop()

@@ -72,12 +72,17 @@ def _put(
         keys = [f"{record.who}.{os.getpid()}.{next(numbers)}" for _ in range(many)]
         ids = [str(new_uuid()) for _ in keys]
         delay = rng.choice((1, 2, 3)) if rng.random() < pace.delayed else 0
+        where = {
+            "priority": rng.randrange(queue.settings.priorities),
+            "key": rng.choice((None, "a", "b", "c")),
+        }
         op = record.begin("puts", keys=keys, delay=delay)
         try:
             if many == 1:
-                queue.put(keys[0].encode(), delay=delay, message_id=ids[0])
+                queue.put(keys[0].encode(), delay=delay, message_id=ids[0], **where)
             else:
-                queue.put_many([key.encode() for key in keys], delay=delay, message_ids=ids)
+                bodies = [key.encode() for key in keys]
+                queue.put_many(bodies, delay=delay, message_ids=ids, **where)
         except PutAmbiguous as error:
             named = dict(zip(ids, keys, strict=True))
             record.say(

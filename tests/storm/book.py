@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from tests.storm.history import Entry
 
-Place = tuple[str, int]
+Place = tuple[str, str]
 """Queue and id: where a message is."""
 
 Delivery = tuple[str, int, int]

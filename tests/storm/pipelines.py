@@ -20,10 +20,15 @@ STOP_S: Final = 60.0
 class Pipelines:
     """The driver of one seed; an `Actor`. Without Spark it does nothing."""
 
-    def __init__(self, stage: Stage, queue: str, directory: Path) -> None:
+    def __init__(self, stage: Stage, queue: str, directory: Path, *, priorities: int) -> None:
         self._driver = stage.driver
         self._directory = directory
-        self._request = {"do": "start", "queue": queue, "directory": str(directory)}
+        self._request = {
+            "do": "start",
+            "queue": queue,
+            "directory": str(directory),
+            "priorities": priorities,
+        }
 
     def start(self) -> None:
         """The driver, if it is down, and its queries, from their checkpoints."""

@@ -18,7 +18,7 @@ from tests.storm.faults import Faults
 from tests.storm.pipelines import Pipelines
 from tests.storm.processes import Forked
 from tests.storm.schedule import DRIVER, REPAIR, REPAIR_JOB, draw
-from tests.storm.stage import KEYSPACE, cast_of
+from tests.storm.stage import KEYSPACE, cast_of, lanes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,6 +79,7 @@ class Storm:
     def __init__(self, stage: Stage, seed: int, seconds: float) -> None:
         self._stage = stage
         self._cast = cast_of(seed, has_spark=stage.has_spark)
+        self._lanes = lanes_of(seed)
         self._schedule = draw(seed, seconds, self._cast)
         self._directory = stage.directory / f"seed-{seed}"
         if self._directory.exists():
@@ -100,12 +101,13 @@ class Storm:
         """All of it; its directory goes if nothing was broken."""
         began_s = SystemClock().monotonic()
         client = self._stage.client
-        client.create_queue(self._dead, **QUEUE_SETTINGS)
-        client.create_queue(
-            self._main, dead_letter_queue=self._dead, max_deliveries=6, **QUEUE_SETTINGS
-        )
+        settings = {**QUEUE_SETTINGS, **self._lanes}
+        client.create_queue(self._dead, **settings)
+        client.create_queue(self._main, dead_letter_queue=self._dead, max_deliveries=6, **settings)
         children = self._children()
-        pipelines = Pipelines(self._stage, self._main, self._directory)
+        pipelines = Pipelines(
+            self._stage, self._main, self._directory, priorities=self._lanes["priorities"]
+        )
         actors: dict[str, Actor] = {**children}
         if self._cast.has_spark:
             actors[DRIVER] = pipelines

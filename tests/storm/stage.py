@@ -31,6 +31,11 @@ QUICK_JAVA: Final = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
 """A JVM that lives for a minute or two spends more on optimizing code than it gains."""
 
 
+def lanes_of(seed: int) -> dict[str, int]:
+    """Half of the seeds have queues with several lanes."""
+    return {"priorities": 2, "shards": 2} if seed % 2 else {"priorities": 1, "shards": 1}
+
+
 def cast_of(seed: int, *, has_spark: bool) -> Cast:
     """Who is in the storm of this seed: of the seed alone, so that it can be run again."""
     return Cast(has_spark=has_spark, has_repair_job=has_spark and seed % REPAIR_JOB_EVERY == 0)
