@@ -9,7 +9,7 @@ from pyspark import TaskContext
 
 from bench.raw import RawRows, connected
 from cassieq_spark.model.sizes import CHUNK_BYTES, CHUNK_MESSAGES
-from cassieq_spark.spark.packer import Packer
+from cassieq_spark.spark.packer import Packer, from_input
 
 if TYPE_CHECKING:
     import uuid
@@ -38,7 +38,7 @@ def writing(
         packer = Packer(rows, lambda: 0, chunk_messages=CHUNK_MESSAGES, chunk_bytes=CHUNK_BYTES)
         written = 0
         for batch in batches:
-            packer.add(batch)
+            packer.add(from_input(batch, position=written))
             written += batch.num_rows
         packer.flush()
         rows.flush()

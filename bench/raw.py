@@ -170,7 +170,7 @@ class RawRows:
         self._at = 0
         self._sent: deque[Any] = deque()
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """As a bulk writer's."""
         return self._bucket_messages - self._at
 

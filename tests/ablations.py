@@ -284,7 +284,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P8",
         rule="Buckets belong to a task attempt; what the commit does not list is void.",
-        old=" and bucket in row.listed",
+        old=" and place in row.listed",
         new="",
         tests=(
             "tests/node/test_bulk.py::test_p8_attempts_have_buckets_of_their_own_and_the_loser_is_void",
@@ -1349,9 +1349,9 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="Acks of one bucket gather for themselves: nobody waits for a bucket of others.",
-        old="            gathering = self._gathered.setdefault(bucket, _Gathering())\n",
+        old="            gathering = self._gathered.setdefault(place, _Gathering())\n",
         new=(
-            "            gathering = self._gathered.setdefault(bucket, _Gathering())\n"
+            "            gathering = self._gathered.setdefault(place, _Gathering())\n"
             '            gathering.working = self.__dict__.setdefault("_working", gathering.working)\n'
         ),
         tests=(
@@ -1361,8 +1361,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A renewal of one bucket is begun, and not waited for before the next.",
-        old="                session.begin(one_bucket, bucket)\n",
-        new="                session.begin(one_bucket, bucket).result()\n",
+        old="                session.begin(one_bucket, place)\n",
+        new="                session.begin(one_bucket, place).result()\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_a_consumer_renews_and_acks_other_buckets_while_one_stands_still",
         ),
@@ -1370,8 +1370,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A batch's leases are renewed bucket by bucket, none waiting for another's round.",
-        old="                        session.begin(self._round, bucket)\n",
-        new="                        session.begin(self._round, bucket).result()\n",
+        old="                        session.begin(self._round, place)\n",
+        new="                        session.begin(self._round, place).result()\n",
         tests=(
             "tests/spark/test_renewal.py::test_t5_other_leases_are_renewed_while_one_bucket_does_not_answer",
         ),
@@ -1379,7 +1379,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="What a replay has taken over is renewed before its other buckets have answered.",
-        old="                self._renewal.hold({bucket: held}, until_us=until_us)\n",
+        old="                self._renewal.hold({place: held}, until_us=until_us)\n",
         new="                pass\n",
         tests=(
             "tests/spark/test_planner.py::test_t5_leases_that_were_taken_over_are_held_while_another_bucket_does_not_answer",
@@ -1425,11 +1425,12 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What cannot be confirmed is given back, uncounted.",
-        old="            give_back(self.lane, claimed)  # nobody gets to see them [T22]\n",
+        old="            give_back(claimed)  # nobody gets to see them [T22]\n",
         new="            pass\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t22_what_is_claimed_is_given_back_uncounted_where_it_cannot_be_confirmed",
         ),
+        within="cassieq_spark/queue/get/claim.py",
     ),
     Ablation(
         mark="T22",
@@ -1444,7 +1445,7 @@ ABLATIONS: Final = (
         mark="T22",
         rule="What a planner has claimed beside an ack that failed is given back.",
         within="cassieq_spark/spark/source/planner.py",
-        old="                give_back(self.lane, claimed)\n",
+        old="                give_back(claimed)\n",
         new="                pass\n",
         tests=(
             "tests/spark/test_planner.py::test_t22_what_was_claimed_beside_an_ack_that_failed_is_given_back_uncounted",
@@ -1530,7 +1531,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="Who has lost a name to another's queue ends its own lane: its INSERT may land later (ADR 23).",
-        old="                _give_up(store, lane, unused)\n",
+        old="                _give_up(store, dict(zip(lanes, unused, strict=True)))\n",
         new="                pass\n",
         tests=(
             "tests/node/test_born_again.py::test_t14_a_create_that_lost_its_name_to_another_has_no_effect_later",
@@ -1673,7 +1674,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T6",
         rule="What was written to a queue that was deleted is not committed to one that has its name now.",
-        old="    if any(who.lane != lane.lane_id for who in whos):\n",
+        old="    if any(who.lane != lane.first.lane_id for who in whos):\n",
         new="    if False:\n",
         tests=(
             "tests/node/test_sink_life.py::test_t6_a_batch_of_a_queue_that_was_created_again_is_refused",
@@ -1882,11 +1883,12 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What was claimed is given back where the rest of the call fails.",
-        old="                give_back(self._lane, claimed)  # nobody gets to see them [T22]\n",
+        old="                give_back(claimed)  # nobody gets to see them [T22]\n",
         new="",
         tests=(
             "tests/node/test_slow_replica.py::test_t22_what_was_claimed_is_given_back_uncounted_where_the_rest_of_the_call_fails",
         ),
+        within="cassieq_spark/queue/get/reader.py",
     ),
     Ablation(
         mark="T24",

@@ -16,7 +16,7 @@ from uuid import UUID
 from cassieq_spark.errors import SinkFenced
 from cassieq_spark.model import ending, sink_txn
 from cassieq_spark.model.ending import Close, Drop, Over, Raise
-from cassieq_spark.model.ids import BucketNo, LaneId
+from cassieq_spark.model.ids import BucketNo, LaneId, Place
 from cassieq_spark.model.pointer import DELETED, Pointers
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Commit, Identity, TaskResult
 from cassieq_spark.store.tables.monotons import CLOSED
@@ -314,7 +314,7 @@ class Lives(Lwt):
         lane, bucket, _ = client.seen
         row = state.rows[SINK]
         assert row is not None
-        result = TaskResult(who=_who(lane), epoch=1, buckets=((BucketNo(bucket), 1),))
+        result = TaskResult(who=_who(lane), epoch=1, buckets=((_place(lane, bucket), 1),))
         decision = sink_txn.decide(row.value, _who(lane), 0, [result], now_us=0)
         assert isinstance(decision, Commit)
         after = self.sending(state, number, "commit", SINK, row, decision.row)
@@ -369,7 +369,9 @@ class Lives(Lwt):
         lane, row, bucket = client.seen
         one = state.rest.lanes[lane].with_bucket(bucket, PREPARED)
         state = with_lane(state, lane, one)
-        result = TaskResult(who=_who(lane), epoch=row.value.epoch, buckets=((BucketNo(bucket), 1),))
+        result = TaskResult(
+            who=_who(lane), epoch=row.value.epoch, buckets=((_place(lane, bucket), 1),)
+        )
         try:
             decision = sink_txn.decide(row.value, _who(lane), 0, [result], now_us=0)
         except SinkFenced:
@@ -382,7 +384,7 @@ class Lives(Lwt):
     def _at_roll(self, state: State, number: int, client: Client) -> Iterator[Step]:
         lane, row = client.seen
         one = state.rest.lanes[lane]
-        for bucket, _ in row.value.listed:
+        for (_, bucket), _ in row.value.listed:
             one = one.with_bucket(bucket, VISIBLE)
         state = with_lane(state, lane, one)
         if not one.pointers.is_deleted:
@@ -506,6 +508,10 @@ class Lives(Lwt):
                 return False
             state = options[0][1]
         return False
+
+
+def _place(lane: int, bucket: int) -> Place:
+    return Place(_who(lane).lane, BucketNo(bucket))
 
 
 def _who(lane: int) -> Identity:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from cassieq_spark.errors import SinkFenced
 from cassieq_spark.model import sink_txn
-from cassieq_spark.model.ids import BucketNo, LaneId
+from cassieq_spark.model.ids import BucketNo, LaneId, Place
 from cassieq_spark.model.sink_txn import (
     AlreadyCommitted,
     Commit,
@@ -166,7 +166,7 @@ class Moves(Lwt):
         if row is None or copy is None:
             yield "finds no row to commit on", at(state, number, "ended", seen=None)
             return
-        result = TaskResult(who=WHO, epoch=copy[1], buckets=((BucketNo(number), 1),))
+        result = TaskResult(who=WHO, epoch=copy[1], buckets=((_place(number), 1),))
         try:
             decision = sink_txn.decide(row.value, WHO, 0, [result], now_us=0)
         except SinkFenced:
@@ -222,13 +222,17 @@ class Moves(Lwt):
         sink = None if row is None else row.value
         for number, copy in enumerate(state.rest.copies):
             if copy is not None and copy[0] == PREPARED:
-                fate = sink_txn.fate(sink, bucket=BucketNo(number), epoch=copy[1])
+                fate = sink_txn.fate(sink, place=_place(number), epoch=copy[1])
                 if fate is not Fate.UNDECIDED:
                     yield number, fate
 
 
+def _place(number: int) -> Place:
+    return Place(WHO.lane, BucketNo(number))
+
+
 def _rolled(state: State, row: Row) -> State:
-    for bucket, _ in row.value.listed:
+    for (_, bucket), _ in row.value.listed:
         copy = state.rest.copies[bucket]
         assert copy is not None
         if copy[0] == VOID:

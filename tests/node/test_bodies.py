@@ -115,6 +115,7 @@ def test_a_message_keeps_its_body_whatever_becomes_of_an_updates_answer(
 def pieces(door: Door, runs: Runs, *, is_look: bool = False) -> Iterator[Found]:
     row = door.value(0)
     planned = Planned(
+        lane=door.lane.lane_id,
         bucket=FIRST,
         runs=runs,
         delivery_count=1,
@@ -122,7 +123,7 @@ def pieces(door: Door, runs: Runs, *, is_look: bool = False) -> Iterator[Found]:
         revisions=row.revisions_of(runs),
         is_look=is_look,
     )
-    return fetch(door.store, door.lane.lane_id, door.lane.queue, [planned])
+    return fetch(door.store, door.lane.queue, [planned])
 
 
 def reads_of_bodies(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -42,13 +42,13 @@ def test_p5_a_bulk_writer_reads_the_repair_pointer_after_its_row(door: Door) -> 
         lambda: door.lane.pointers.advance(Pointer.REPAIR, 1),
     )
     result = door.put_batch(0, b"a")
-    assert [(1, 1)] == list(result.buckets)
+    assert [(door.place(1), 1)] == list(result.buckets)
     assert [b"a"] == door.drain()
 
 
 def test_r11_a_refused_bucket_is_replaced(door: Door) -> None:
     door.lane.buckets.insert(BucketNo(0), rules.sealing(now_us=door.lane.clock.now_us()))
-    assert [(1, 1)] == list(door.put_batch(0, b"a").buckets)
+    assert [(door.place(1), 1)] == list(door.put_batch(0, b"a").buckets)
     assert [b"a"] == door.drain()
 
 
@@ -57,9 +57,7 @@ def test_p8_attempts_have_buckets_of_their_own_and_the_loser_is_void(open_door: 
     door, late = open_door(), open_door()
     who = door.identity()
     loser, winner = late.task(who, 0, b"a"), door.task(who, 0, b"a")
-    assert {bucket for bucket, _ in loser.buckets}.isdisjoint(
-        bucket for bucket, _ in winner.buckets
-    )
+    assert {place for place, _ in loser.buckets}.isdisjoint(place for place, _ in winner.buckets)
     door.commit(who, 0, winner)
     assert [b"a"] == door.drain()
     assert Status.VOID is door.value(loser.buckets[0][0]).status
@@ -120,7 +118,7 @@ def test_delays_of_a_batch_are_groups_with_hints(door: Door) -> None:
 
 def test_p2_a_seal_leaves_a_bulk_bucket_to_its_sink(door: Door) -> None:
     result = door.task(door.identity(), 0, b"a")
-    closed = seal.close(door.lane, result.buckets[0][0])
+    closed = seal.close(door.lane, result.buckets[0][0].bucket)
     assert closed is not None
     assert Status.PREPARED is closed.row.value.status
 

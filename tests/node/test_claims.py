@@ -54,13 +54,13 @@ def test_p17_the_hint_is_written_before_the_claim(door: Door) -> None:
 
     door.faults.before("update_bucket", look)
     (claimed,) = door.reader(visibility_s=600).get(1)
-    expected = (minute_of(claimed.lease.until_us), result.buckets[0][0])
+    expected = (minute_of(claimed.lease.until_us), result.buckets[0][0].bucket)
     assert [expected] == hinted
 
 
 def test_p17_a_hint_that_the_time_pointer_has_passed_is_written_again(door: Door) -> None:
     result = door.put_batch(0, b"a")
-    bucket = result.buckets[0][0]
+    bucket = result.buckets[0][0].bucket
     far = minute_of(door.lane.clock.now_us()) + 5
     door.faults.before(
         "update_bucket",
@@ -179,13 +179,13 @@ def test_p23_leases_that_nobody_asks_for_any_more_are_let_go(
     run = new_uuid()
     (claimed,) = door.reader(run=run, visibility_s=600).get(1)
     renewal = Renewal(door.lane, run=run, visibility_us=600_000_000, give_up_after_s=60)
-    renewal._held = {claimed.bucket: frozenset({claimed.lease.lease_id})}
-    renewal._due = {claimed.bucket: door.clock.monotonic()}
+    renewal._held = {claimed.place: frozenset({claimed.lease.lease_id})}
+    renewal._due = {claimed.place: door.clock.monotonic()}
 
     door.clock.advance(idle_s)
     due, _ = renewal._next()
-    for bucket in due:
-        renewal._round(bucket)
+    for place in due:
+        renewal._round(place)
 
     lease = door.value(claimed.bucket).lease(claimed.lease.lease_id)
     assert lease is not None
@@ -205,7 +205,7 @@ def test_r14_messages_out_of_deliveries_go_into_the_open_dead_set(open_door: Ope
     graves = open_door(".dead")
     door = open_door(dead_letter_queue=graves.queue.name, max_deliveries=1)
     result = door.put_batch(0, b"a", b"b", b"c")
-    bucket = result.buckets[0][0]
+    bucket = result.buckets[0][0].bucket
     for count in (1, 1):
         assert count == len(door.reader().get(1))
     door.clock.advance(31)

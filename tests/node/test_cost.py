@@ -98,5 +98,5 @@ def test_cost_does_not_grow_with_history(open_door: OpenDoor) -> None:
         cycle(door, 1_000)
     door.queue.get()
     assert get == cost(door, door.queue.get)
-    door.queue._work.producer.__init__()  # type: ignore[misc]
+    door.queue._work.producers.clear()
     assert put == cost(door, lambda: door.queue.put(b"last"))

@@ -23,14 +23,15 @@ SIZE = 3 * OFFSETS_PER_READ
 HOLE = range(15_000, 15_400)
 
 
-def planned(bucket: BucketNo, runs: Runs) -> Planned:
-    return Planned(bucket=bucket, runs=runs, delivery_count=1, lease_id=UUID(int=1))
+def planned(door: Door, bucket: BucketNo, runs: Runs) -> Planned:
+    lane = door.lane.lane_id
+    return Planned(lane=lane, bucket=bucket, runs=runs, delivery_count=1, lease_id=UUID(int=1))
 
 
 def offsets(door: Door, plan: list[Planned]) -> list[int]:
     """What came, in the order in which it came."""
     found: list[int] = []
-    for part in fetch(door.store, door.lane.lane_id, door.lane.queue, plan):
+    for part in fetch(door.store, door.lane.queue, plan):
         span = Runs.span(part.chunk.first, part.chunk.first + part.chunk.count - 1)
         found += (span if part.keep is None else part.keep).offsets()
     return found
@@ -62,8 +63,8 @@ def test_any_runs_give_their_ids_once_and_in_order(bucket: tuple[Door, BucketNo]
         gap = draw.randrange(low, high)
         runs = (Runs.span(low, high) - Runs.span(gap, gap + draw.randrange(3_000))) & whole
         if runs:
-            assert list(runs.offsets()) == offsets(door, [planned(number, runs)])
-    assert list(whole.offsets()) == offsets(door, [planned(number, whole)])
+            assert list(runs.offsets()) == offsets(door, [planned(door, number, runs)])
+    assert list(whole.offsets()) == offsets(door, [planned(door, number, whole)])
 
 
 def test_an_id_that_is_not_there_is_data_loss_and_names_it(
@@ -72,12 +73,12 @@ def test_an_id_that_is_not_there_is_data_loss_and_names_it(
     door, number = bucket
     runs = Runs.span(HOLE.start - 10, HOLE.start + 1)
     with pytest.raises(DataLoss, match=rf"2 of 12 .*first offset {HOLE.start}"):
-        offsets(door, [planned(number, runs)])
+        offsets(door, [planned(door, number, runs)])
 
 
 def test_a_read_that_begins_with_a_chunk_asks_once(bucket: tuple[Door, BucketNo]) -> None:
     """Only one that begins inside a chunk looks back for it."""
     door, number = bucket
     before = door.session.counts["read_messages"]
-    offsets(door, [planned(number, Runs.span(HOLE.stop, HOLE.stop + 5))])
+    offsets(door, [planned(door, number, Runs.span(HOLE.stop, HOLE.stop + 5))])
     assert 1 == door.session.counts["read_messages"] - before

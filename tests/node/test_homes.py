@@ -11,7 +11,7 @@ from cassandra import Unavailable
 
 import cassieq_spark as cassieq
 from cassieq_spark.errors import UsageError
-from cassieq_spark.queue.lane import LaneSpec, find_row, look_again
+from cassieq_spark.queue.find import LaneSpec, find_row, look_again
 from cassieq_spark.store import statements
 from cassieq_spark.store.tables.queues import Queues
 from tests.fixtures.cassandra import own_keyspace

@@ -28,9 +28,7 @@ DISJOINT = ("fresh", "returned", "leased", "delayed", "dead", "acked")
 def buckets(door: Door) -> dict[int, BucketFacts]:
     now_us = door.lane.clock.now_us()
     return {
-        bucket: facts.bucket_facts(
-            bucket, row, waiting, bucket_size=door.lane.bucket_size, now_us=now_us
-        )
+        bucket: facts.bucket_facts(door.lane, bucket, row, waiting, now_us=now_us)
         for bucket, row, waiting in stats.live_rows(door.lane)
     }
 
@@ -41,9 +39,7 @@ def leases(door: Door) -> list[LeaseFacts]:
         one
         for bucket, row, _ in stats.live_rows(door.lane, scans=False)
         if row is not None
-        for one in facts.lease_facts(
-            bucket, row.value, bucket_size=door.lane.bucket_size, now_us=now_us
-        )
+        for one in facts.lease_facts(door.lane, bucket, row.value, now_us=now_us)
     ]
 
 

@@ -112,7 +112,7 @@ def test_p22_the_rest_of_a_block_that_is_being_written_is_no_gap(door: Door) -> 
 def test_p22_a_block_that_is_being_written_hides_nothing_behind_it(door: Door) -> None:
     who = door.identity()
     result = door.task(who, 0, b"x")  # creates the sink row; stays undecided
-    first = result.buckets[0][0]
+    first = result.buckets[0][0].bucket
     door.reserve()
     behind = door.put(b"behind")
     assert first < behind

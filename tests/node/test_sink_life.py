@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
 from cassieq_spark.errors import CasAmbiguous, QueueDeleted, RowCorrupt, SinkFenced
 from cassieq_spark.model.bucket import Status
-from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.ids import BucketNo, LaneId, Place
 from cassieq_spark.model.sink_txn import (
     Begun,
     BucketList,
@@ -543,7 +544,9 @@ def test_a_voided_write_leaves_no_bucket_undecided(open_door: OpenDoor) -> None:
 # --- long lists -----------------------------------------------------------------------------------
 
 
-LONG = BucketList.of((BucketNo(2**32 + at), 1 + at % 2) for at in range(10_000))
+LONG = BucketList.of(
+    (Place(LaneId(UUID(int=7)), BucketNo(2**32 + at)), 1 + at % 2) for at in range(10_000)
+)
 """Buckets of two counts in turn do not join into runs: these are more than 64 KB."""
 
 

@@ -294,7 +294,7 @@ def test_t5_more_stuck_buckets_than_threads_at_once_hold_up_no_other(open_door: 
     claimed = claim_all(door)
     assert 40 == len(claimed)
     door.faults.unreachable(*range(20), how=Away.STANDS_STILL)
-    by_bucket = {one.bucket: {one.lease.lease_id: None} for one in claimed}
+    by_bucket = {one.place: {one.lease.lease_id: None} for one in claimed}
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(settle.ack_leases, door.lane, by_bucket)
         try:
@@ -310,11 +310,11 @@ def test_t5_listed_buckets_are_rolled_forward_beside_one_that_is_away(open_door:
     door, watch = open_door(), open_door()
     who = door.identity()
     result = door.task(who, 0, *(b"%d" % at for at in range(30)))
-    first = min(bucket for bucket, _ in result.buckets)
-    door.faults.before("update_sink", lambda: door.faults.unreachable(first))
+    first = min(place for place, _ in result.buckets)
+    door.faults.before("update_sink", lambda: door.faults.unreachable(first.bucket))
     assert 30 == door.commit(who, 0, result)  # it is: whoever comes by rolls the rest forward
     assert 20 == sum(
-        watch.value(bucket).fresh.count for bucket, _ in result.buckets if bucket != first
+        watch.value(place).fresh.count for place, _ in result.buckets if place != first
     )
     door.faults.reachable()
     assert 30 == len(watch.drain())  # a reader rolls the rest
@@ -628,7 +628,7 @@ def test_messages_that_an_ack_finds_acked_are_not_counted_again(door: Door) -> N
     fill(door)
     claimed = claim_all(door)
     before = metrics.MESSAGES_ACKED.value
-    by_bucket = {one.bucket: {one.lease.lease_id: None} for one in claimed}
+    by_bucket = {one.place: {one.lease.lease_id: None} for one in claimed}
     assert 40 == settle.ack_leases(door.lane, by_bucket)
     assert 0 == settle.ack_leases(door.lane, by_bucket)
     assert 40 == metrics.MESSAGES_ACKED.value - before

@@ -110,7 +110,7 @@ def test_a_ghost_of_a_dropped_bucket_is_neither_corruption_nor_shown_again(
 ) -> None:
     """What was sent twice, and lands a second time after the drop, means nothing (G5)."""
     result = door.put_batch(0, b"a")
-    ((bucket, _),) = result.buckets
+    (((_, bucket), _),) = result.buckets
     assert [b"a"] == door.drain()
     door.lane.pointers.advance(Pointer.REPAIR, bucket + 1)
     door.session._session.execute(
@@ -218,7 +218,7 @@ def test_r24_a_forgotten_sink_keeps_what_it_committed_and_begins_anew(door: Door
 
 def test_r24_a_long_list_is_kept_beside_the_row_and_read_back_whole(door: Door) -> None:
     """Buckets of two counts in turn do not join into runs: 10,000 entries are > 64 KB."""
-    listed = BucketList.of((BucketNo(2**32 + at), 1 + at % 2) for at in range(10_000))
+    listed = BucketList.of((door.place(2**32 + at), 1 + at % 2) for at in range(10_000))
     who = door.identity()
     door.task(who, 0)
     stored = door.store.sinks.read(who.sink_id)

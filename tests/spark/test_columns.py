@@ -111,7 +111,7 @@ def test_a_column_that_nobody_asked_for_is_not_built(
         monkeypatch.setattr(Builder, method, noting)
     chunk = pa.record_batch({"body": pa.array([b"a", b"b"], pa.binary())})
 
-    found = Builder((name,), QueueName("q"), LANE, 10).build(
+    found = Builder((name,), QueueName("q"), LANE, bucket_size=10).build(
         chunk,
         bucket=BucketNo(3),
         first=4,

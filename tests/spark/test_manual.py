@@ -38,7 +38,7 @@ def settle(streams: Streams, end: dict[str, object], *, leases: int) -> int:
     """Ack so many of the batch's leases; how many messages."""
     named = SourceOffset.from_json(end).leases[:leases]
     for one in named:
-        settle_bucket(streams.lane, one.bucket, {one.lease_id: {Ack(): one.runs}})
+        settle_bucket(streams.lane, one.place.bucket, {one.lease_id: {Ack(): one.runs}})
     return sum(one.runs.count for one in named)
 
 

@@ -181,7 +181,7 @@ def test_a_bucket_that_was_dropped_counts_as_acked_and_says_so(
     with run_of(streams) as died:
         end = died.latest(START, ALL)
         died.ack(end)
-    used = sorted({leased.bucket for leased in SourceOffset.from_json(end).leases})
+    used = sorted({leased.place.bucket for leased in SourceOffset.from_json(end).leases})
     for bucket in used:
         lane.pointers.advance(Pointer.REPAIR, bucket + 1)
         lane.store.session._session.execute(
@@ -244,9 +244,9 @@ def test_t5_leases_that_were_taken_over_are_held_while_another_bucket_does_not_a
         streams.put(streams.numbered(first, first + 10, 1))
     with run_of(streams) as died:
         end = died.latest(START, ALL)
-    away, *others = sorted({leased.bucket for leased in SourceOffset.from_json(end).leases})
+    away, *others = sorted({leased.place for leased in SourceOffset.from_json(end).leases})
     with run_of(streams) as restarted, FaultyStore().on(streams.lane.store.session) as faults:
-        faults.unreachable(away, how=Away.STANDS_STILL)
+        faults.unreachable(away.bucket, how=Away.STANDS_STILL)
         with ThreadPoolExecutor(1) as pool:
             planning = pool.submit(restarted.plan, START, end)
             try:

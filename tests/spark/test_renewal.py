@@ -61,7 +61,7 @@ def test_t5_leases_that_were_granted_late_are_renewed_before_they_run_out(
             with FaultyStore().on(lane.store.session) as faults:
                 faults.before("update_bucket", lambda: clock.advance(VISIBILITY_S * 0.8))
                 end = planner.latest(INITIAL.to_json(), Limits())
-            buckets = [leased.bucket for leased in SourceOffset.from_json(end).leases]
+            buckets = [leased.place.bucket for leased in SourceOffset.from_json(end).leases]
             turn(clock, planner, VISIBILITY_S * 0.15)
             wait_until(partial(_all_renewed, lane, buckets))
         finally:
@@ -84,7 +84,7 @@ def test_t5_other_leases_are_renewed_while_one_bucket_does_not_answer(
         planner = Planner(lane, streams.parsed(visibilityTimeout=VISIBILITY_S))
         try:
             end = planner.latest(INITIAL.to_json(), Limits())
-            buckets = {leased.bucket for leased in SourceOffset.from_json(end).leases}
+            buckets = {leased.place.bucket for leased in SourceOffset.from_json(end).leases}
             away, *others = sorted(buckets)
             assert others
             with FaultyStore().on(lane.store.session) as faults:

@@ -176,7 +176,7 @@ def test_an_input_partition_shows_no_secret(streams: SecuredStreams) -> None:
     where = Where(
         connection=parse_read(streams.options).connection,
         queue=streams.lane.queue,
-        lane_id=streams.lane.lane_id,
+        lanes=streams.lane.fixed,
         bucket_size=500,
         names=("body",),
     )

@@ -22,7 +22,7 @@ LANE = LaneId(UUID("5aa96f9f-94e2-456f-8eb0-0123456789ab"))
 LEASE = UUID("0189abcd-ef01-4234-8567-89abcdef0123")
 BUCKET = BucketNo(7)
 SIZE = 10_000
-ALL = tuple(columns.SCHEMA.names)
+ALL = tuple(columns.ALL.names)
 
 
 def build(chunk: pa.RecordBatch, names: tuple[str, ...] = ALL, **changes: Any) -> pa.RecordBatch:
@@ -34,7 +34,7 @@ def build(chunk: pa.RecordBatch, names: tuple[str, ...] = ALL, **changes: Any) -
         "delivery_count": 3,
         "enqueued_us": 1_700_000_000_123_456,
     }
-    builder = columns.Builder(names, QueueName("orders"), LANE, SIZE)
+    builder = columns.Builder(names, QueueName("orders"), LANE, bucket_size=SIZE, priority=2)
     return builder.build(chunk, **(arguments | changes))
 
 
@@ -64,8 +64,16 @@ def test_every_column_of_a_plain_chunk() -> None:
 
     assert [70_020, 70_021] == [row["id"] for row in rows]
     assert [b"0", b"1"] == [row["body"] for row in rows]
-    assert {("orders", 7, 3, None, None)} == {
-        (row["queue"], row["bucket"], row["delivery_count"], row["tag"], row["headers"])
+    assert {("orders", 7, 3, None, None, str(LANE), 2)} == {
+        (
+            row["queue"],
+            row["bucket"],
+            row["delivery_count"],
+            row["tag"],
+            row["headers"],
+            row["lane"],
+            row["priority"],
+        )
         for row in rows
     }
     assert {1_700_000_000_123_456} == {
@@ -102,7 +110,7 @@ def test_a_look_has_no_receipts() -> None:
 
 @pytest.mark.parametrize("names", [ALL, ("body",), ("id", "receipt")])
 def test_the_schema_is_the_one_spark_checks_against(names: tuple[str, ...]) -> None:
-    asked = StructType([columns.SCHEMA[name] for name in names])
+    asked = StructType([columns.ALL[name] for name in names])
 
     assert to_arrow_schema(asked, timezone="UTC") == build(chunk_of(3), names).schema
 
@@ -110,6 +118,9 @@ def test_the_schema_is_the_one_spark_checks_against(names: tuple[str, ...]) -> N
 def test_a_user_schema_is_resolved_or_refused_by_column() -> None:
     assert ("id", "body") == columns.resolve(
         StructType([columns.SCHEMA["id"], columns.SCHEMA["body"]])
+    )
+    assert ("lane", "priority") == columns.resolve(
+        StructType([columns.ALL["lane"], columns.ALL["priority"]])
     )
     with pytest.raises(OptionInvalid, match="'bdoy'"):
         columns.resolve(StructType([StructField("bdoy", StringType())]))

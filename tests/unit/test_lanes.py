@@ -39,7 +39,7 @@ def test_each_lane_is_read_once_in_a_turn_and_no_lower_class_before_a_higher(
 ) -> None:
     lanes = fixed(priorities, shards)
     turn = lanes.in_turn(first % shards)
-    places = [lanes.place(lane) for lane in turn]
+    places = [lanes.class_and_shard(lane) for lane in turn]
     assert sorted(turn) == sorted(lanes.ids)
     assert sorted((priority for priority, _ in places), reverse=True) == [
         priority for priority, _ in places
@@ -54,12 +54,12 @@ def test_u15_the_first_shard_moves_and_so_one_consumer_serves_all() -> None:
 
 def test_classes_below_what_is_asked_for_are_not_read() -> None:
     lanes = fixed(3, 2)
-    assert {1, 2} == {lanes.place(lane)[0] for lane in lanes.in_turn(0, at_least=1)}
+    assert {1, 2} == {lanes.class_and_shard(lane)[0] for lane in lanes.in_turn(0, at_least=1)}
 
 
 def test_a_lane_of_another_queue_has_no_place() -> None:
     with pytest.raises(ValueError, match="not in list"):
-        fixed(2, 2).place(LaneId(UUID(int=99)))
+        fixed(2, 2).class_and_shard(LaneId(UUID(int=99)))
 
 
 @given(st.text(), st.integers(1, 64))

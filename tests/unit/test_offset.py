@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassieq_spark.errors import OffsetUnreadable
-from cassieq_spark.model.ids import BucketNo, LaneId, Runs
+from cassieq_spark.model.ids import BucketNo, LaneId, Place, Runs
 from cassieq_spark.model.offset import INITIAL, LeasedRuns, SourceOffset
 
+LANES = [LaneId(UUID(int=number)) for number in range(1, 4)]
 RUNS = st.sets(st.integers(0, 300), min_size=1, max_size=20).map(Runs.from_offsets)
-LEASED = st.builds(
-    LeasedRuns, bucket=st.integers(0, 50).map(BucketNo), lease_id=st.uuids(), runs=RUNS
-)
+PLACES = st.builds(Place, st.sampled_from(LANES), st.integers(0, 50).map(BucketNo))
+LEASED = st.builds(LeasedRuns, place=PLACES, lease_id=st.uuids(), runs=RUNS)
 OFFSETS = st.builds(
     SourceOffset,
     stream=st.uuids(),
     lane=st.uuids().map(LaneId),
     seq=st.integers(1, 10**6),
-    leases=st.lists(LEASED, unique_by=lambda one: (one.bucket, one.lease_id)).map(tuple),
+    leases=st.lists(LEASED, unique_by=lambda one: (one.place, one.lease_id)).map(tuple),
 )
 
 
@@ -34,24 +34,33 @@ def test_an_offset_that_spark_has_logged_is_read_back_as_it_was(offset: SourceOf
 
 
 def test_the_logged_form_is_one_entry_per_run() -> None:
-    lane, stream, lease = UUID(int=1), UUID(int=2), UUID(int=3)
+    (lane, other, _), stream, lease = LANES, UUID(int=2), UUID(int=3)
     offset = SourceOffset(
         stream=stream,
-        lane=LaneId(lane),
+        lane=lane,
         seq=5,
-        leases=(LeasedRuns(bucket=BucketNo(7), lease_id=lease, runs=Runs.of((0, 2), (4, 4))),),
+        leases=(
+            LeasedRuns(
+                place=Place(other, BucketNo(7)), lease_id=lease, runs=Runs.of((0, 2), (4, 4))
+            ),
+            LeasedRuns(place=Place(lane, BucketNo(7)), lease_id=lease, runs=Runs.of((1, 1))),
+        ),
     )
     assert offset.to_json() == {
         "v": 1,
         "stream": str(stream),
-        "lane": str(lane),
+        "lanes": [str(lane), str(other)],
         "seq": 5,
-        "leases": [[7, str(lease), 0, 2], [7, str(lease), 4, 4]],
+        "leases": [
+            [1, 7, str(lease), 0, 2],
+            [1, 7, str(lease), 4, 4],
+            [0, 7, str(lease), 1, 1],
+        ],
     }
 
 
 def test_p23_the_initial_offset_is_a_constant() -> None:
-    assert {"v": 1, "stream": None, "lane": None, "seq": 0, "leases": []} == INITIAL.to_json()
+    assert {"v": 1, "stream": None, "lanes": [], "seq": 0, "leases": []} == INITIAL.to_json()
     assert INITIAL == SourceOffset.from_json(INITIAL.to_json())
 
 
@@ -60,10 +69,13 @@ def test_p23_the_initial_offset_is_a_constant() -> None:
     [
         {"v": 2},
         {"stream": "x"},
-        {"lane": 5},
+        {"lanes": 5},
+        {"lanes": ["x"]},
         {"seq": "many"},
-        {"leases": [[1, str(UUID(int=1)), 5, 4]]},
-        {"leases": [[1, 2]]},
+        {"lanes": [str(LANES[0])], "leases": [[0, 1, str(UUID(int=1)), 5, 4]]},
+        {"lanes": [str(LANES[0])], "leases": [[1, 1, str(UUID(int=1)), 4, 5]]},
+        {"lanes": [str(LANES[0])], "leases": [[-1, 1, str(UUID(int=1)), 4, 5]]},
+        {"lanes": [str(LANES[0])], "leases": [[0, 1, 2]]},
         {"leases": None},
     ],
     ids=str,

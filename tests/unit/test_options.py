@@ -63,6 +63,7 @@ def test_a_source_has_these_defaults() -> None:
         max_batch_duration_s=3_600.0,
         lag_interval_s=10.0,
         ack_mode="commit",
+        min_priority=0,
     ) == parse_source(HERE)
 
 
@@ -80,6 +81,7 @@ def test_a_source_takes_all_its_options_as_text_in_any_case() -> None:
         "maxtriggerdelay": "2m",
         "laginterval": "5s",
         "ackmode": "MANUAL",
+        "minpriority": "2",
         "visibilitytimeout": "90s",
         "consumer": "billing",
         "onleaselost": "FAIL",
@@ -107,6 +109,7 @@ def test_a_source_takes_all_its_options_as_text_in_any_case() -> None:
         max_batch_duration_s=43_200.0,
         lag_interval_s=5.0,
         ack_mode="manual",
+        min_priority=2,
     ) == parse_source(given_)
 
 

@@ -15,7 +15,7 @@ from cassieq_spark.model.bucket_plan import decode_due
 from cassieq_spark.queue.put import encode
 from cassieq_spark.spark import packer
 from cassieq_spark.spark.connector.packed import NO_CHUNK, packing
-from cassieq_spark.spark.packer import Packer
+from cassieq_spark.spark.lane_packer import LanePacker, Sorting
 from cassieq_spark.store import chunk as chunks
 
 if TYPE_CHECKING:
@@ -43,6 +43,22 @@ class Taken:
         assert due_us is None or len(due_us) == count
         self.chunks.append((payload, count))
         self.in_bucket = (self.in_bucket + count) % self.bucket_size
+
+
+def one_lane(_partition: int) -> Sorting:
+    return Sorting()
+
+
+def arrow_door(taken: Taken, now_us: int, *, chunk_messages: int) -> LanePacker:
+    """Packs for the one lane that its queue has."""
+
+    def of_lane(lane: int) -> Taken:
+        assert 0 == lane
+        return taken
+
+    return LanePacker(
+        of_lane, Sorting(), lambda: now_us, chunk_messages=chunk_messages, chunk_bytes=CHUNK_BYTES
+    )
 
 
 def text(number: int, size: int) -> str:
@@ -82,7 +98,7 @@ def test_t20_a_chunk_of_the_arrow_door_is_near_its_limit_whatever_the_columns_ho
     wide: Callable[[int], pa.RecordBatch],
 ) -> None:
     taken = Taken(bucket_size=50_000)
-    packer = Packer(taken, lambda: 0, chunk_messages=2_500, chunk_bytes=CHUNK_BYTES)
+    packer = arrow_door(taken, 0, chunk_messages=2_500)
     for _ in range(2):
         packer.add(wide(10))
     packer.flush()
@@ -95,7 +111,9 @@ def test_t20_a_chunk_of_the_arrow_door_is_near_its_limit_whatever_the_columns_ho
 def test_t20_a_chunk_of_the_connectors_door_is_near_its_limit_whatever_the_columns_hold(
     wide: Callable[[int], pa.RecordBatch],
 ) -> None:
-    pack = packing(bucket_size=50_000, chunk_messages=2_500, chunk_bytes=CHUNK_BYTES, now_us=0)
+    pack = packing(
+        one_lane, bucket_size=50_000, chunk_messages=2_500, chunk_bytes=CHUNK_BYTES, now_us=0
+    )
     rows = [row for part in pack(iter([wide(10), wide(10)])) for row in part.to_pylist()]
     sizes = {row["number"]: row["size_bytes"] for row in rows if row["number"] != NO_CHUNK}
     assert 10 == len(sizes)
@@ -114,7 +132,7 @@ def test_t20_a_put_counts_bytes_of_all_columns_and_not_characters() -> None:
 
 def test_t20_a_message_that_is_larger_than_a_chunk_is_alone_in_one() -> None:
     taken = Taken(bucket_size=50_000)
-    packer = Packer(taken, lambda: 0, chunk_messages=2_500, chunk_bytes=CHUNK_BYTES)
+    packer = arrow_door(taken, 0, chunk_messages=2_500)
     tags = ["t", text(1, 3 * CHUNK_BYTES), "t"]
     packer.add(batch(3, tag=pa.array(tags)))
     packer.flush()
@@ -182,9 +200,13 @@ def test_t1_no_door_gives_a_bucket_more_than_its_ids(
     assert total == sum(count for _, count in moved.chunks)
 
     taken = Taken(bucket_size)
-    packer = Packer(taken, lambda: 7, chunk_messages=chunk_messages, chunk_bytes=CHUNK_BYTES)
+    packer = arrow_door(taken, 7, chunk_messages=chunk_messages)
     pack = packing(
-        bucket_size=bucket_size, chunk_messages=chunk_messages, chunk_bytes=CHUNK_BYTES, now_us=7
+        one_lane,
+        bucket_size=bucket_size,
+        chunk_messages=chunk_messages,
+        chunk_bytes=CHUNK_BYTES,
+        now_us=7,
     )
     batches = [batch(count, delay=pa.array([1.0] * count)) for count in counts]
     for one in batches:

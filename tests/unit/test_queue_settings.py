@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cassieq_spark.errors import OptionUnknown, RowCorrupt, SchemaMismatch
+from cassieq_spark.errors import OptionInvalid, OptionUnknown, RowCorrupt, SchemaMismatch
 from cassieq_spark.options import OPTIONS, QueueSettings, Scope
 
 DEFAULT_SETTINGS = QueueSettings(
     bucket_size=50_000,
+    priorities=1,
+    shards=1,
+    fairness=0.1,
     visibility_timeout_s=30.0,
     max_deliveries=None,
     dead_letter_queue=None,
@@ -44,6 +47,12 @@ def test_a_queues_settings_do_not_depend_on_the_environment(
     assert DEFAULT_SETTINGS == QueueSettings.parse()
 
 
+@pytest.mark.parametrize(("priorities", "shards"), [(2, 33), (10, 7)])
+def test_more_lanes_than_a_queue_may_have_are_refused(priorities: int, shards: int) -> None:
+    with pytest.raises(OptionInvalid, match=rf"are {priorities} and {shards}: a queue has 64"):
+        QueueSettings.parse(priorities=priorities, shards=shards)
+
+
 @pytest.mark.parametrize("name", ["bucket_sise", "Bucket_Size", "visibility_timeout_s"])
 def test_a_misspelt_setting_is_refused_with_the_nearest_name(name: str) -> None:
     with pytest.raises(
@@ -56,6 +65,9 @@ settings_given = st.fixed_dictionaries(
     {},
     optional={
         "bucket_size": st.integers(1, 100_000),
+        "priorities": st.integers(1, 10),
+        "shards": st.integers(1, 6),
+        "fairness": st.floats(0, 0.5) | st.sampled_from([0, 0.1]),
         "visibility_timeout": st.floats(0.1, 2_592_000) | st.integers(1, 2_592_000),
         "max_deliveries": st.none() | st.integers(1, (1 << 31) - 1),
         "dead_letter_queue": st.none() | st.from_regex(r"[A-Za-z0-9._-]{1,200}", fullmatch=True),
@@ -77,9 +89,9 @@ def test_settings_come_back_as_they_were_stored(given_: dict[str, Any]) -> None:
 def test_the_stored_form_is_this() -> None:
     # A change of it is a change of stored state: a migration and a compat fixture come with it.
     assert (
-        '{"bucket_size": 50000, "visibility_timeout_s": 30.0, "max_deliveries": null, '
-        '"dead_letter_queue": null, "repair_timeout_s": 15.0, "linger_s": 0.02, '
-        '"gap_timeout_s": 10.0}'
+        '{"bucket_size": 50000, "priorities": 1, "shards": 1, "fairness": 0.1, '
+        '"visibility_timeout_s": 30.0, "max_deliveries": null, "dead_letter_queue": null, '
+        '"repair_timeout_s": 15.0, "linger_s": 0.02, "gap_timeout_s": 10.0}'
     ) == DEFAULT_SETTINGS.to_json()
 
 
@@ -88,8 +100,8 @@ def test_a_setting_that_is_newer_than_the_row_has_its_default() -> None:
 
 
 def test_a_setting_that_is_newer_than_this_release_is_named() -> None:
-    with pytest.raises(SchemaMismatch, match=r"does not know: shards\. Use the release"):
-        QueueSettings.from_json('{"bucket_size": 7, "shards": 2}')
+    with pytest.raises(SchemaMismatch, match=r"does not know: colour\. Use the release"):
+        QueueSettings.from_json('{"bucket_size": 7, "colour": 2}')
 
 
 @pytest.mark.parametrize(

@@ -146,12 +146,21 @@ def test_the_target_is_stored_where_a_set_has_one() -> None:
 
 def test_headers_that_a_producer_has_made_up_are_read_as_none() -> None:
     nothing = DeadLetterHeaders(
-        source_queue=None, reason=None, deliveries=None, first_time=None, last_time=None
+        source_queue=None,
+        reason=None,
+        deliveries=None,
+        priority=None,
+        shard=None,
+        first_time=None,
+        last_time=None,
     )
     assert nothing == headers_of({})
     assert nothing == headers_of(
         {"cassieq-deliveries": "²", "cassieq-last-time": "soon", "cassieq-first-time": ""}
     )
+    assert nothing == headers_of({"cassieq-priority": "-1", "cassieq-shard": "9" * 5_000})
+    placed = headers_of({"cassieq-priority": "2", "cassieq-shard": "0"})
+    assert (2, 0) == (placed.priority, placed.shard)
     found = headers_of({"cassieq-last-time": "2026-01-02T03:04:05", "cassieq-deliveries": "7"})
     assert (7, "2026-01-02T03:04:05+00:00") == (
         found.deliveries,

@@ -10,7 +10,7 @@ import pytest
 
 from cassieq_spark.errors import SinkDiverged, SinkFenced, SinkIdReused
 from cassieq_spark.model import sink_txn as rules
-from cassieq_spark.model.ids import BucketNo, LaneId
+from cassieq_spark.model.ids import BucketNo, LaneId, Place
 from cassieq_spark.model.sink_txn import (
     PAST_RUNS,
     AlreadyCommitted,
@@ -28,7 +28,12 @@ from cassieq_spark.model.sink_txn import (
 
 LANE = LaneId(UUID(int=1))
 WHO = Identity(sink_id="s", lane=LANE, query_id="q", checkpoint="/c", run="r1")
-EARLIER = BucketList.of([(BucketNo(3), 10), (BucketNo(4), 10)])
+OTHER_LANE = LaneId(UUID(int=2))
+EARLIER = BucketList.of([(Place(LANE, BucketNo(3)), 10), (Place(LANE, BucketNo(4)), 10)])
+
+
+def at(number: int, lane: LaneId = LANE) -> Place:
+    return Place(lane, BucketNo(number))
 
 
 def sink(**parts: Any) -> SinkRow:
@@ -49,7 +54,9 @@ def sink(**parts: Any) -> SinkRow:
 
 def result(epoch: int | None = 7, *buckets: tuple[int, int], who: Identity = WHO) -> TaskResult:
     return TaskResult(
-        who=who, epoch=epoch, buckets=tuple((BucketNo(number), count) for number, count in buckets)
+        who=who,
+        epoch=epoch,
+        buckets=tuple((at(number), count) for number, count in buckets),
     )
 
 
@@ -58,15 +65,28 @@ def by_run(run: str) -> Identity:
 
 
 def test_a_list_is_kept_as_runs_of_equal_buckets() -> None:
-    listed = BucketList.of((BucketNo(at), count) for at, count in [(5, 9), (4, 10), (3, 10)])
+    listed = BucketList.of((at(number), count) for number, count in [(5, 9), (4, 10), (3, 10)])
     assert (
-        Listed(first=BucketNo(3), last=BucketNo(4), count=10),
-        Listed(first=BucketNo(5), last=BucketNo(5), count=9),
+        Listed(lane=LANE, first=BucketNo(3), last=BucketNo(4), count=10),
+        Listed(lane=LANE, first=BucketNo(5), last=BucketNo(5), count=9),
     ) == listed.runs
-    assert [(3, 10), (4, 10), (5, 9)] == list(listed)
+    assert [(at(3), 10), (at(4), 10), (at(5), 9)] == list(listed)
     assert 29 == listed.messages
-    assert [False, True, True, True, False] == [at in listed for at in range(2, 7)]
+    assert [False, True, True, True, False] == [at(number) in listed for number in range(2, 7)]
+    assert 3 not in listed
     assert "3" not in listed
+
+
+def test_u6_a_list_keeps_buckets_of_one_number_in_two_lanes_apart() -> None:
+    there = at(4, OTHER_LANE)
+    listed = BucketList.of([(there, 10), (at(3), 10)])
+    assert (
+        Listed(lane=LANE, first=BucketNo(3), last=BucketNo(3), count=10),
+        Listed(lane=OTHER_LANE, first=BucketNo(4), last=BucketNo(4), count=10),
+    ) == listed.runs
+    assert [True, False, False, True] == [
+        place in listed for place in (at(3), at(4), at(3, OTHER_LANE), there)
+    ]
 
 
 def test_a_task_writes_under_the_epoch_it_read() -> None:
@@ -80,7 +100,7 @@ def test_a_replay_of_the_last_batch_writes_nothing() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{"query_id": "q2"}, {"checkpoint": "/copy"}, {"lane": LaneId(UUID(int=2))}],
+    [{"query_id": "q2"}, {"checkpoint": "/copy"}, {"lane": OTHER_LANE}],
     ids=lambda other: next(iter(other)),
 )
 @pytest.mark.invariant("I7")
@@ -96,7 +116,7 @@ def test_r24_a_row_that_nobody_has_committed_under_still_belongs_to_its_queue() 
     fresh = rules.new_row(Identity(sink_id="s", lane=LANE), now_us=1)
     assert WriteUnder(epoch=1) == rules.admit(fresh, WHO, 0)
     with pytest.raises(SinkIdReused, match="another queue"):
-        rules.admit(fresh, replace(WHO, lane=LaneId(UUID(int=2))), 0)
+        rules.admit(fresh, replace(WHO, lane=OTHER_LANE), 0)
 
 
 def test_a_superseded_run_is_fenced_for_good() -> None:
@@ -126,7 +146,7 @@ def test_p10_a_commit_rolls_the_list_it_overwrites_forward_first() -> None:
     decision = rules.decide(
         sink(aborts=3), WHO, 5, [result(7, (9, 1)), result(7, (8, 1))], now_us=2
     )
-    listed = BucketList.of([(BucketNo(8), 1), (BucketNo(9), 1)])
+    listed = BucketList.of([(at(8), 1), (at(9), 1)])
     expected = sink(changed_us=2, epoch=8, last=5, listed=listed, aborts=0)
     assert Commit(row=expected, roll_first=EARLIER) == decision
 
@@ -191,29 +211,30 @@ def test_r3_an_abort_ends_the_epoch_with_nothing_in_it_and_is_counted() -> None:
 
 
 def test_a_forgotten_sink_takes_a_new_checkpoint_and_its_epoch_goes_on() -> None:
-    row = rules.forget(sink(past=("r0",)), lane=LaneId(UUID(int=2)), now_us=2)
+    row = rules.forget(sink(past=("r0",)), lane=OTHER_LANE, now_us=2)
     assert (8, -1, ("r0", "r1")) == (row.epoch, row.last, row.past)
-    who = Identity(sink_id="s", lane=LaneId(UUID(int=2)), query_id="q9", checkpoint="/n", run="r9")
+    who = Identity(sink_id="s", lane=OTHER_LANE, query_id="q9", checkpoint="/n", run="r9")
     assert WriteUnder(epoch=8) == rules.admit(row, who, 0)
     with pytest.raises(SinkFenced):
         rules.admit(row, replace(who, run="r1"), 0)
 
 
 @pytest.mark.parametrize(
-    ("bucket", "epoch", "expected"),
+    ("place", "epoch", "expected"),
     [
-        (3, 7, Fate.UNDECIDED),
-        (3, 8, Fate.UNDECIDED),
-        (3, 6, Fate.SEAL),
-        (5, 6, Fate.VOID),
-        (3, 5, Fate.VOID),
+        (at(3), 7, Fate.UNDECIDED),
+        (at(3), 8, Fate.UNDECIDED),
+        (at(3), 6, Fate.SEAL),
+        (at(5), 6, Fate.VOID),
+        (at(3, OTHER_LANE), 6, Fate.VOID),
+        (at(3), 5, Fate.VOID),
     ],
-    ids=["present", "later than read", "listed", "unlisted", "long ago"],
+    ids=["present", "later than read", "listed", "unlisted", "another lane's", "long ago"],
 )
 @pytest.mark.invariant("I7")
-def test_p1_the_row_alone_decides_about_a_bucket(bucket: int, epoch: int, expected: Fate) -> None:
-    assert expected is rules.fate(sink(), bucket=BucketNo(bucket), epoch=epoch)
+def test_p1_the_row_alone_decides_about_a_bucket(place: Place, epoch: int, expected: Fate) -> None:
+    assert expected is rules.fate(sink(), place=place, epoch=epoch)
 
 
 def test_p1_a_row_that_is_gone_has_decided() -> None:
-    assert Fate.VOID is rules.fate(None, bucket=BucketNo(3), epoch=1)
+    assert Fate.VOID is rules.fate(None, place=at(3), epoch=1)

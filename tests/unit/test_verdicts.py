@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassieq_spark.errors import OptionInvalid, ReceiptInvalid
-from cassieq_spark.model.ids import BucketNo, LaneId, Runs
+from cassieq_spark.model.ids import BucketNo, LaneId, Place, Runs
 from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt, prefix
 from cassieq_spark.spark.columns import receipt_texts
@@ -23,8 +23,18 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
 LANE_ID = LaneId(UUID(int=7 << 90))
-LANE = cast("Lane", SimpleNamespace(lane_id=LANE_ID, bucket_size=1_000, queue="orders"))
+OTHER_LANE = LaneId(UUID(int=9 << 90))
+LANE = cast(
+    "Lane",
+    SimpleNamespace(
+        lane_id=LANE_ID, lanes=(LANE_ID, OTHER_LANE), bucket_size=1_000, queue="orders"
+    ),
+)
 ONE, TWO = UUID(int=1), UUID(int=1 << 127)
+
+
+def place(bucket: int, lane: LaneId = LANE_ID) -> Place:
+    return Place(lane, BucketNo(bucket))
 
 
 def receipt(
@@ -62,17 +72,26 @@ def test_rows_become_runs_by_bucket_lease_and_ruling_over_all_record_batches() -
         assert (
             Gathered(
                 by_bucket={
-                    BucketNo(3): {
+                    place(3): {
                         ONE: {verdicts.ACK: Runs.of((4, 5), (9, 9))},
                         TWO: {verdicts.REJECT: Runs.span(0, 1)},
                     },
-                    BucketNo(4): {ONE: {verdicts.RELEASE: Runs.span(6, 6)}},
+                    place(4): {ONE: {verdicts.RELEASE: Runs.span(6, 6)}},
                 },
                 left=2,
             )
             == gathered
         )
         assert gathered.rejects
+
+
+def test_u6_buckets_of_one_number_in_two_lanes_are_two() -> None:
+    gathered = read((receipt(5), "ack"), (receipt(5, lane=OTHER_LANE), "reject"))
+
+    assert {
+        place(3): {ONE: {verdicts.ACK: Runs.span(5, 5)}},
+        place(3, OTHER_LANE): {ONE: {verdicts.REJECT: Runs.span(5, 5)}},
+    } == gathered.by_bucket
 
 
 def test_no_rows_and_no_verdicts_say_nothing() -> None:
@@ -84,26 +103,35 @@ def test_no_rows_and_no_verdicts_say_nothing() -> None:
 def test_a_receipt_of_several_messages_is_for_all_of_them() -> None:
     gathered = read((receipt(2, last=6), "ack"), (receipt(4), "ack"), (receipt(8), "ack"))
 
-    assert {BucketNo(3): {ONE: {verdicts.ACK: Runs.of((2, 6), (8, 8))}}} == gathered.by_bucket
+    assert {place(3): {ONE: {verdicts.ACK: Runs.of((2, 6), (8, 8))}}} == gathered.by_bucket
 
 
 @given(
     places=st.lists(
-        st.tuples(st.integers(0, DELETED - 1), st.sampled_from((ONE, TWO)), st.integers(0, 999)),
+        st.tuples(
+            st.sampled_from((LANE_ID, OTHER_LANE)),
+            st.integers(0, DELETED - 1),
+            st.sampled_from((ONE, TWO)),
+            st.integers(0, 999),
+        ),
         min_size=1,
         max_size=30,
     )
 )
-def test_receipts_are_read_as_they_are_one_by_one(places: list[tuple[int, UUID, int]]) -> None:
-    gathered = read(*((receipt(at, bucket=no, lease=by), "ack") for no, by, at in places))
+def test_receipts_are_read_as_they_are_one_by_one(
+    places: list[tuple[LaneId, int, UUID, int]],
+) -> None:
+    gathered = read(
+        *((receipt(at, bucket=no, lease=by, lane=lane), "ack") for lane, no, by, at in places)
+    )
 
     found = {
-        (bucket, lease, offset)
-        for bucket, by_lease in gathered.by_bucket.items()
+        (at, lease, offset)
+        for at, by_lease in gathered.by_bucket.items()
         for lease, by_verdict in by_lease.items()
         for offset in by_verdict[verdicts.ACK].offsets()
     }
-    assert set(places) == found
+    assert {(place(no, lane), by, at) for lane, no, by, at in places} == found
 
 
 def test_texts_that_share_memory_with_others_are_read_from_their_own_start() -> None:
@@ -113,7 +141,7 @@ def test_texts_that_share_memory_with_others_are_read_from_their_own_start() -> 
     packed = gather(texts.slice(10, 5).cast(pa.large_string()), said)
 
     gathered = put_together(LANE, [packed[0].as_py()])
-    assert {ONE: {verdicts.ACK: Runs.span(10, 14)}} == gathered.by_bucket[BucketNo(3)]
+    assert {ONE: {verdicts.ACK: Runs.span(10, 14)}} == gathered.by_bucket[place(3)]
 
 
 @pytest.mark.parametrize("verdict", ["acked", "ACK", "", " ack", "true"])
