@@ -23,10 +23,8 @@ FIRST_EPOCH = 1
 NO_BATCH = -1
 ONLY_BATCH = 0
 """The batch id of a transaction that has one batch."""
-
 PAST_RUNS = 64
 """How many superseded runs are remembered, and refused, per sink."""
-
 MOVE_PREFIX: Final = "dead:"
 """The beginning of a move's sink id; the rest is the dead set's id."""
 
@@ -67,8 +65,8 @@ class BucketList:
 
     def __contains__(self, place: object) -> bool:
         """Whether this bucket is listed."""
-        lane, bucket = place if isinstance(place, Place) else (None, -1)
-        return any(run.lane == lane and run.first <= bucket <= run.last for run in self.runs)
+        lane, at = place if isinstance(place, Place) else (None, -1)
+        return any(run.lane == lane and run.first <= at <= run.last for run in self.runs)
 
     @property
     def messages(self) -> int:
@@ -81,9 +79,9 @@ class Identity:
     """The identity of a writer, as a task sees it, or as its message reports it to the committer.
 
     Attributes:
-        query_id: Spark's id of the streaming query, new with every checkpoint; None outside one.
+        lane: The queue's first lane.
+        query_id, run: Spark's ids of the streaming query and of this start of it; None outside one.
         checkpoint: Its checkpoint location; None if Spark does not tell.
-        run: Spark's id of this start of the query; None outside one.
     """
 
     sink_id: str
@@ -98,6 +96,7 @@ class SinkRow:
     """The sink's row, without the columns that the CAS machinery keeps beside it.
 
     Attributes:
+        lane: The queue's first lane.
         epoch: The transaction that may be written now.
         last: Batch id of the last commit, -1 before the first.
         listed: What the last commit or abort decided about epoch - 1.

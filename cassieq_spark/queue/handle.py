@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Held = Message | str
 
 LOOK_AGAIN_S: Final = 5.0
-"""How often a handle reads its queue's row, so that it sees changes and a deletion within 10 s."""
+"""How often a handle reads its queue's row: it sees changes and a deletion within 10 s."""
 
 
 class Queue:
@@ -73,8 +73,7 @@ class Queue:
             body: 0 B to 16 MiB.
             priority: 0 to one less than the queue's ``priorities``; a higher one is handed out
                 first.
-            key: A text of at most 1 KiB. One producer's messages of a key are handed out in the
-                order of their puts, as far as nothing comes back.
+            key: A text of at most 1 KiB. A producer's messages of one key stay in order.
             delay: Seconds or timedelta, up to 30 days, during which nobody gets it.
             tag: A text to route the message by.
             headers: Further texts by name; with the tag at most 1 MiB.

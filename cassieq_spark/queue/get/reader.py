@@ -73,8 +73,7 @@ class Reader:
     """One consumer of a lane. Not thread-safe."""
 
     def __init__(self, lane: Lane, *, owner: str, run: UUID | None, visibility_us: int) -> None:
-        self.lane = lane
-        self._lane = lane
+        self.lane = self._lane = lane
         self._claimer = Claimer(lane=lane, owner=owner, run=run, visibility_us=visibility_us)
         self._scanner = Scanner(lane)
         self._first_seen: dict[BucketNo, float] = {}
@@ -118,11 +117,8 @@ class Reader:
     ) -> bool:
         """Look now for what the next `get` of as much will claim; claims nothing.
 
-        That get needs no look if this one has found enough in sealed buckets. It claims rows as
-        last seen, by CAS, as always: a row that has changed since is claimed as it is then.
-
-        Returns:
-            Whether it has found enough.
+        If it has found enough in sealed buckets, which it returns, that get needs no look. It
+        claims rows as last seen, by CAS, as always: a changed row is claimed as it is then.
 
         Raises:
             QueueDeleted: The lane is dead.
