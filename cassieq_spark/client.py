@@ -19,13 +19,16 @@ from cassieq_spark.options import (
     queue_name,
 )
 from cassieq_spark.queue import admin
-from cassieq_spark.queue.handle import Queue, Work
+from cassieq_spark.queue import labels as queue_labels
+from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect import stats
 from cassieq_spark.queue.lane import every_row, lane_of, lanes_of, open_lane
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.sink import transaction
+from cassieq_spark.queue.work import Work
 from cassieq_spark.repair.dry_run import heal_dry_run
 from cassieq_spark.repair.heal import heal
+from cassieq_spark.repair.lead import leading
 from cassieq_spark.repair.redrive import RedriveRequest, redrive
 from cassieq_spark.repair.report import Redriven
 from cassieq_spark.repair.verify import verify
@@ -51,6 +54,7 @@ class QueueInfo:
     settings: QueueSettings
     home_datacenter: str
     created_us: int
+    labels: Mapping[str, str]
 
 
 def connect(
@@ -88,6 +92,24 @@ class Client:
         """The local data centre. Queues whose home is another one cannot be read from here."""
         return self._session.datacenter
 
+    @property
+    def keyspace(self) -> str:
+        """The keyspace whose queues these are."""
+        return self._session.keyspace
+
+    def now_us(self) -> int:
+        """The time of the Cassandra nodes, in microseconds: leases and delays follow it."""
+        return self._store.clock.now_us()
+
+    def check(self) -> None:
+        """Check that Cassandra answers, and that the keyspace has the tables of this release.
+
+        Raises:
+            SchemaMissing, SchemaMismatch: It has none, or those of another release.
+            StoreUnavailable, StoreTimeout: Cassandra does not answer.
+        """
+        schema.check(self._session)
+
     def bootstrap(self, replication: Mapping[str, object] | None = None) -> None:
         """Create the keyspace and its tables where missing, and check that the cluster fits.
 
@@ -107,11 +129,14 @@ class Client:
         """
         schema.apply(self._session, replication, new_uuid=new_uuid)
 
-    def create_queue(self, name: str, **settings: Any) -> Queue:
+    def create_queue(
+        self, name: str, *, labels: Mapping[str, str] | None = None, **settings: Any
+    ) -> Queue:
         """Create a queue, or return the existing one if it has the same settings.
 
         Args:
             name: Letters, digits, ``. - _``, 1 to 200 characters.
+            labels: The labels of a new queue, see `label_queue`. An existing queue keeps its own.
             settings: See `options.QueueSettings`; times are seconds or timedelta.
 
         Raises:
@@ -122,8 +147,11 @@ class Client:
         """
         checked = queue_name(name)
         wanted = QueueSettings.parse(**settings)
+        given = arguments.labels(labels or {})
+        texts = {key: text for key, text in given.items() if text is not None}
+        arguments.check_labels(texts)
         schema.check(self._session)
-        return self._open(lane_of(self._store, admin.create(self._store, checked, wanted)))
+        return self._open(lane_of(self._store, admin.create(self._store, checked, wanted, texts)))
 
     def alter_queue(self, name: str, **settings: Any) -> Queue:
         """Change settings of a queue; clients that have it open see them within ten seconds.
@@ -141,6 +169,23 @@ class Client:
         checked = queue_name(name)
         schema.check(self._session)
         return self._open(lane_of(self._store, admin.alter(self._store, checked, settings)))
+
+    def label_queue(self, name: str, labels: Mapping[str, str | None]) -> Queue:
+        """Set labels of a queue: texts that programs keep with it, such as its owner.
+
+        No rule of the queue depends on them. Labels that are not named stay as they are.
+
+        Args:
+            labels: Text by name, 64 KiB for all labels of the queue; None removes a label.
+
+        Raises:
+            QueueNotFound: No queue has that name.
+            OptionInvalid: A label is not text, or the labels would be too large together.
+            UsageError: The queue lives in another data centre.
+        """
+        checked, changes = queue_name(name), arguments.labels(labels)
+        schema.check(self._session)
+        return self._open(lane_of(self._store, queue_labels.label(self._store, checked, changes)))
 
     def queue(self, name: str) -> Queue:
         """Open a queue.
@@ -174,6 +219,7 @@ class Client:
                 settings=row.settings,
                 home_datacenter=row.home_datacenter,
                 created_us=row.created_us,
+                labels=row.labels,
             )
             for row in every_row(self._store)
             if row.status is QueueStatus.ACTIVE
@@ -210,6 +256,21 @@ class Client:
             lanes = lanes_of(self._store, names)
             return heal_dry_run(self._store, lanes, finishes_deletions=names is None)
         return heal(self._store, names, is_full=full)
+
+    def repair_as_leader(self) -> RepairReport | None:
+        """Run a repair pass over all queues, unless another process runs one as leader.
+
+        Programs that all repair in the background call this one: one pass at a time is enough.
+
+        Returns:
+            None: another process is repairing.
+
+        Raises:
+            StoreError: As `repair`.
+        """
+        schema.check(self._session)
+        with leading(self._store) as is_leader:
+            return heal(self._store, None, is_full=False) if is_leader else None
 
     def verify(self, queue: str | None = None) -> VerifyReport:
         """Read one queue, or all of this data centre, and report what is broken; change nothing.

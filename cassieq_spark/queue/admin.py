@@ -44,7 +44,7 @@ from cassieq_spark.store.tables.monotons import CLOSED, Monoton
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from cassieq_spark.store.store import Store
 
@@ -59,8 +59,16 @@ stored messages would be looked for elsewhere.
 _logger = get_logger("queue")
 
 
-def create(store: Store, name: QueueName, settings: QueueSettings) -> QueueRow:
+def create(
+    store: Store,
+    name: QueueName,
+    settings: QueueSettings,
+    labels: Mapping[str, str] | None = None,
+) -> QueueRow:
     """Return the queue of that name with these settings: a new one, or the existing one.
+
+    Args:
+        labels: The labels of a new queue. An existing queue keeps its own.
 
     Raises:
         QueueExists: It exists with other settings; or its dead-letter queues form a cycle.
@@ -76,7 +84,7 @@ def create(store: Store, name: QueueName, settings: QueueSettings) -> QueueRow:
                 finish_deletion(store, found)
                 found = None
         if found is None:
-            found = _insert(store, name, settings)
+            found = _insert(store, name, settings, labels or {})
         if found is not None and found.value.status is QueueStatus.ACTIVE:
             _check_same(name, settings, found.value.settings)
             return found.value
@@ -251,7 +259,9 @@ def _is_usable(store: Store, row: QueueRow) -> bool:
     return row.status is QueueStatus.ACTIVE and store.lane(row.lanes[0]).monotons.read() is not None
 
 
-def _insert(store: Store, name: QueueName, settings: QueueSettings) -> Stored[QueueRow] | None:
+def _insert(
+    store: Store, name: QueueName, settings: QueueSettings, labels: Mapping[str, str]
+) -> Stored[QueueRow] | None:
     """Insert the monoton row, then the queue row: without the first it counts as deleted [P13].
 
     None: another queue had the name.
@@ -267,6 +277,7 @@ def _insert(store: Store, name: QueueName, settings: QueueSettings) -> Stored[Qu
         lanes=(lane,),
         home_datacenter=store.session.datacenter,
         created_us=now_us,
+        labels=dict(labels),
     )
     outcome = store.queues.insert(row)
     if isinstance(outcome, Applied):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import ReceiptInvalid
@@ -13,14 +11,15 @@ from cassieq_spark.model.settlement import Extend, Reject, Release
 from cassieq_spark.options import arguments
 from cassieq_spark.queue import admin
 from cassieq_spark.queue.consumer import Consumer, Ways
-from cassieq_spark.queue.get.poll import GetRequest, Getter
+from cassieq_spark.queue.get.poll import GetRequest
 from cassieq_spark.queue.inspect.stats import QueueStats, peek, stats
 from cassieq_spark.queue.lane import look_again
 from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.put import encode
-from cassieq_spark.queue.put.producer import Producer, message_id_texts
+from cassieq_spark.queue.put.producer import message_id_texts
 from cassieq_spark.queue.settle import receipts, settle
-from cassieq_spark.queue.settle.ack_group import AckGroup, Verdict
+from cassieq_spark.queue.settle.ack_group import Verdict
+from cassieq_spark.queue.work import Work, default_owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -37,15 +36,6 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN_S: Final = 5.0
 """How often a handle reads its queue's row, so that it sees changes and a deletion within 10 s."""
-
-
-@dataclass(slots=True)
-class Work:
-    """The state that one client keeps for one lane, shared by all its handles and threads."""
-
-    producer: Producer = field(default_factory=Producer)
-    getter: Getter = field(default_factory=Getter)
-    acks: AckGroup = field(default_factory=AckGroup)
 
 
 class Queue:
@@ -66,6 +56,16 @@ class Queue:
     def settings(self) -> QueueSettings:
         """The queue's settings, at most a few seconds old while the queue is used."""
         return self._known_lane.settings
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The queue's labels, as old as its settings; see `Client.label_queue`."""
+        return self._known_lane.labels
+
+    @property
+    def created_at(self) -> datetime:
+        """When the queue was created, UTC."""
+        return time_of(self._known_lane.created_us)
 
     def put(
         self,
@@ -104,12 +104,12 @@ class Queue:
         *,
         delay: Seconds = 0,
         tag: str | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
         message_ids: Sequence[UUID | str | None] | None = None,
     ) -> list[str]:
         """Put messages together: a few rows and round trips for thousands. Not all or nothing.
 
-        Delay, tag and headers are the same for all.
+        Delay and tag are the same for all, and so are the headers unless they are a list.
 
         Returns:
             Their message ids, in order.
@@ -235,10 +235,13 @@ class Queue:
         self._settle(lane, given, Extend(visibility_us=duration_us) if duration_us else Release())
         return time_of(now_us + duration_us)
 
-    def release(self, messages: Held | Iterable[Held], *, delay: Seconds = 0) -> None:
-        """Give messages back, so that somebody else may get them, at once or after a delay.
+    def release(
+        self, messages: Held | Iterable[Held], *, delay: Seconds = 0, is_counted: bool = True
+    ) -> None:
+        """Give messages back for anybody, at once or after a delay. The receipts become stale.
 
-        The delivery counts, and the receipts become stale.
+        Args:
+            is_counted: Whether the delivery counts. Say False only if nobody has seen the messages.
 
         Raises:
             ReceiptInvalid: One is not a receipt of this queue; nothing was changed.
@@ -248,7 +251,7 @@ class Queue:
         given = self._receipts(messages)
         lane = self._lane
         due_us = lane.clock.now_us() + delay_us if delay_us else None
-        self._settle(lane, given, Release(due_us=due_us))
+        self._settle(lane, given, Release(due_us=due_us, is_counted=is_counted))
 
     def reject(self, messages: Held | Iterable[Held], *, reason: str = "rejected") -> None:
         """Declare messages dead, whatever deliveries are left; repair moves them with the reason.
@@ -362,7 +365,7 @@ class Queue:
         visibility_us = None if visibility is None else arguments.visibility_us(visibility)
         return GetRequest(
             at_most=at_most,
-            owner=_default_owner() if consumer is None else arguments.consumer(consumer),
+            owner=default_owner() if consumer is None else arguments.consumer(consumer),
             wait_s=arguments.wait_s(wait),
             visibility_us=visibility_us or int(self._lane.settings.visibility_timeout_s * 1e6),
         )
@@ -394,7 +397,3 @@ class Queue:
     def __repr__(self) -> str:
         """Show the queue's name."""
         return f"Queue({self.name!r})"
-
-
-def _default_owner() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"

@@ -13,7 +13,7 @@ from cassieq_spark.store.cas import Applied, Evicted, Refused, Stored
 from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from cassieq_spark.clock import Clock
     from cassieq_spark.model.ids import LaneId, QueueName
@@ -62,6 +62,7 @@ class Lane:
     lane_id: LaneId
     settings: QueueSettings
     created_us: int
+    labels: Mapping[str, str] = field(default_factory=dict, compare=False)
     _tables: LaneTables = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -364,6 +365,7 @@ def lane_of(store: Store, row: QueueRow) -> Lane:
         lane_id=row.lanes[0],
         settings=row.settings,
         created_us=row.created_us,
+        labels=row.labels,
     )
 
 
