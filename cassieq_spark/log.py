@@ -87,9 +87,22 @@ EVENTS: Final[dict[str, Event]] = {
         level=logging.WARNING,
         meaning="Leases ran out while bodies were being read. Those messages were not handed out.",
     ),
+    "gateway_connected": Event(
+        level=logging.INFO, meaning="A gateway has connected to Cassandra and serves requests."
+    ),
+    "gateway_waits": Event(
+        level=logging.WARNING,
+        meaning="A gateway cannot reach Cassandra yet. It tries again every second, and answers "
+        "503 meanwhile.",
+    ),
     "give_back_failed": Event(
         level=logging.INFO,
         meaning="Unused reserved buckets could not be given back. Readers will close them.",
+    ),
+    "give_back_unanswered": Event(
+        level=logging.WARNING,
+        meaning="A gateway could not give back messages whose client had gone. They come back when "
+        "their leases run out.",
     ),
     "heartbeat_failed": Event(
         level=logging.INFO, meaning="A writer could not store its heartbeat."
@@ -175,6 +188,11 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "replay_skipped": Event(
         level=logging.INFO, meaning="A batch was already in the queue. Nothing was written."
+    ),
+    "request_failed": Event(
+        level=logging.ERROR,
+        meaning="A gateway answered a request with 500: that is a bug. The event has its "
+        "traceback.",
     ),
     "reserved_bucket_lost": Event(
         level=logging.INFO, meaning="A reserved bucket was closed before its writer used it."
