@@ -258,15 +258,9 @@ class Client:
         return heal(self._store, names, is_full=full)
 
     def repair_as_leader(self) -> RepairReport | None:
-        """Run a repair pass over all queues, unless another process runs one as leader.
+        """Run a repair pass over all queues; None if another process runs one as leader.
 
         Programs that all repair in the background call this one: one pass at a time is enough.
-
-        Returns:
-            None: another process is repairing.
-
-        Raises:
-            StoreError: As `repair`.
         """
         schema.check(self._session)
         with leading(self._store) as is_leader:

@@ -101,7 +101,7 @@ class ServerMissing(UsageError):
 
     code = "server_missing"
     meaning = "A package that `cassieq serve` needs is not installed."
-    remedy = "pip install 'cassieq_spark[server]'"
+    remedy = "Run pip install 'cassieq_spark[server]'."
 
 
 class QueueError(CassieqError):

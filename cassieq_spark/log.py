@@ -78,6 +78,14 @@ EVENTS: Final[dict[str, Event]] = {
         meaning="An error went to Spark as one short text. This event has its traceback and its "
         "causes.",
     ),
+    "gateway_connected": Event(
+        level=logging.INFO, meaning="A gateway has connected to Cassandra and serves requests."
+    ),
+    "gateway_waits": Event(
+        level=logging.WARNING,
+        meaning="A gateway cannot reach Cassandra yet. It tries again every second, and answers "
+        "503 meanwhile.",
+    ),
     "get_given_back": Event(
         level=logging.WARNING,
         meaning="Messages were claimed but could not be read. They were given back, and no "
@@ -86,14 +94,6 @@ EVENTS: Final[dict[str, Event]] = {
     "get_ran_out": Event(
         level=logging.WARNING,
         meaning="Leases ran out while bodies were being read. Those messages were not handed out.",
-    ),
-    "gateway_connected": Event(
-        level=logging.INFO, meaning="A gateway has connected to Cassandra and serves requests."
-    ),
-    "gateway_waits": Event(
-        level=logging.WARNING,
-        meaning="A gateway cannot reach Cassandra yet. It tries again every second, and answers "
-        "503 meanwhile.",
     ),
     "give_back_failed": Event(
         level=logging.INFO,
