@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import OptionInvalid, UsageError
-from cassieq_spark.model.ids import Place, Runs, bucket_of, first_id
 from cassieq_spark.options import (
     ConnectionArguments,
     ConnectionOptions,
@@ -19,6 +18,7 @@ from cassieq_spark.options import (
     queue_name,
 )
 from cassieq_spark.queue import admin
+from cassieq_spark.queue import labels as queue_labels
 from cassieq_spark.queue.find import every_row, lane_of, lanes_of, open_lane
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect import stats
@@ -27,6 +27,8 @@ from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.work import Work
 from cassieq_spark.repair.dry_run import heal_dry_run
 from cassieq_spark.repair.heal import heal
+from cassieq_spark.repair.lead import leading
+from cassieq_spark.repair.redrivable import by_place, listed
 from cassieq_spark.repair.redrive import RedriveRequest, redrive
 from cassieq_spark.repair.report import Redriven
 from cassieq_spark.repair.verify import verify
@@ -52,6 +54,7 @@ class QueueInfo:
     settings: QueueSettings
     home_datacenter: str
     created_us: int
+    labels: Mapping[str, str]
 
 
 def connect(
@@ -89,6 +92,24 @@ class Client:
         """The local data centre. Queues whose home is another one cannot be read from here."""
         return self._session.datacenter
 
+    @property
+    def keyspace(self) -> str:
+        """The keyspace whose queues these are."""
+        return self._session.keyspace
+
+    def now_us(self) -> int:
+        """The time of the Cassandra nodes, in microseconds: leases and delays follow it."""
+        return self._store.clock.now_us()
+
+    def check(self) -> None:
+        """Check that Cassandra answers, and that the keyspace has the tables of this release.
+
+        Raises:
+            SchemaMissing, SchemaMismatch: It has none, or those of another release.
+            StoreUnavailable, StoreTimeout: Cassandra does not answer.
+        """
+        schema.check(self._session)
+
     def bootstrap(self, replication: Mapping[str, object] | None = None) -> None:
         """Create the keyspace and its tables where missing, and check that the cluster fits.
 
@@ -108,11 +129,14 @@ class Client:
         """
         schema.apply(self._session, replication, new_uuid=new_uuid)
 
-    def create_queue(self, name: str, **settings: Any) -> Queue:
+    def create_queue(
+        self, name: str, *, labels: Mapping[str, str] | None = None, **settings: Any
+    ) -> Queue:
         """Create a queue, or return the existing one if it has the same settings.
 
         Args:
             name: Letters, digits, ``. - _``, 1 to 200 characters.
+            labels: The labels of a new queue, see `label_queue`. An existing queue keeps its own.
             settings: See `options.QueueSettings`; times are seconds or timedelta.
 
         Raises:
@@ -123,8 +147,11 @@ class Client:
         """
         checked = queue_name(name)
         wanted = QueueSettings.parse(**settings)
+        given = arguments.labels(labels or {})
+        texts = {key: text for key, text in given.items() if text is not None}
+        arguments.check_labels(texts)
         schema.check(self._session)
-        return self._open(lane_of(self._store, admin.create(self._store, checked, wanted)))
+        return self._open(lane_of(self._store, admin.create(self._store, checked, wanted, texts)))
 
     def alter_queue(self, name: str, **settings: Any) -> Queue:
         """Change settings of a queue; clients that have it open see them within ten seconds.
@@ -142,6 +169,23 @@ class Client:
         checked = queue_name(name)
         schema.check(self._session)
         return self._open(lane_of(self._store, admin.alter(self._store, checked, settings)))
+
+    def label_queue(self, name: str, labels: Mapping[str, str | None]) -> Queue:
+        """Set labels of a queue: texts that programs keep with it, such as its owner.
+
+        No rule of the queue depends on them. Labels that are not named stay as they are.
+
+        Args:
+            labels: Text by name, 64 KiB for all labels of the queue; None removes a label.
+
+        Raises:
+            QueueNotFound: No queue has that name.
+            OptionInvalid: A label is not text, or the labels would be too large together.
+            UsageError: The queue lives in another data centre.
+        """
+        checked, changes = queue_name(name), arguments.labels(labels)
+        schema.check(self._session)
+        return self._open(lane_of(self._store, queue_labels.label(self._store, checked, changes)))
 
     def queue(self, name: str) -> Queue:
         """Open a queue.
@@ -175,6 +219,7 @@ class Client:
                 settings=row.settings,
                 home_datacenter=row.home_datacenter,
                 created_us=row.created_us,
+                labels=row.labels,
             )
             for row in every_row(self._store)
             if row.status is QueueStatus.ACTIVE
@@ -211,6 +256,15 @@ class Client:
             lanes = lanes_of(self._store, names)
             return heal_dry_run(self._store, lanes, finishes_deletions=names is None)
         return heal(self._store, names, is_full=full)
+
+    def repair_as_leader(self) -> RepairReport | None:
+        """Run a repair pass over all queues; None if another process runs one as leader.
+
+        Programs that all repair in the background call this one: one pass at a time is enough.
+        """
+        schema.check(self._session)
+        with leading(self._store) as is_leader:
+            return heal(self._store, None, is_full=False) if is_leader else None
 
     def verify(self, queue: str | None = None) -> VerifyReport:
         """Read one queue, or all of this data centre, and report what is broken; change nothing.
@@ -257,7 +311,7 @@ class Client:
             StoreError: Nothing was taken; or it is unknown (`CasAmbiguous`) and the next repair
                 carries over what was. Later failures are among the report's problems.
         """
-        ids = None if messages is None else _listed(messages)
+        chosen = None if messages is None else listed(messages)
         if where is not None and not callable(where):
             raise OptionInvalid(
                 f"where is {type(where).__name__}, allowed: a function that takes a message and "
@@ -268,7 +322,7 @@ class Client:
         schema.check(self._session)
         lane = open_lane(self._store, queue_name(queue))
         wanted = RedriveRequest(
-            ids=None if ids is None else _by_place(ids, lane),
+            ids=None if chosen is None else by_place(chosen, lane),
             where=where,
             to=target,
             at_most=wanted_count,
@@ -319,34 +373,3 @@ class Client:
         with self._lock:
             work = self._work.setdefault(lane.lane_id, Work())
         return Queue(lane, work)
-
-
-def _listed(messages: Iterable[Message | int]) -> list[Message | int]:
-    found = arguments.listed(messages)
-    if found is None:
-        raise OptionInvalid(
-            f"messages is {type(messages).__name__}, allowed: a list of messages or of their ids, "
-            "or None for all messages. Nothing was redriven"
-        )
-    return found
-
-
-def _by_place(messages: Iterable[Message | int], lane: Lane) -> dict[Place, Runs]:
-    """Group messages, or ids, as offsets by bucket."""
-    offsets: dict[Place, list[int]] = {}
-    for one in messages:
-        if not isinstance(one, Message) and len(lane.lanes) > 1:
-            raise OptionInvalid(
-                f"queue {lane.queue!r} has {len(lane.lanes)} lanes, and each counts its messages "
-                f"from 0: the id {one!r} names several. Pass messages, as peek returns them"
-            )
-        if isinstance(one, Message) and one.lane not in lane.lanes:
-            raise OptionInvalid(
-                f"message {one.message_id} is not of queue {lane.queue!r}: there, its id {one.id} "
-                "belongs to another message. Pass messages that this queue's get or peek returned"
-            )
-        number = arguments.id_of(one.id if isinstance(one, Message) else one)
-        bucket = bucket_of(number, lane.bucket_size)
-        place = Place(one.lane if isinstance(one, Message) else lane.lane_id, bucket)
-        offsets.setdefault(place, []).append(number - first_id(bucket, lane.bucket_size))
-    return {place: Runs.from_offsets(some) for place, some in offsets.items()}

@@ -2,6 +2,7 @@
 
     CassieqError
     ├─ UsageError (ValueError)       OptionUnknown · OptionInvalid · BodyInvalid · ConnectorMissing
+    │                                ServerMissing
     ├─ QueueError                    QueueNotFound · QueueExists · QueueDeleted
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
     ├─ PutAmbiguous
@@ -93,6 +94,14 @@ class ConnectorMissing(UsageError):
         "class path of the Spark session."
     )
     remedy = "Start the session with the settings from cassieq_spark.spark_config(...)."
+
+
+class ServerMissing(UsageError):
+    """The packages of the gateway are not installed."""
+
+    code = "server_missing"
+    meaning = "A package that `cassieq serve` needs is not installed."
+    remedy = "Run pip install 'cassieq_spark[server]'."
 
 
 class QueueError(CassieqError):

@@ -78,6 +78,14 @@ EVENTS: Final[dict[str, Event]] = {
         meaning="An error went to Spark as one short text. This event has its traceback and its "
         "causes.",
     ),
+    "gateway_connected": Event(
+        level=logging.INFO, meaning="A gateway has connected to Cassandra and serves requests."
+    ),
+    "gateway_waits": Event(
+        level=logging.WARNING,
+        meaning="A gateway cannot reach Cassandra yet. It tries again every second, and answers "
+        "503 meanwhile.",
+    ),
     "get_given_back": Event(
         level=logging.WARNING,
         meaning="Messages were claimed but could not be read. They were given back, and no "
@@ -90,6 +98,11 @@ EVENTS: Final[dict[str, Event]] = {
     "give_back_failed": Event(
         level=logging.INFO,
         meaning="Unused reserved buckets could not be given back. Readers will close them.",
+    ),
+    "give_back_unanswered": Event(
+        level=logging.WARNING,
+        meaning="A gateway could not give back messages whose client had gone. They come back when "
+        "their leases run out.",
     ),
     "heartbeat_failed": Event(
         level=logging.INFO, meaning="A writer could not store its heartbeat."
@@ -179,6 +192,11 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "replay_skipped": Event(
         level=logging.INFO, meaning="A batch was already in the queue. Nothing was written."
+    ),
+    "request_failed": Event(
+        level=logging.ERROR,
+        meaning="A gateway answered a request with 500: that is a bug. The event has its "
+        "traceback.",
     ),
     "reserved_bucket_lost": Event(
         level=logging.INFO, meaning="A reserved bucket was closed before its writer used it."

@@ -30,7 +30,7 @@ pytest_plugins = [
     "tests.fixtures.spark",
 ]
 
-FOLDER_MARKS = {"docs", "explicit", "fault", "node", "spark", "stateful", "unit"}
+FOLDER_MARKS = {"docs", "explicit", "fault", "node", "server", "spark", "stateful", "unit"}
 #: Folders whose tests take long: ``make fault`` runs them. One of each kind carries ``sample``, and
 #: is in ``make test``, too.
 LONG_FOLDERS = {"fault"}

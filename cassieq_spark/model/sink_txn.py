@@ -79,13 +79,12 @@ class Identity:
     """The identity of a writer, as a task sees it, or as its message reports it to the committer.
 
     Attributes:
-        lane: The queue's first lane.
-        query_id, run: Spark's ids of the streaming query and of this start of it; None outside one.
+        query_id, run: Spark's ids of the streaming query and of this start of it; None outside.
         checkpoint: Its checkpoint location; None if Spark does not tell.
     """
 
     sink_id: str
-    lane: LaneId
+    lane: LaneId  # the queue's first
     query_id: str | None = None
     checkpoint: str | None = None
     run: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
@@ -207,3 +207,29 @@ def _checked(name: str, value: object, allowed: Values[T]) -> T:
         except ValueError:
             shown = f"a very large {type(value).__name__}"
         raise OptionInvalid(f"{name} is {shown}, allowed: {allowed.allowed}") from error
+
+
+LABEL_BYTES: Final = 65_536
+"""The most bytes that the labels of a queue have together: its row is read with every open."""
+
+
+def labels(value: object) -> dict[str, str | None]:
+    """Check labels: a mapping of text to text, or to None for a label that is removed."""
+    if not isinstance(value, Mapping):
+        raise OptionInvalid(f"labels must be a dict of text to text, not {type(value).__name__}")
+    return {
+        _text("a label's name", key): None
+        if value[key] is None
+        else _text(f"label {key!r}", value[key])
+        for key in value
+    }
+
+
+def check_labels(checked: Mapping[str, str]) -> None:
+    """Refuse labels that are too large together."""
+    size = sum(len(key.encode()) + len(text.encode()) for key, text in checked.items())
+    if size > LABEL_BYTES:
+        raise OptionInvalid(
+            f"the labels of a queue would have {size:,} bytes, allowed: {LABEL_BYTES:,}. Remove "
+            "some, or make them shorter"
+        )

@@ -37,7 +37,7 @@ from cassieq_spark.store.tables.monotons import CLOSED, Monoton
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from cassieq_spark.store.store import Store
 
@@ -52,8 +52,16 @@ its priority and shard: with others, stored messages would be looked for elsewhe
 _logger = get_logger("queue")
 
 
-def create(store: Store, name: QueueName, settings: QueueSettings) -> QueueRow:
+def create(
+    store: Store,
+    name: QueueName,
+    settings: QueueSettings,
+    labels: Mapping[str, str] | None = None,
+) -> QueueRow:
     """Return the queue of that name with these settings: a new one, or the existing one.
+
+    Args:
+        labels: The labels of a new queue. An existing queue keeps its own.
 
     Raises:
         QueueExists: It exists with other settings; or its dead-letter queues form a cycle.
@@ -69,7 +77,7 @@ def create(store: Store, name: QueueName, settings: QueueSettings) -> QueueRow:
                 finish_deletion(store, found)
                 found = None
         if found is None:
-            found = _insert(store, name, settings)
+            found = _insert(store, name, settings, labels or {})
         if found is not None and found.value.status is QueueStatus.ACTIVE:
             _check_same(name, settings, found.value.settings)
             return found.value
@@ -150,8 +158,7 @@ def finish_deletion(store: Store, found: Stored[QueueRow]) -> None:
     """
     row = found.value
     check_home(store, row)
-    # The first lane dies first: it stands for the queue. Then all others, before anything is
-    # removed: whoever is told that the queue is gone finds that in whichever lane it looks.
+    # The first lane dies first: it stands for the queue. Then all others, before data is removed.
     for lane in row.lanes if len(row.lanes) > 1 else ():
         _raise(store, lane)
     store.session.map(lambda lane: _end_lane(store, lane, row.settings.bucket_size), row.lanes)
@@ -161,8 +168,6 @@ def finish_deletion(store: Store, found: Stored[QueueRow]) -> None:
 
 def purge(lane: Lane) -> int:
     """Drop every message that is in the queue now: visible, leased, delayed and dead ones.
-
-    All lanes are purged, also when one fails.
 
     Open buckets are sealed first, so that a put that is under way is either in, and dropped, or
     goes into a later bucket [R18]. What a sink is still writing is not in the queue yet.
@@ -258,7 +263,9 @@ def _is_usable(store: Store, row: QueueRow) -> bool:
     return row.status is QueueStatus.ACTIVE and store.lane(row.lanes[0]).monotons.read() is not None
 
 
-def _insert(store: Store, name: QueueName, settings: QueueSettings) -> Stored[QueueRow] | None:
+def _insert(
+    store: Store, name: QueueName, settings: QueueSettings, labels: Mapping[str, str]
+) -> Stored[QueueRow] | None:
     """Insert the monoton rows, then the queue row: without the first it counts as deleted [P13].
 
     None: another queue had the name.
@@ -275,6 +282,7 @@ def _insert(store: Store, name: QueueName, settings: QueueSettings) -> Stored[Qu
         lanes=lanes,
         home_datacenter=store.session.datacenter,
         created_us=now_us,
+        labels=dict(labels),
     )
     outcome = store.queues.insert(row)
     if isinstance(outcome, Applied):

@@ -198,4 +198,5 @@ def lane_of(store: Store, row: QueueRow) -> Lane:
         settings=row.settings,
         created_us=row.created_us,
         lanes=row.lanes,
+        labels=row.labels,
     )

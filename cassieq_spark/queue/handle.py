@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import ReceiptInvalid
@@ -17,7 +16,7 @@ from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.put.producer import message_id_texts
 from cassieq_spark.queue.settle import receipts, settle
-from cassieq_spark.queue.settle.ack_group import Verdict
+from cassieq_spark.queue.settle.ack_group import Verdict, check_verdicts
 from cassieq_spark.queue.work import Work
 
 if TYPE_CHECKING:
@@ -56,6 +55,16 @@ class Queue:
         """The queue's settings, at most a few seconds old while the queue is used."""
         return self._known_lane.settings
 
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The queue's labels, as old as its settings; see `Client.label_queue`."""
+        return self._known_lane.labels
+
+    @property
+    def created_at(self) -> datetime:
+        """When the queue was created, UTC."""
+        return time_of(self._known_lane.created_us)
+
     def put(
         self,
         body: bytes,
@@ -71,14 +80,12 @@ class Queue:
 
         Args:
             body: 0 B to 16 MiB.
-            priority: 0 to one less than the queue's ``priorities``; a higher one is handed out
-                first.
+            priority: 0 to one less than the queue's ``priorities``; a higher one goes first.
             key: A text of at most 1 KiB. A producer's messages of one key stay in order.
             delay: Seconds or timedelta, up to 30 days, during which nobody gets it.
             tag: A text to route the message by.
             headers: Further texts by name; with the tag at most 1 MiB.
-            message_id: A UUID or its text, for your own bookkeeping; default: one made of queue and
-                id. Two messages may have the same: the queue does not compare them.
+            message_id: A UUID or its text; default: one made of lane and id. None are compared.
 
         Returns:
             The message id.
@@ -101,12 +108,12 @@ class Queue:
         key: str | None = None,
         delay: Seconds = 0,
         tag: str | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
         message_ids: Sequence[UUID | str | None] | None = None,
     ) -> list[str]:
         """Put messages together: a few rows and round trips for thousands. Not all or nothing.
 
-        Priority, key, delay, tag and headers are the same for all.
+        Arguments without an s are the same for all; so are the headers, unless they are a list.
 
         Returns:
             Their message ids, in order.
@@ -131,7 +138,7 @@ class Queue:
     ) -> list[Message]:
         """Lease messages: nobody else gets them before the visibility timeout is over.
 
-        It costs one LWT per bucket, whatever the number: get and ack hundreds together if you can.
+        One LWT per bucket, whatever the number: get and ack hundreds together if you can.
 
         Args:
             max_messages: The limit. Fewer may come, but never none while one is visible.
@@ -212,12 +219,7 @@ class Queue:
         verdicts, failure = self._work.acks.ack(self._lane, given)
         if failure is not None:
             raise failure
-        pairs = zip(given, verdicts, strict=True)
-        stale = [one for one, verdict in pairs if verdict is Verdict.STALE]
-        if Verdict.UNKNOWN in verdicts:
-            raise receipts.foreign(self._known_lane, "names messages that never existed")
-        if stale:
-            raise settle.expired(self._lane, stale)
+        check_verdicts(self._lane, given, verdicts)
 
     def ack_each(self, messages: Iterable[Held]) -> list[Verdict]:
         """Ack as `ack` does, and return a verdict for each, in their order, instead of an error.
@@ -237,7 +239,7 @@ class Queue:
             visibility_timeout: 0 to 30 days; 0 gives the messages back.
 
         Returns:
-            When the leases end, UTC; they end a moment later if the store was slow.
+            When the leases end, UTC, or a moment later if the store was slow.
 
         Raises:
             ReceiptInvalid: One is not a receipt of this queue; nothing was changed.
@@ -250,10 +252,13 @@ class Queue:
         self._settle(lane, given, Extend(visibility_us=duration_us) if duration_us else Release())
         return time_of(now_us + duration_us)
 
-    def release(self, messages: Held | Iterable[Held], *, delay: Seconds = 0) -> None:
-        """Give messages back, so that somebody else may get them, at once or after a delay.
+    def release(
+        self, messages: Held | Iterable[Held], *, delay: Seconds = 0, is_counted: bool = True
+    ) -> None:
+        """Give messages back for anybody, at once or after a delay. The receipts become stale.
 
-        The delivery counts, and the receipts become stale.
+        Args:
+            is_counted: Whether the delivery counts. Say False only if nobody has seen the messages.
 
         Raises:
             ReceiptInvalid: One is not a receipt of this queue; nothing was changed.
@@ -263,7 +268,7 @@ class Queue:
         given = self._receipts(messages)
         lane = self._lane
         due_us = lane.clock.now_us() + delay_us if delay_us else None
-        self._settle(lane, given, Release(due_us=due_us))
+        self._settle(lane, given, Release(due_us=due_us, is_counted=is_counted))
 
     def reject(self, messages: Held | Iterable[Held], *, reason: str = "rejected") -> None:
         """Declare messages dead, whatever deliveries are left; repair moves them with the reason.
@@ -316,19 +321,13 @@ class Queue:
             visibility_us=duration_us or None,
             gives_back=duration_us == 0,
         )
-        return replace(
-            message,
-            body=message.body if new_body is None else new_body,
-            proof=None if lease is None else replace(receipt, lease_id=lease.lease_id),
-            visible_until=None if lease is None else time_of(lease.until_us),
-        )
+        return message.updated(receipt, new_body, lease)
 
     def peek(self, max_messages: int = 10) -> list[Message]:
         """Look at visible messages. They stay visible, and have no receipt.
 
         Raises:
-            OptionInvalid: ``max_messages`` is out of range.
-            QueueDeleted: The queue is gone.
+            OptionInvalid, QueueDeleted: As `get`.
             StoreError: A part of the queue did not answer, and the rest has no visible message.
         """
         return peek(self._lane, arguments.count("max_messages", max_messages))

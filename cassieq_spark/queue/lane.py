@@ -13,7 +13,7 @@ from cassieq_spark.model.lanes import Fixed
 from cassieq_spark.store.cas import Applied, Evicted, Refused, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from cassieq_spark.clock import Clock
     from cassieq_spark.model.ids import LaneId, QueueName
@@ -68,6 +68,7 @@ class Lane:
     settings: QueueSettings
     created_us: int
     lanes: tuple[LaneId, ...]
+    labels: Mapping[str, str] = field(default_factory=dict, compare=False)
     _tables: LaneTables = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

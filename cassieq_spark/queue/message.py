@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -15,6 +15,7 @@ from cassieq_spark.store import chunk as chunks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from cassieq_spark.model.bucket import Lease
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
 
@@ -71,6 +72,19 @@ class Message:
     def uuid(self) -> UUID:
         """The message id as a UUID."""
         return UUID(self.message_id)
+
+    def updated(self, receipt: Receipt, body: bytes | None, lease: Lease | None) -> Message:
+        """The message as it is after an update by this receipt; without a lease it was given back.
+
+        Args:
+            body: None: unchanged.
+        """
+        return replace(
+            self,
+            body=self.body if body is None else body,
+            proof=None if lease is None else replace(receipt, lease_id=lease.lease_id),
+            visible_until=None if lease is None else time_of(lease.until_us),
+        )
 
     def __repr__(self) -> str:
         """Show the message with at most the first bytes of its body."""

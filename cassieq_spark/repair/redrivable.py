@@ -1,17 +1,21 @@
-"""Find which messages of a bucket a redrive may take, by their state."""
+"""Find which messages a redrive may take: those that a user names, and of a bucket by state."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model import redrive as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
-from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.ids import BucketNo, Place, Runs, bucket_of, first_id
+from cassieq_spark.options import arguments
+from cassieq_spark.queue.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.tables.messages import ChunkRow
 
 
@@ -70,3 +74,35 @@ def spans_of(ids: Mapping[BucketNo, Runs] | None) -> list[range] | None:
         else:
             spans.append(range(bucket, bucket + 1))
     return spans
+
+
+def listed(messages: Iterable[Message | int]) -> list[Message | int]:
+    """Check the messages of ``redrive(messages=)``."""
+    found = arguments.listed(messages)
+    if found is None:
+        raise OptionInvalid(
+            f"messages is {type(messages).__name__}, allowed: a list of messages or of their ids, "
+            "or None for all messages. Nothing was redriven"
+        )
+    return found
+
+
+def by_place(messages: Iterable[Message | int], lane: Lane) -> dict[Place, Runs]:
+    """Group messages, or ids, as offsets by bucket."""
+    offsets: dict[Place, list[int]] = {}
+    for one in messages:
+        if not isinstance(one, Message) and len(lane.lanes) > 1:
+            raise OptionInvalid(
+                f"queue {lane.queue!r} has {len(lane.lanes)} lanes, and each counts its messages "
+                f"from 0: the id {one!r} names several. Pass messages, as peek returns them"
+            )
+        if isinstance(one, Message) and one.lane not in lane.lanes:
+            raise OptionInvalid(
+                f"message {one.message_id} is not of queue {lane.queue!r}: there, its id {one.id} "
+                "belongs to another message. Pass messages that this queue's get or peek returned"
+            )
+        number = arguments.id_of(one.id if isinstance(one, Message) else one)
+        bucket = bucket_of(number, lane.bucket_size)
+        place = Place(one.lane if isinstance(one, Message) else lane.lane_id, bucket)
+        offsets.setdefault(place, []).append(number - first_id(bucket, lane.bucket_size))
+    return {place: Runs.from_offsets(some) for place, some in offsets.items()}

@@ -26,6 +26,7 @@ CODES = {
     "cas_ambiguous": errors.CasAmbiguous,
     "cas_contention": errors.CasContention,
     "connector_missing": errors.ConnectorMissing,
+    "server_missing": errors.ServerMissing,
     "data_loss": errors.DataLoss,
     "embedded_failed": errors.EmbeddedFailed,
     "java_not_found": errors.JavaNotFound,
@@ -135,6 +136,7 @@ def test_mistakes_of_a_caller_are_value_errors() -> None:
         errors.OptionInvalid,
         errors.BodyInvalid,
         errors.ConnectorMissing,
+        errors.ServerMissing,
         errors.ReceiptInvalid,
     } == {kind for kind in ALL if issubclass(kind, ValueError)}
 

@@ -65,15 +65,16 @@ def messages(
             "order of the bodies. Nothing was put"
         )
     checked_tag = arguments.tag(tag)
-    checked_headers = arguments.headers(headers)
-    arguments.check_extras(checked_tag, checked_headers)
+    each_headers = _headers(headers, len(given))
+    for one in {id(some): some for some in each_headers}.values():
+        arguments.check_extras(checked_tag, one)
     ids = _ids(message_ids, len(given))
     return [
         chunks.Row(
             body=_body(at, body, len(given)),
             message_id=message_id,
             tag=checked_tag,
-            headers=checked_headers,
+            headers=each_headers[at],
         )
         for at, (body, message_id) in enumerate(zip(given, ids, strict=True))
     ]
@@ -118,6 +119,18 @@ def _size(row: Row) -> int:
 
 def _bytes_of(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
+
+
+def _headers(headers: object, count: int) -> list[dict[str, str]]:
+    """The headers of each message: the same for all, or its own entry of a list."""
+    if not isinstance(headers, list | tuple):
+        return [arguments.headers(headers)] * count
+    if len(headers) != count:
+        raise OptionInvalid(
+            f"headers has {len(headers)} entries for {count} bodies. Give one dict for all, or "
+            "one entry for each body"
+        )
+    return [arguments.headers(one) for one in headers]
 
 
 def _ids(message_ids: object, count: int) -> list[bytes | None]:

@@ -14,7 +14,14 @@ from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError
 from cassieq_spark.model.ids import EMPTY
 from cassieq_spark.model.settlement import Ack
 from cassieq_spark.queue.apart import first_of, named
-from cassieq_spark.queue.settle.settle import Outcome, by_lease, runs_of, settle_bucket
+from cassieq_spark.queue.settle.receipts import foreign
+from cassieq_spark.queue.settle.settle import (
+    Outcome,
+    by_lease,
+    expired,
+    runs_of,
+    settle_bucket,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,6 +134,20 @@ class AckGroup:
                 if not gathering.callers:
                     del self._gathered[place]
         return mine
+
+
+def check_verdicts(lane: Lane, given: Sequence[Receipt], verdicts: Sequence[Verdict]) -> None:
+    """Raise what the verdicts say, for a caller who wants all to be acked.
+
+    Raises:
+        ReceiptInvalid: Some messages were never there.
+        ReceiptExpired: It names the receipts whose delivery had ended.
+    """
+    if Verdict.UNKNOWN in verdicts:
+        raise foreign(lane, "names messages that never existed")
+    pairs = zip(given, verdicts, strict=True)
+    if stale := [one for one, verdict in pairs if verdict is Verdict.STALE]:
+        raise expired(lane, stale)
 
 
 def _settle(lane: Lane, bucket: BucketNo, together: Sequence[_Asked]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from cassieq_spark.model.ids import LaneId, QueueName
@@ -14,6 +16,8 @@ from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
 
 if TYPE_CHECKING:
     from cassieq_spark.store.session import CqlSession
+
+_LABELS: Final = "labels"
 
 
 class QueueStatus(StrEnum):
@@ -31,6 +35,7 @@ class QueueRow:
         lanes: The sequences of ids in it; one at first, and nothing below may rely on that.
         home_datacenter: The data centre whose quorum decides; clients elsewhere are refused [P21].
         created_us: Cluster time; the time pointer's start [R13].
+        labels: Texts that programs keep with the queue; no rule depends on them.
     """
 
     name: QueueName
@@ -40,6 +45,7 @@ class QueueRow:
     lanes: tuple[LaneId, ...]
     home_datacenter: str
     created_us: int
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class Queues:
@@ -77,7 +83,7 @@ class Queues:
                 row.name,
                 row.queue_id,
                 row.status.value,
-                row.settings.to_json(),
+                _to_json(row),
                 list(row.lanes),
                 row.home_datacenter,
                 row.created_us,
@@ -99,7 +105,7 @@ class Queues:
         def bind(version: Version) -> tuple[Any, ...]:
             return (
                 row.status.value,
-                row.settings.to_json(),
+                _to_json(row),
                 *version.columns,
                 row.name,
                 old.version.writer,
@@ -133,16 +139,38 @@ def _is_half(row: Any) -> bool:
     return row.writer is None or row.lanes is None
 
 
+def _to_json(row: QueueRow) -> str:
+    """Write settings and labels as one JSON text: a queue without labels has no entry for them."""
+    settings = row.settings.to_json()
+    if not row.labels:
+        return settings
+    return json.dumps({**json.loads(settings), _LABELS: dict(row.labels)})
+
+
+def _labels(stored: str) -> tuple[str, dict[str, str]]:
+    """Split what `_to_json` wrote into the settings' text and the labels."""
+    if f'"{_LABELS}"' not in stored:
+        return stored, {}
+    try:
+        settings = dict(json.loads(stored))
+        labels = {str(name): str(text) for name, text in settings.pop(_LABELS, {}).items()}
+    except (ValueError, TypeError, AttributeError):
+        return stored, {}  # not as it was written: reading the settings says so
+    return json.dumps(settings), labels
+
+
 def _stored(row: Any) -> Stored[QueueRow]:
+    settings, labels = _labels(row.settings)
     return Stored(
         value=QueueRow(
             name=QueueName(row.name),
             queue_id=row.queue_id,
             status=QueueStatus(row.status),
-            settings=QueueSettings.from_json(row.settings),
+            settings=QueueSettings.from_json(settings),
             lanes=tuple(LaneId(lane) for lane in row.lanes),
             home_datacenter=row.home_datacenter,
             created_us=row.created_us,
+            labels=labels,
         ),
         version=Version.of_row(row),
     )

@@ -1,0 +1,89 @@
+"""``cassieq serve`` runs a gateway: the queues over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.output import print_note
+from cassieq_spark.cli.settings import Connection
+from cassieq_spark.errors import ServerMissing
+
+LIMITS = "Limits"
+
+
+@connected
+def serve(
+    connection: Connection,
+    *,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on. Others than loopback need --insecure.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any free port.")] = 8080,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="PEM file with the server's certificate chain.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM file with its key.")] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Let other machines in, although no accounts are checked."),
+    ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair/--no-repair",
+            help="Repair all queues every 30 s, in one gateway at a time.",
+        ),
+    ] = True,
+    max_connections: Annotated[
+        int, typer.Option(min=1, help="Connections at once.", rich_help_panel=LIMITS)
+    ] = 2_000,
+    max_body: Annotated[
+        int, typer.Option(min=1_024, help="Bytes of a request's body.", rich_help_panel=LIMITS)
+    ] = 4_194_304,
+    max_headers: Annotated[
+        int, typer.Option(min=1_024, help="Bytes of its headers.", rich_help_panel=LIMITS)
+    ] = 65_536,
+    request_timeout: Annotated[
+        float,
+        typer.Option(
+            min=0.1, help="Seconds in which a request must arrive whole.", rich_help_panel=LIMITS
+        ),
+    ] = 30.0,
+    threads: Annotated[
+        int, typer.Option(min=1, max=512, help="Client calls at once.", rich_help_panel=LIMITS)
+    ] = 32,
+) -> None:
+    """Serve the queues over HTTP: the protocol of Amazon SQS. SIGTERM drains and ends it."""
+    try:
+        from cassieq_spark.server import serve as server  # noqa: PLC0415 - needs the extra `server`
+        from cassieq_spark.server.settings import GatewaySettings  # noqa: PLC0415 - as above
+    except ModuleNotFoundError as error:
+        raise ServerMissing(
+            f"package {error.name!r} is not installed, and `cassieq serve` needs it. Run: "
+            "pip install 'cassieq_spark[server]'"
+        ) from error
+    settings = GatewaySettings(
+        host=host,
+        port=port,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        is_insecure=insecure,
+        max_body_bytes=max_body,
+        max_header_bytes=max_headers,
+        max_connections=max_connections,
+        request_timeout_s=request_timeout,
+        threads=threads,
+        repairs_every_s=30.0 if repair else None,
+    )
+    access = "only this machine is served" if settings.is_loopback else "EVERYBODY is served"
+    server.serve(
+        settings,
+        connection.open,
+        on_start=lambda address: print_note(
+            f"Listening on {address}. No accounts are checked: {access}"
+        ),
+    )

@@ -1,0 +1,102 @@
+"""Build the ASGI application of a gateway: its routes, and what runs beside the requests."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from cassieq_spark.errors import CassieqError
+from cassieq_spark.server.backend import Backend, Busy
+from cassieq_spark.server.limits import BodyLimit
+from cassieq_spark.server.repairing import repair_every
+from cassieq_spark.server.sending import Sending
+from cassieq_spark.server.sqs.door import SqsDoor
+from cassieq_spark.server.waiting import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from cassieq_spark.client import Client
+    from cassieq_spark.server.settings import GatewaySettings
+
+READY_S = 5.0
+"""How long `/readyz` waits for Cassandra."""
+
+
+class Gateway:
+    """What the requests of one process share.
+
+    Attributes:
+        failure: What has ended the gateway by itself, such as a wrong password for Cassandra.
+    """
+
+    def __init__(self, settings: GatewaySettings, open_client: Callable[[], Client]) -> None:
+        self.settings = settings
+        self.backend = Backend(open_client, threads=settings.threads)
+        self.waiting = Waiting(self.backend)
+        self.sending = Sending(self.backend)
+        self.failure: CassieqError | None = None
+        self.on_failure: Callable[[], None] = lambda: None
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        sqs = SqsDoor(self.backend, self.waiting, self.sending)
+        return Starlette(
+            routes=[
+                Route("/healthz", _healthz),
+                Route("/readyz", self._readyz),
+                Route("/", sqs, methods=["GET", "POST"]),
+                Route("/{account:str}/{queue:str}", sqs, methods=["GET", "POST"]),
+            ],
+            middleware=[Middleware(BodyLimit, most_bytes=self.settings.max_body_bytes)],
+            lifespan=self._running,
+        )
+
+    @asynccontextmanager
+    async def _running(self, _: Starlette) -> AsyncIterator[None]:
+        beside = asyncio.create_task(self._beside())
+        try:
+            yield
+        finally:
+            beside.cancel()
+            with suppress(asyncio.CancelledError):
+                await beside
+            await self.waiting.close()
+            await self.sending.close()
+            self.backend.close()
+
+    async def _beside(self) -> None:
+        try:
+            await self.backend.connect()
+        except CassieqError as error:
+            self.failure = error
+            self.on_failure()
+            return
+        if self.settings.repairs_every_s is not None:
+            await repair_every(self.backend, self.settings.repairs_every_s)
+
+    async def _readyz(self, _: Request) -> Response:
+        """Whether Cassandra answers, with the tables of this release."""
+        try:
+            async with asyncio.timeout(READY_S):
+                await self.backend.run(self.backend.client.check)
+        except (CassieqError, Busy, TimeoutError) as error:
+            code = error.code if isinstance(error, CassieqError) else "store_timeout"
+            return PlainTextResponse(
+                f"not ready: {code}\n", status_code=503, headers={"Retry-After": "1"}
+            )
+        return PlainTextResponse("ready\n")
+
+
+async def _healthz(_: Request) -> Response:
+    """The process is alive, whatever Cassandra does."""
+    return PlainTextResponse("alive\n")

@@ -1,0 +1,173 @@
+"""`Backend` calls the client in a bounded pool of threads, so that nothing blocks the event loop.
+
+It connects when Cassandra answers, so a gateway may start first. It keeps a handle for each queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from cassieq_spark.errors import (
+    CassieqError,
+    QueueDeleted,
+    QueueNotFound,
+    StoreTimeout,
+    StoreUnavailable,
+)
+from cassieq_spark.log import event, get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cassieq_spark.client import Client
+    from cassieq_spark.queue.handle import Queue
+
+T = TypeVar("T")
+
+AGAIN_S: Final = 1.0
+"""The pause between two tries to connect."""
+
+CALLS_WAITING: Final = 64
+"""How many calls may wait for each thread. Beyond that, an answer would come too late to be used,
+so the caller is told to come again."""
+
+HANDLES: Final = 10_000
+"""The most open queue handles. The oldest is forgotten first; it is opened again when needed."""
+
+_logger = get_logger("server")
+
+
+class Busy(Exception):
+    """Too many calls wait for a thread."""
+
+
+class Backend:
+    """The client of one gateway process."""
+
+    def __init__(self, open_client: Callable[[], Client], *, threads: int) -> None:
+        self._open_client = open_client
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cassieq-gateway")
+        self._most_calls = threads * CALLS_WAITING
+        self._calls = 0
+        self._client: Client | None = None
+        self._is_closed = False
+        self._handles: dict[str, Queue] = {}
+
+    @property
+    def client(self) -> Client:
+        """The connected client.
+
+        Raises:
+            StoreUnavailable: Cassandra has not answered yet.
+        """
+        if self._client is None:
+            raise StoreUnavailable(
+                "the gateway has not reached Cassandra yet. It tries again every second: send the "
+                "request again later"
+            )
+        return self._client
+
+    async def connect(self) -> None:
+        """Return when the client is connected, however long that takes.
+
+        Raises:
+            CassieqError: Trying again would not help: a wrong login, TLS or option.
+        """
+        while True:
+            try:
+                await self._connect_once()
+            except (StoreUnavailable, StoreTimeout) as error:
+                event(_logger, "gateway_waits", error=str(error))
+                await asyncio.sleep(AGAIN_S)
+            else:
+                event(_logger, "gateway_connected", keyspace=self.client.keyspace)
+                return
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run a blocking call in a thread.
+
+        Raises:
+            Busy: Too many calls wait already.
+        """
+        if self._calls >= self._most_calls:
+            raise Busy
+        self._calls += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        finally:
+            self._calls -= 1
+
+    async def on_queue(self, name: str, work: Callable[[Queue], T]) -> T:
+        """Run a blocking call on a queue, whose handle is kept.
+
+        A queue that was deleted and created anew is opened once more: nothing was done before.
+
+        Raises:
+            QueueNotFound: No queue has that name.
+        """
+
+        def attempt() -> T:
+            try:
+                return work(self.handle(name))
+            except QueueDeleted:
+                self.forget(name)
+            try:
+                return work(self.handle(name))
+            except QueueDeleted as error:
+                self.forget(name)
+                raise QueueNotFound(error.message) from error
+
+        return await self.run(attempt)
+
+    def handle(self, name: str) -> Queue:
+        """The open handle of a queue. It blocks while the queue is opened."""
+        found = self._handles.get(name)
+        if found is None:
+            found = self.keep(self.client.queue(name))
+        return found
+
+    def keep(self, handle: Queue) -> Queue:
+        """Keep a handle that somebody has just got from the client: it has the newest settings."""
+        while len(self._handles) >= HANDLES:
+            self._handles.pop(next(iter(self._handles)), None)
+        self._handles[handle.name] = handle
+        return handle
+
+    def forget(self, name: str) -> None:
+        """Forget the handle of a queue."""
+        self._handles.pop(name, None)
+
+    def close(self) -> None:
+        """End the pool and disconnect; calls under way end by themselves."""
+        self._is_closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._client is not None:
+            self._client.close()
+
+    async def _connect_once(self) -> None:
+        """Connect in a thread of its own: nobody waits for that one when the process ends."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Client] = loop.create_future()
+
+        def tell(client: Client | None, error: Exception | None) -> None:
+            if done.cancelled() and client is not None:
+                client.close()
+            elif not done.done() and client is not None:
+                done.set_result(client)
+            elif not done.done() and error is not None:
+                done.set_exception(error)
+
+        def connect() -> None:
+            client, failure = None, None
+            try:
+                client = self._open_client()
+            except CassieqError as error:
+                failure = error
+            if not self._is_closed:
+                loop.call_soon_threadsafe(tell, client, failure)
+
+        threading.Thread(target=connect, name="cassieq-connect", daemon=True).start()
+        self._client = await done

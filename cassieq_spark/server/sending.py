@@ -1,0 +1,136 @@
+"""Group puts: while one put of a queue is under way, others gather, and the next takes them all.
+
+Messages that are put together share their chunk and its round trips, as with `Queue.put_many`. A
+put that is alone waits for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import PutAmbiguous
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.server.backend import Backend
+
+MOST_MESSAGES: Final = 2_000
+MOST_BYTES: Final = 8_388_608
+"""The most of one put: its messages are in memory, and all its senders wait for all of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """One message to put."""
+
+    body: bytes
+    headers: dict[str, str]
+    delay_s: float
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Asked:
+    """The messages of one request, and its answer: an id or an error for each."""
+
+    messages: Sequence[Outgoing]
+    ids: list[str]
+    answer: asyncio.Future[list[str | Exception]]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(one.body) for one in self.messages)
+
+
+class Sending:
+    """Puts messages for all requests of a process. For one event loop."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._gathered: dict[tuple[str, float], list[_Asked]] = {}
+        self._putting: set[asyncio.Task[None]] = set()
+
+    async def put(self, queue: str, messages: Sequence[Outgoing]) -> list[str | Exception]:
+        """Put messages; return for each its message id, or the error that kept it out.
+
+        Messages of one request with different delays are put side by side.
+        """
+        by_delay: dict[float, list[int]] = {}
+        for at, message in enumerate(messages):
+            by_delay.setdefault(message.delay_s, []).append(at)
+        answers = await asyncio.gather(
+            *(
+                self._ask(queue, delay_s, [messages[at] for at in places])
+                for delay_s, places in by_delay.items()
+            )
+        )
+        found: dict[int, str | Exception] = {}
+        for places, answer in zip(by_delay.values(), answers, strict=True):
+            found.update(zip(places, answer, strict=True))
+        return [found[at] for at in range(len(messages))]
+
+    async def close(self) -> None:
+        """Wait for the puts under way."""
+        if self._putting:
+            await asyncio.wait(self._putting)
+
+    async def _ask(
+        self, queue: str, delay_s: float, messages: Sequence[Outgoing]
+    ) -> list[str | Exception]:
+        loop = asyncio.get_running_loop()
+        asked = _Asked(
+            messages=messages,
+            ids=[str(new_uuid()) for _ in messages],
+            answer=loop.create_future(),
+        )
+        key = (queue, delay_s)
+        if key in self._gathered:
+            self._gathered[key].append(asked)
+        else:
+            self._gathered[key] = [asked]
+            task = loop.create_task(self._put_all(key))
+            self._putting.add(task)
+            task.add_done_callback(self._putting.discard)
+        # A client that goes away does not take back what others' messages are put with.
+        return await asyncio.shield(asked.answer)
+
+    async def _put_all(self, key: tuple[str, float]) -> None:
+        while waiting := self._gathered[key]:
+            together = [waiting.pop(0)]
+            count, size = len(together[0].ids), together[0].size_bytes
+            while waiting:
+                count, size = count + len(waiting[0].ids), size + waiting[0].size_bytes
+                if count > MOST_MESSAGES or size > MOST_BYTES:
+                    break
+                together.append(waiting.pop(0))
+            await self._put(key, together)
+        del self._gathered[key]
+
+    async def _put(self, key: tuple[str, float], together: list[_Asked]) -> None:
+        queue, delay_s = key
+        messages = [one for asked in together for one in asked.messages]
+        ids = [one for asked in together for one in asked.ids]
+
+        def put_many(handle: Queue) -> None:
+            handle.put_many(
+                [one.body for one in messages],
+                headers=[one.headers for one in messages],
+                message_ids=ids,
+                delay=delay_s,
+            )
+
+        failure: Exception | None = None
+        try:
+            await self._backend.on_queue(queue, put_many)
+        except Exception as error:  # noqa: BLE001 - it is raised where the requests wait
+            failure = error
+        stored = set(failure.stored) if isinstance(failure, PutAmbiguous) else set()
+        for asked in together:
+            if not asked.answer.done():
+                asked.answer.set_result(
+                    [one if failure is None or one in stored else failure for one in asked.ids]
+                )

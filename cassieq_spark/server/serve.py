@@ -1,0 +1,120 @@
+"""Run a gateway until it is told to end; SIGTERM drains it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+
+from cassieq_spark.server.app import Gateway
+from cassieq_spark.server.limits import limited
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+
+    from cassieq_spark.client import Client
+    from cassieq_spark.server.settings import GatewaySettings
+
+DRAIN_S: Final = 7
+"""How long requests in flight may take after SIGTERM. The process ends within ten seconds."""
+
+POOL_PREFIX: Final = "cassieq-gateway"
+
+
+class GatewayServer(uvicorn.Server):
+    """Uvicorn's server, which answers those who wait before it ends, and ends with exit code 0."""
+
+    def __init__(self, gateway: Gateway, *, on_start: Callable[[str], None] | None = None) -> None:
+        settings = gateway.settings
+        super().__init__(
+            uvicorn.Config(
+                gateway.app(),
+                host=settings.host,
+                port=settings.port,
+                http=limited(settings),
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=int(settings.keep_alive_s),
+                timeout_graceful_shutdown=DRAIN_S,
+                backlog=2_048,
+                ssl_certfile=settings.tls_cert,
+                ssl_keyfile=settings.tls_key,
+            )
+        )
+        self._gateway = gateway
+        self._on_start = on_start
+        gateway.on_failure = self._end
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and say where."""
+        await super().startup(sockets)
+        if self.started and self._on_start is not None:
+            # The port may have been chosen by the system.
+            port = self.servers[0].sockets[0].getsockname()[1]
+            host = self._gateway.settings.host
+            shown = f"[{host}]" if ":" in host else host
+            self._on_start(f"{self._gateway.settings.scheme}://{shown}:{port}")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer everybody who waits, finish the requests in flight, and end."""
+        self._gateway.waiting.drain()
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End on SIGTERM and SIGINT, as a success: uvicorn would kill itself by the signal."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {
+            one: signal.signal(one, self.handle_exit) for one in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _end(self) -> None:
+        self.should_exit = True
+
+
+def serve(
+    settings: GatewaySettings,
+    open_client: Callable[[], Client],
+    *,
+    on_start: Callable[[str], None],
+) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Args:
+        on_start: Called with the gateway's address once it listens.
+
+    Raises:
+        UsageError: The settings do not fit together.
+        CassieqError: Cassandra cannot be used, and waiting would not help.
+    """
+    settings.check()
+    # What the gateway has to say are its own events.
+    for name in ("uvicorn", "uvicorn.error"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
+        logging.getLogger(name).propagate = False
+    gateway = Gateway(settings, open_client)
+    GatewayServer(gateway, on_start=on_start).run()
+    if gateway.failure is not None:
+        raise gateway.failure
+    if any(one.name.startswith(POOL_PREFIX) for one in threading.enumerate()):
+        # A call that Cassandra does not answer must not hold up the end of the process.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

@@ -1,0 +1,77 @@
+"""Define the settings of a gateway process."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cassieq_spark.errors import OptionInvalid, UsageError
+
+MIB: Final = 1_048_576
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """How a gateway listens, and its limits.
+
+    Attributes:
+        max_body_bytes: The longest body of a request. Longer ones are refused before they are read.
+        max_header_bytes: The most bytes of request line and headers together.
+        max_connections: Connections at once; further ones get 503 and are closed.
+        request_timeout_s: A request must have arrived whole within this time.
+        keep_alive_s: How long a connection may be idle between requests.
+        threads: Client calls at once.
+        repairs_every_s: How often repair runs in the background; None: never.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    is_insecure: bool = False
+    max_body_bytes: int = 4 * MIB
+    max_header_bytes: int = 65_536
+    max_connections: int = 2_000
+    request_timeout_s: float = 30.0
+    keep_alive_s: float = 75.0
+    threads: int = 32
+    repairs_every_s: float | None = 30.0
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the gateway."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the gateway's own address."""
+        return "https" if self.tls_cert else "http"
+
+    def check(self) -> None:
+        """Refuse settings that do not fit together.
+
+        Raises:
+            UsageError: Everybody on the network could use the queues without a login.
+            OptionInvalid: One of the two TLS files is missing.
+        """
+        if not self.is_loopback and not self.is_insecure:
+            raise UsageError(
+                f"--host {self.host} lets other machines in, but the gateway checks no accounts: "
+                "everybody who reaches the port could read and delete all messages. Listen on "
+                "127.0.0.1, or say --insecure if the network is closed"
+            )
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise OptionInvalid(
+                "--tls-cert and --tls-key belong together, but only one was given. Give both, or "
+                "neither"
+            )
+        for file in (self.tls_cert, self.tls_key):
+            if file is not None and not file.is_file():
+                raise OptionInvalid(f"TLS file {file} does not exist. Name a PEM file")

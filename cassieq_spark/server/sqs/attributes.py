@@ -1,0 +1,210 @@
+"""Queue attributes: which are settings of the queue, which are labels, and what they may be."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cassieq_spark.server.sqs.call import name_of_arn
+from cassieq_spark.server.sqs.errors import SqsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.queue.inspect.stats import QueueStats
+    from cassieq_spark.server.sqs.call import Call
+
+MOST_DELAY_S: Final = 900
+MOST_WAIT_S: Final = 20
+MOST_MESSAGE_BYTES: Final = 1_048_576
+
+LABEL: Final = "sqs."
+"""Labels of attributes begin with this, and so do those of tags: ``sqs.tag.<name>``."""
+TAG: Final = "sqs.tag."
+MODIFIED: Final = "sqs.LastModifiedTimestamp"
+
+NUMBERS: Final[dict[str, tuple[int, int, int]]] = {
+    "DelaySeconds": (0, MOST_DELAY_S, 0),
+    "MaximumMessageSize": (1_024, MOST_MESSAGE_BYTES, MOST_MESSAGE_BYTES),
+    "MessageRetentionPeriod": (60, 1_209_600, 345_600),
+    "ReceiveMessageWaitTimeSeconds": (0, MOST_WAIT_S, 0),
+}
+"""Attributes that are kept as labels: lowest, highest, default."""
+
+COUNTS: Final = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesDelayed",
+    "ApproximateNumberOfMessagesNotVisible",
+)
+READABLE: Final = (
+    *COUNTS, "CreatedTimestamp", "DelaySeconds", "LastModifiedTimestamp", "MaximumMessageSize",
+    "MessageRetentionPeriod", "QueueArn", "ReceiveMessageWaitTimeSeconds", "RedriveAllowPolicy",
+    "RedrivePolicy", "VisibilityTimeout",
+)  # fmt: skip
+UNSET: Final = (
+    "ContentBasedDeduplication", "DeduplicationScope", "FifoQueue", "FifoThroughputLimit",
+    "KmsDataKeyReusePeriodSeconds", "KmsMasterKeyId", "Policy", "SqsManagedSseEnabled",
+)  # fmt: skip
+"""Attributes that SQS has and a queue here has not. They may be asked for, and not be set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What a queue's labels say about its messages."""
+
+    delay_s: int
+    wait_s: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What a request changes: settings of the queue, and labels."""
+
+    settings: dict[str, Any]
+    labels: dict[str, str | None]
+
+
+def of_queue(queue: Queue) -> Kept:
+    """Read a queue's labels."""
+    return Kept(
+        delay_s=_number(queue, "DelaySeconds"),
+        wait_s=_number(queue, "ReceiveMessageWaitTimeSeconds"),
+        max_bytes=_number(queue, "MaximumMessageSize"),
+    )
+
+
+def changes_of(attributes: Mapping[str, str]) -> Changes:
+    """Check attributes that are to be set.
+
+    Raises:
+        SqsError: One is unknown, or has a wrong value.
+    """
+    settings: dict[str, Any] = {}
+    labels: dict[str, str | None] = {}
+    for name, text in attributes.items():
+        if name in NUMBERS:
+            low, high, _ = NUMBERS[name]
+            labels[LABEL + name] = str(_whole(name, text, low, high))
+        elif name == "VisibilityTimeout":
+            settings["visibility_timeout"] = max(0.1, _whole(name, text, 0, 43_200))
+        elif name == "RedrivePolicy":
+            settings |= _redrive_policy(text)
+        elif name == "RedriveAllowPolicy":
+            labels[LABEL + name] = _redrive_allow_policy(text)
+        else:
+            raise SqsError("InvalidAttributeName", f"Unknown Attribute {name[:200]}.")
+    return Changes(settings=settings, labels=labels)
+
+
+def shown(call: Call, queue: Queue, stats: QueueStats | None) -> dict[str, str]:
+    """All attributes of a queue; counts only if they were read."""
+    settings = queue.settings
+    created = str(int(queue.created_at.timestamp()))
+    found = {
+        "CreatedTimestamp": created,
+        "LastModifiedTimestamp": queue.labels.get(MODIFIED, created),
+        "QueueArn": call.arn(queue.name),
+        "VisibilityTimeout": str(int(settings.visibility_timeout_s)),
+        **{name: str(_number(queue, name)) for name in NUMBERS},
+    }
+    if stats is not None:
+        counts = (stats.visible, stats.delayed, stats.invisible)
+        found |= {name: str(count) for name, count in zip(COUNTS, counts, strict=True)}
+    if settings.dead_letter_queue is not None and settings.max_deliveries is not None:
+        found["RedrivePolicy"] = json.dumps(
+            {
+                "deadLetterTargetArn": call.arn(settings.dead_letter_queue),
+                "maxReceiveCount": settings.max_deliveries,
+            }
+        )
+    if (allowed := queue.labels.get(f"{LABEL}RedriveAllowPolicy")) is not None:
+        found["RedriveAllowPolicy"] = allowed
+    return found
+
+
+def wanted_of(names: list[str] | None) -> set[str]:
+    """The attributes that a request asks for.
+
+    Raises:
+        SqsError: There is no such attribute.
+    """
+    asked = set(names or ())
+    if unknown := sorted(asked - {*READABLE, *UNSET, "All"}):
+        raise SqsError("InvalidAttributeName", f"Unknown Attribute {unknown[0][:200]}.")
+    return set(READABLE) if "All" in asked else asked
+
+
+def differences(call: Call, queue: Queue, attributes: Mapping[str, str]) -> list[str]:
+    """The attributes of a request that an existing queue has otherwise."""
+    there = shown(call, queue, None)
+    return [
+        name
+        for name, text in attributes.items()
+        if _normal(name, text) != _normal(name, there.get(name, ""))
+    ]
+
+
+def _number(queue: Queue, name: str) -> int:
+    text = queue.labels.get(LABEL + name, "")
+    return int(text) if text.isascii() and text.isdigit() else NUMBERS[name][2]
+
+
+def _normal(name: str, text: str) -> object:
+    if name != "RedrivePolicy" or not text:
+        return text
+    try:
+        found = dict(json.loads(text))
+        return name_of_arn(str(found.get("deadLetterTargetArn"))), int(found["maxReceiveCount"])
+    except (ValueError, TypeError, KeyError, SqsError):
+        return text
+
+
+def _whole(name: str, text: str, low: int, high: int) -> int:
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit()) or not low <= int(digits[:12]) <= high:
+        raise _invalid(name, f"it must be a number from {low} to {high}")
+    return int(digits)
+
+
+def _redrive_policy(text: str) -> dict[str, Any]:
+    if not text:
+        return {"dead_letter_queue": None, "max_deliveries": None}
+    found = _json(text, "RedrivePolicy")
+    arn, count = found.get("deadLetterTargetArn"), found.get("maxReceiveCount")
+    if not isinstance(arn, str) or len(found) > 2:  # noqa: PLR2004 - these two
+        raise _invalid("RedrivePolicy", "it has a deadLetterTargetArn and a maxReceiveCount")
+    return {
+        "dead_letter_queue": name_of_arn(arn),
+        "max_deliveries": _whole("RedrivePolicy", str(count), 1, 1_000),
+    }
+
+
+def _redrive_allow_policy(text: str) -> str | None:
+    if not text:
+        return None
+    found = _json(text, "RedriveAllowPolicy")
+    if found.get("redrivePermission") not in ("allowAll", "denyAll", "byQueue"):
+        raise _invalid(
+            "RedriveAllowPolicy", "its redrivePermission is allowAll, denyAll or byQueue"
+        )
+    return text
+
+
+def _json(text: str, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _invalid(name, "it is not JSON") from error
+    if not isinstance(found, dict):
+        raise _invalid(name, "it is not a JSON object")
+    return found
+
+
+def _invalid(name: str, why: str) -> SqsError:
+    # The JSON protocol has an error of its own for this, the query protocol has not: one for both.
+    return SqsError(
+        "InvalidAttributeValue", f"Invalid value for the parameter {name}. Reason: {why}."
+    )

@@ -1,0 +1,195 @@
+"""`SqsDoor` reads a request, lets its action run, and writes the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import CassieqError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.server.limits import TooLong
+from cassieq_spark.server.principal import Principal, authenticate
+from cassieq_spark.server.sqs import messages, moves, queues
+from cassieq_spark.server.sqs.actions import ACTIONS, checked
+from cassieq_spark.server.sqs.call import Call
+from cassieq_spark.server.sqs.errors import SqsError, translated
+from cassieq_spark.server.sqs.protocol import JsonProtocol, QueryProtocol, protocol_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.types import Receive, Scope, Send
+
+    from cassieq_spark.server.backend import Backend
+    from cassieq_spark.server.sending import Sending
+    from cassieq_spark.server.waiting import Waiting
+
+_logger = get_logger("server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A request whose caller and protocol are known."""
+
+    protocol: JsonProtocol | QueryProtocol
+    principal: Principal
+    request_id: str
+
+
+class SqsDoor:
+    """The ASGI endpoint of the SQS door."""
+
+    def __init__(self, backend: Backend, waiting: Waiting, sending: Sending) -> None:
+        self._backend = backend
+        self._waiting = waiting
+        self._sending = sending
+        self._moves = moves.Moves(backend)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = Request(scope, receive)
+        request_id = str(new_uuid())
+        try:
+            body = await request.body()
+        except ClientDisconnect:
+            return
+        protocol: JsonProtocol | QueryProtocol = QueryProtocol({})
+        try:
+            target = request.headers.get("x-amz-target")
+            if target is not None:
+                protocol = JsonProtocol("", b"")  # an error shall be in the caller's own protocol
+            protocol = protocol_of(target, body, request.url.query)
+            principal = await authenticate(request)
+            asked = _Asked(protocol=protocol, principal=principal, request_id=request_id)
+            response = await self._answer(request, asked)
+        except (asyncio.CancelledError, TooLong):
+            raise
+        except Exception as error:  # noqa: BLE001 - a bug must answer one request only
+            response = _failure(protocol, error, request_id)
+        if response is not None:
+            await response(scope, receive, send)
+
+    async def _answer(self, request: Request, asked: _Asked) -> Response | None:
+        """The response; None: the client has gone, and what was leased for it is given back."""
+        action = asked.protocol.action
+        wanted = ACTIONS.get(action)
+        if wanted is None:
+            raise SqsError(
+                "UnknownOperationException",
+                f"The action {action[:100]!r} is not valid for this endpoint.",
+            )
+        call = Call(
+            action=action,
+            parameters=checked(wanted, asked.protocol.parameters()),
+            principal=asked.principal,
+            base_url=f"{request.url.scheme}://{request.url.netloc}",
+            path=request.url.path,
+            region=_region(request),
+            backend=self._backend,
+            waiting=self._waiting,
+            sending=self._sending,
+            moves=self._moves,
+        )
+        run = HANDLERS[action]
+        if action == "ReceiveMessage":
+            result = await _unless_gone(request, run(call), call)
+            if result is None:
+                return None
+        else:
+            result = await run(call)
+        body = asked.protocol.answer(result, asked.request_id)
+        return _response(asked.protocol, body, asked.request_id)
+
+
+HANDLERS: Final[dict[str, Callable[[Call], Awaitable[dict[str, Any]]]]] = {
+    "AddPermission": queues.no_permissions,
+    "CancelMessageMoveTask": moves.cancel,
+    "ChangeMessageVisibility": messages.change_visibility,
+    "ChangeMessageVisibilityBatch": messages.change_visibility_batch,
+    "CreateQueue": queues.create,
+    "DeleteMessage": messages.delete,
+    "DeleteMessageBatch": messages.delete_batch,
+    "DeleteQueue": queues.delete,
+    "GetQueueAttributes": queues.get_attributes,
+    "GetQueueUrl": queues.get_url,
+    "ListDeadLetterSourceQueues": queues.list_sources,
+    "ListMessageMoveTasks": moves.list_tasks,
+    "ListQueueTags": queues.list_tags,
+    "ListQueues": queues.list_queues,
+    "PurgeQueue": queues.purge,
+    "ReceiveMessage": messages.receive,
+    "RemovePermission": queues.no_permissions,
+    "SendMessage": messages.send,
+    "SendMessageBatch": messages.send_batch,
+    "SetQueueAttributes": queues.set_attributes,
+    "StartMessageMoveTask": moves.start,
+    "TagQueue": queues.tag,
+    "UntagQueue": queues.untag,
+}
+
+
+async def _unless_gone(
+    request: Request, work: Awaitable[dict[str, Any]], call: Call
+) -> dict[str, Any] | None:
+    """The result, unless the client goes away first; then what was leased for it is given back."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not gone.done():
+            return await task
+        if not task.done():
+            task.cancel()  # `Waiting.receive` gives back what comes too late
+            await asyncio.wait({task})
+        if not task.cancelled() and task.exception() is None:
+            call.give_back()
+        return None
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _failure(protocol: JsonProtocol | QueryProtocol, error: Exception, request_id: str) -> Response:
+    known = translated(error)
+    if known is None:
+        code = error.code if isinstance(error, CassieqError) else type(error).__name__
+        event(_logger, "request_failed", request=request_id, action=protocol.action, error=code)
+        _logger.debug("request %s", request_id, exc_info=error)
+        known = SqsError(
+            "InternalFailure",
+            f"The gateway could not do this. Its log says why: request {request_id}.",
+            status=500,
+            is_senders=False,
+        )
+    response = _response(protocol, protocol.failure(known, request_id), request_id)
+    response.status_code = known.status
+    fault = "Sender" if known.is_senders else "Receiver"
+    response.headers["x-amzn-query-error"] = f"{known.query_code};{fault}"
+    if known.status == 503:  # noqa: PLR2004 - service unavailable
+        response.headers["Retry-After"] = "1"
+    return response
+
+
+def _response(protocol: JsonProtocol | QueryProtocol, body: bytes, request_id: str) -> Response:
+    return Response(
+        body, media_type=protocol.content_type, headers={"x-amzn-RequestId": request_id}
+    )
+
+
+def _region(request: Request) -> str:
+    """The region that the caller signs for: any will do. It is only a part of ARNs."""
+    scope = request.headers.get("authorization", "").partition("Credential=")[2]
+    parts = scope.partition(",")[0].split("/")
+    region = parts[2] if len(parts) == 5 else ""  # noqa: PLR2004 - key/date/region/service/end
+    return region if region.replace("-", "").isalnum() else "local"

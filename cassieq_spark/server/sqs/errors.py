@@ -1,0 +1,124 @@
+"""Errors as Amazon SQS documents them, and which of ours become which."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cassieq_spark.errors import (
+    BodyInvalid,
+    CasAmbiguous,
+    CasContention,
+    CassieqError,
+    OptionInvalid,
+    PutAmbiguous,
+    QueueDeleted,
+    QueueNotFound,
+    ReceiptExpired,
+    ReceiptInvalid,
+    SchemaMismatch,
+    SchemaMissing,
+    StoreTimeout,
+    StoreUnavailable,
+    UsageError,
+)
+from cassieq_spark.server.backend import Busy
+
+_SQS: Final = "AWS.SimpleQueueService."
+QUERY_CODES: Final[dict[str, str]] = {
+    "BatchEntryIdsNotDistinct": f"{_SQS}BatchEntryIdsNotDistinct",
+    "BatchRequestTooLong": f"{_SQS}BatchRequestTooLong",
+    "EmptyBatchRequest": f"{_SQS}EmptyBatchRequest",
+    "InvalidBatchEntryId": f"{_SQS}InvalidBatchEntryId",
+    "MessageNotInflight": f"{_SQS}MessageNotInflight",
+    "QueueDoesNotExist": f"{_SQS}NonExistentQueue",
+    "QueueNameExists": "QueueAlreadyExists",
+    "TooManyEntriesInBatchRequest": f"{_SQS}TooManyEntriesInBatchRequest",
+    "UnknownOperationException": "InvalidAction",
+    "UnsupportedOperation": f"{_SQS}UnsupportedOperation",
+}
+"""The code of the older protocol, where it is not the name in the JSON protocol."""
+
+
+class SqsError(Exception):
+    """An error that the caller gets.
+
+    Attributes:
+        name: The error's name in the JSON protocol.
+        is_senders: Whether the caller has made a mistake; else trying again may help.
+    """
+
+    def __init__(
+        self, name: str, message: str, *, status: int = 400, is_senders: bool = True
+    ) -> None:
+        super().__init__(message)
+        self.name = name
+        self.message = message
+        self.status = status
+        self.is_senders = is_senders
+
+    @property
+    def query_code(self) -> str:
+        """The code in the older protocol, which SDKs show to this day."""
+        return QUERY_CODES.get(self.name, self.name)
+
+
+def no_queue() -> SqsError:
+    """The error for a queue that does not exist."""
+    return SqsError("QueueDoesNotExist", "The specified queue does not exist.")
+
+
+def invalid(message: str) -> SqsError:
+    """The error for a parameter's value."""
+    return SqsError("InvalidParameterValue", message)
+
+
+def missing(parameter: str) -> SqsError:
+    """The error for a parameter that is not there."""
+    return SqsError("MissingParameter", f"The request must contain the parameter {parameter}.")
+
+
+def _unavailable(message: str) -> SqsError:
+    return SqsError("ServiceUnavailable", message, status=503, is_senders=False)
+
+
+_AGAIN: Final = (
+    CasAmbiguous,
+    CasContention,
+    PutAmbiguous,
+    SchemaMismatch,
+    SchemaMissing,
+    StoreTimeout,
+    StoreUnavailable,
+)
+
+
+def translated(error: Exception) -> SqsError | None:  # noqa: PLR0911 - a table
+    """The SQS error for an error of the client; None: it is none that a request can have."""
+    match error:
+        case SqsError():
+            return error
+        case QueueNotFound() | QueueDeleted():
+            return no_queue()
+        case ReceiptInvalid():
+            return SqsError(
+                "ReceiptHandleIsInvalid", f"The input receipt handle is invalid: {error.message}."
+            )
+        case ReceiptExpired():
+            return expired()
+        case BodyInvalid():
+            return SqsError("InvalidMessageContents", error.message)
+        case OptionInvalid() | UsageError():
+            return invalid(str(error))
+        case Busy():
+            return _unavailable("The gateway has too many requests to do. Send it again later.")
+        case CassieqError() if isinstance(error, _AGAIN):
+            return _unavailable(str(error))
+        case _:
+            return None
+
+
+def expired() -> SqsError:
+    """The error for a receipt whose delivery has ended, as AWS words it for its FIFO queues."""
+    return invalid(
+        "Value for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired."
+    )

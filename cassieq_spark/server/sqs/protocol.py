@@ -1,0 +1,238 @@
+"""The two protocols of SQS: AWS JSON 1.0, and the older query protocol with its XML answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl
+from xml.etree import ElementTree as Xml
+
+from cassieq_spark.server.sqs.actions import ACTIONS, Kind, Parameters
+from cassieq_spark.server.sqs.errors import SqsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TARGET: Final = "AmazonSQS."
+NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
+FIELDS: Final = 2_000
+"""The most fields of a form: ten entries with all their attributes have fewer."""
+
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
+_MEMBERS: Final = {
+    "AWSAccountIds": "AWSAccountId",
+    "Actions": "ActionName",
+    "AttributeNames": "AttributeName",
+    "Attributes": "Attribute",
+    "MessageAttributeNames": "MessageAttributeName",
+    "MessageAttributes": "MessageAttribute",
+    "MessageSystemAttributeNames": "MessageSystemAttributeName",
+    "MessageSystemAttributes": "MessageSystemAttribute",
+    "TagKeys": "TagKey",
+    "Tags": "Tag",
+    "tags": "Tag",
+}
+"""The name of one member of a list or map in the query protocol."""
+_PLURALS: Final = {"QueueUrls": "QueueUrl", "queueUrls": "QueueUrl", "Messages": "Message"}
+
+
+class JsonProtocol:
+    """AWS JSON 1.0: the action is in the header ``X-Amz-Target``, the rest is JSON."""
+
+    content_type = "application/x-amz-json-1.0"
+
+    def __init__(self, action: str, body: bytes) -> None:
+        self.action = action
+        self._body = body
+
+    def parameters(self) -> dict[str, Any]:
+        """What the request gives.
+
+        Raises:
+            SqsError: It is not a JSON object.
+        """
+        try:
+            found = json.loads(self._body or b"{}")
+        except (ValueError, RecursionError) as error:
+            raise SqsError("SerializationException", "The request is not JSON.") from error
+        if not isinstance(found, dict):
+            raise SqsError("SerializationException", "The request is not a JSON object.")
+        return found
+
+    def answer(self, result: Mapping[str, Any], request_id: str) -> bytes:  # noqa: ARG002 - XML has it
+        """A result as the body of a response."""
+        return json.dumps(result).encode()
+
+    def failure(self, error: SqsError, request_id: str) -> bytes:  # noqa: ARG002 - XML has it
+        """An error as the body of a response."""
+        return json.dumps(
+            {"__type": f"com.amazonaws.sqs#{error.name}", "message": error.message}
+        ).encode()
+
+
+class QueryProtocol:
+    """A form with the parameters in; XML out."""
+
+    content_type = "text/xml"
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        self.action = fields.get("Action", "")
+        self._fields = fields
+
+    def parameters(self) -> dict[str, Any]:
+        """What the form gives, in the form of the JSON protocol.
+
+        Raises:
+            SqsError: A number is not a number.
+        """
+        wanted = ACTIONS.get(self.action)
+        return {} if wanted is None else _read(self._fields, wanted, self.action, "")
+
+    def answer(self, result: Mapping[str, Any], request_id: str) -> bytes:
+        """A result as the body of a response."""
+        root = Xml.Element(f"{self.action}Response", xmlns=NAMESPACE)
+        if result:
+            _write(Xml.SubElement(root, f"{self.action}Result"), result, self.action)
+        metadata = Xml.SubElement(root, "ResponseMetadata")
+        Xml.SubElement(metadata, "RequestId").text = request_id
+        return _bytes(root)
+
+    def failure(self, error: SqsError, request_id: str) -> bytes:
+        """An error as the body of a response."""
+        root = Xml.Element("ErrorResponse", xmlns=NAMESPACE)
+        inner = Xml.SubElement(root, "Error")
+        Xml.SubElement(inner, "Type").text = "Sender" if error.is_senders else "Receiver"
+        Xml.SubElement(inner, "Code").text = error.query_code
+        Xml.SubElement(inner, "Message").text = error.message
+        Xml.SubElement(root, "RequestId").text = request_id
+        return _bytes(root)
+
+
+def protocol_of(target: str | None, body: bytes, query: str) -> JsonProtocol | QueryProtocol:
+    """The protocol that a request speaks, by its header; a form may be in the URL, too.
+
+    Raises:
+        SqsError: The form has too many fields, or is not text.
+    """
+    if target is not None:
+        return JsonProtocol(target.removeprefix(TARGET), body)
+    try:
+        pairs = parse_qsl(
+            body.decode() or query,
+            keep_blank_values=True,
+            max_num_fields=FIELDS,
+            strict_parsing=False,
+            errors="strict",
+        )
+    except ValueError as error:
+        raise SqsError("InvalidParameterValue", "The request is not a form in UTF-8.") from error
+    return QueryProtocol(dict(pairs))
+
+
+def _bytes(root: Xml.Element) -> bytes:
+    text: bytes = Xml.tostring(root, encoding="utf-8", xml_declaration=True)
+    return text
+
+
+def _read(fields: Mapping[str, str], wanted: Parameters, action: str, at: str) -> dict[str, Any]:
+    found = {}
+    for name, kind in wanted.kinds.items():
+        value = _field(fields, wanted, action, f"{at}{name}", kind)
+        if value not in (None, [], {}):
+            found[name] = value
+    return found
+
+
+def _field(
+    fields: Mapping[str, str], wanted: Parameters, action: str, name: str, kind: Kind
+) -> Any:
+    prefix, _, own = name.rpartition(".")
+    stem = f"{prefix}." if prefix else ""
+    member = stem + _MEMBERS.get(own, own)
+    match kind:
+        case Kind.TEXT:
+            return fields.get(name)
+        case Kind.WHOLE:
+            return _number(name, fields.get(name))
+        case Kind.TEXTS:
+            return [fields[f"{member}.{at}"] for at in _numbered(fields, member)]
+        case Kind.MAP:
+            return dict(_pair(fields, f"{member}.{at}") for at in _numbered(fields, member))
+        case Kind.TYPED:
+            return dict(_typed(fields, f"{member}.{at}") for at in _numbered(fields, member))
+        case Kind.ENTRIES:
+            entry = f"{action}RequestEntry"
+            assert wanted.entries is not None  # noqa: S101 - `ACTIONS` says so
+            return [
+                _read(fields, wanted.entries, action, f"{entry}.{at}.")
+                for at in _numbered(fields, entry)
+            ]
+
+
+def _number(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not _WHOLE.fullmatch(text):
+        raise SqsError("InvalidParameterValue", f"Value for parameter {name} must be a number.")
+    return int(text)
+
+
+def _numbered(fields: Mapping[str, str], member: str) -> list[str]:
+    """The numbers of a list's members, ascending, as they are spelt."""
+    found = {
+        number
+        for key in fields
+        if key.startswith(f"{member}.")
+        and (number := key[len(member) + 1 :].partition(".")[0]).isascii()
+        and number.isdigit()
+        and len(number) < 6  # noqa: PLR2004 - a list is not that long
+    }
+    return sorted(found, key=int)
+
+
+def _pair(fields: Mapping[str, str], at: str) -> tuple[str, str]:
+    name = fields.get(f"{at}.Name", fields.get(f"{at}.Key", ""))
+    return name, fields.get(f"{at}.Value", "")
+
+
+def _typed(fields: Mapping[str, str], at: str) -> tuple[str, dict[str, str]]:
+    parts = {
+        part: fields[f"{at}.Value.{part}"]
+        for part in ("DataType", "StringValue", "BinaryValue")
+        if f"{at}.Value.{part}" in fields
+    }
+    return fields.get(f"{at}.Name", ""), parts
+
+
+def _write(parent: Xml.Element, result: Mapping[str, Any], action: str) -> None:
+    for name, value in result.items():
+        if isinstance(value, list):
+            for one in value:
+                _write_one(parent, _tag(name, action), one, action)
+        elif isinstance(value, dict) and name in _MEMBERS:
+            first, second = ("Key", "Value") if name == "Tags" else ("Name", "Value")
+            for key, one in value.items():
+                pair = Xml.SubElement(parent, _MEMBERS[name])
+                Xml.SubElement(pair, first).text = key
+                _write_one(pair, second, one, action)
+        else:
+            _write_one(parent, name, value, action)
+
+
+def _write_one(parent: Xml.Element, tag: str, value: object, action: str) -> None:
+    element = Xml.SubElement(parent, tag)
+    if isinstance(value, dict):
+        _write(element, value, action)
+    elif isinstance(value, bool):
+        element.text = str(value).lower()
+    else:
+        element.text = str(value)
+
+
+def _tag(name: str, action: str) -> str:
+    if name == "Failed":
+        return "BatchResultErrorEntry"
+    if name in ("Successful", "Results"):
+        return f"{action}ResultEntry"
+    return _PLURALS.get(name, name)

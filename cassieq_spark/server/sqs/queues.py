@@ -1,0 +1,246 @@
+"""Create, find, change, tag, purge and delete queues."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from cassieq_spark.errors import QueueExists, QueueNotFound
+from cassieq_spark.server.sqs import attributes
+from cassieq_spark.server.sqs.errors import SqsError, invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.server.sqs.call import Call
+
+MOST_RESULTS: Final = 1_000
+MOST_TAGS: Final = 50
+
+_NEW_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+
+async def create(call: Call) -> dict[str, Any]:
+    """CreateQueue: an existing queue is returned if it has the attributes that are given."""
+    name: str = call.parameters["QueueName"]
+    _check_new_name(name)
+    call.allowed("create", name)
+    given: dict[str, str] = call.get("Attributes") or {}
+    changes = attributes.changes_of(given)
+    tags = _tags(call.get("tags") or {})
+    labels = {key: text for key, text in {**changes.labels, **tags}.items() if text is not None}
+
+    def work() -> None:
+        client = call.backend.client
+        try:
+            existing = client.queue(name)
+        except QueueNotFound:
+            try:
+                call.backend.keep(client.create_queue(name, labels=labels, **changes.settings))
+            except QueueNotFound as error:
+                raise _no_dead_letter_queue() from error
+            except QueueExists:  # somebody has just created it
+                existing = client.queue(name)
+            else:
+                return
+        call.backend.keep(existing)
+        if different := attributes.differences(call, existing, given):
+            raise SqsError(
+                "QueueNameExists",
+                "A queue already exists with the same name and a different value for attribute "
+                f"{', '.join(different)}.",
+            )
+
+    await call.backend.run(work)
+    return {"QueueUrl": call.url(name)}
+
+
+async def get_url(call: Call) -> dict[str, Any]:
+    """GetQueueUrl."""
+    name: str = call.parameters["QueueName"]
+    call.allowed("info", name)
+    owner = call.get("QueueOwnerAWSAccountId")
+    if owner not in (None, call.principal.account):
+        raise SqsError("QueueDoesNotExist", "The specified queue does not exist.")
+
+    def work() -> None:
+        call.backend.keep(call.backend.client.queue(name))
+
+    await call.backend.run(work)
+    return {"QueueUrl": call.url(name)}
+
+
+async def list_queues(call: Call) -> dict[str, Any]:
+    """ListQueues: by name, in pages."""
+    call.allowed("info", None)
+    prefix: str = call.get("QueueNamePrefix") or ""
+
+    def work() -> list[str]:
+        return [one.name for one in call.backend.client.queues() if one.name.startswith(prefix)]
+
+    return _page(call, await call.backend.run(work), "QueueUrls")
+
+
+async def list_sources(call: Call) -> dict[str, Any]:
+    """ListDeadLetterSourceQueues: the queues whose dead letters go to this one."""
+    name = call.queue("info")
+
+    def work(queue: Queue) -> list[str]:
+        return [
+            one.name
+            for one in call.backend.client.queues()
+            if one.settings.dead_letter_queue == queue.name
+        ]
+
+    found = await call.backend.on_queue(name, work)
+    return {"queueUrls": [], **_page(call, found, "queueUrls")}
+
+
+async def delete(call: Call) -> dict[str, Any]:
+    """DeleteQueue."""
+    name = call.queue("delete")
+    await call.backend.run(lambda: call.backend.client.delete_queue(name))
+    call.backend.forget(name)
+    return {}
+
+
+async def purge(call: Call) -> dict[str, Any]:
+    """PurgeQueue: it is done when this returns."""
+    await call.backend.on_queue(call.queue("delete"), lambda queue: queue.purge())
+    return {}
+
+
+async def get_attributes(call: Call) -> dict[str, Any]:
+    """GetQueueAttributes: counts are read only if they are asked for."""
+    name = call.queue("info")
+    wanted = attributes.wanted_of(call.get("AttributeNames"))
+
+    def work(queue: Queue) -> dict[str, str]:
+        stats = queue.stats() if wanted & {*attributes.COUNTS} else None
+        return attributes.shown(call, queue, stats)
+
+    known = await call.backend.on_queue(name, work)
+    found = {key: text for key, text in known.items() if key in wanted}
+    return {"Attributes": found} if found else {}
+
+
+async def set_attributes(call: Call) -> dict[str, Any]:
+    """SetQueueAttributes."""
+    name = call.queue("create")
+    changes = attributes.changes_of(call.parameters["Attributes"])
+
+    def work(queue: Queue) -> None:
+        client = call.backend.client
+        if changes.settings:
+            try:
+                client.alter_queue(queue.name, **changes.settings)
+            except QueueExists as error:
+                raise invalid(error.message) from error
+            except QueueNotFound as error:
+                client.queue(queue.name)  # raises the same if it is this queue that is gone
+                raise _no_dead_letter_queue() from error
+        now = {attributes.MODIFIED: str(client.now_us() // 1_000_000)}
+        call.backend.keep(client.label_queue(queue.name, {**changes.labels, **now}))
+
+    await call.backend.on_queue(name, work)
+    return {}
+
+
+async def tag(call: Call) -> dict[str, Any]:
+    """TagQueue."""
+    await _label(call, _tags(call.parameters["Tags"]))
+    return {}
+
+
+async def untag(call: Call) -> dict[str, Any]:
+    """UntagQueue."""
+    keys: list[str] = call.parameters["TagKeys"]
+    await _label(call, {attributes.TAG + key: None for key in keys})
+    return {}
+
+
+async def list_tags(call: Call) -> dict[str, Any]:
+    """ListQueueTags."""
+
+    def work(queue: Queue) -> dict[str, str]:
+        return {
+            key.removeprefix(attributes.TAG): text
+            for key, text in call.backend.client.queue(queue.name).labels.items()
+            if key.startswith(attributes.TAG)
+        }
+
+    tags = await call.backend.on_queue(call.queue("info"), work)
+    return {"Tags": tags} if tags else {}
+
+
+async def no_permissions(call: Call) -> NoReturn:
+    """AddPermission and RemovePermission: rights belong to keys here, not to queues."""
+    call.queue("create")
+    raise SqsError(
+        "UnsupportedOperation", f"{call.action} is not supported: queues have no policies here."
+    )
+
+
+async def _label(call: Call, labels: dict[str, str | None]) -> None:
+    def work(queue: Queue) -> None:
+        there = {key for key in queue.labels if key.startswith(attributes.TAG)}
+        if len(there | {key for key, text in labels.items() if text is not None}) > MOST_TAGS:
+            raise invalid(f"Too many tags added for queue: more than {MOST_TAGS}.")
+        call.backend.keep(call.backend.client.label_queue(queue.name, labels))
+
+    await call.backend.on_queue(call.queue("create"), work)
+
+
+def _tags(given: dict[str, str]) -> dict[str, str | None]:
+    for key, text in given.items():
+        if not 1 <= len(key) <= 128 or len(text) > 256:  # noqa: PLR2004 - limits of AWS
+            raise invalid("A tag has a key of 1 to 128 characters and a value of up to 256.")
+    if len(given) > MOST_TAGS:
+        raise invalid(f"Too many tags added for queue: more than {MOST_TAGS}.")
+    return {attributes.TAG + key: text for key, text in given.items()}
+
+
+def _check_new_name(name: str) -> None:
+    if name.endswith(".fifo"):
+        raise invalid(
+            f"The queue name {name[:100]!r} ends in .fifo, but there are no FIFO queues here."
+        )
+    if not _NEW_NAME.fullmatch(name):
+        raise invalid(
+            "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length."
+        )
+
+
+def _no_dead_letter_queue() -> SqsError:
+    return invalid(
+        "Value for parameter RedrivePolicy is invalid. Reason: Dead letter target does not exist."
+    )
+
+
+def _page(call: Call, names: Iterable[str], key: str) -> dict[str, Any]:
+    """One page of queue URLs. The token is the last name of the page before."""
+    size: int | None = call.get("MaxResults")
+    if size is not None and not 1 <= size <= MOST_RESULTS:
+        raise invalid(
+            f"Value {size} for parameter MaxResults is invalid. Reason: Must be between 1 and "
+            f"{MOST_RESULTS}."
+        )
+    after = _name_of(call.get("NextToken"))
+    left = [name for name in names if name > after]
+    page = left[: size or MOST_RESULTS]
+    found: dict[str, Any] = {key: [call.url(name) for name in page]} if page else {}
+    if size is not None and len(left) > len(page):
+        found["NextToken"] = base64.urlsafe_b64encode(page[-1].encode()).decode("ascii")
+    return found
+
+
+def _name_of(token: str | None) -> str:
+    if not token:
+        return ""
+    try:
+        return base64.b64decode(token.encode("ascii"), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError) as error:
+        raise invalid("Invalid or expired next token.") from error

@@ -1,0 +1,263 @@
+"""Long polls: one poller for each queue and visibility timeout hands messages to its waiters.
+
+First come, first served. A thousand idle waiters cost the store no more than one: only the poller
+looks, at the pace of an idle `Queue.get`. Whoever went away gets nothing: what was leased for them
+goes to the next waiter, or back to the queue without a delivery being counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.errors import CassieqError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.queue.get.poll import pause_after
+from cassieq_spark.server.backend import Busy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.queue.message import Message
+    from cassieq_spark.server.backend import Backend
+
+MOST_AT_ONCE: Final = 200
+"""The most messages that one look claims, as they are all in memory until they are sent."""
+
+POLLERS: Final = 1_000
+"""Idle pollers beyond this number are forgotten. They only know when they looked last."""
+
+_logger = get_logger("server")
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Waiter:
+    """A request that waits.
+
+    Attributes:
+        deadline: When it is answered with nothing, by the event loop's clock.
+        needs_look: It may only be answered after a look that began later than the request.
+    """
+
+    at_most: int
+    deadline: float
+    needs_look: bool
+    answer: asyncio.Future[list[Message]]
+
+
+class Waiting:
+    """All pollers of a process. For one event loop."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._pollers: dict[tuple[str, float | None], _Poller] = {}
+        self._is_draining = False
+        self._giving_back: set[asyncio.Task[None]] = set()
+
+    async def receive(
+        self, queue: str, *, at_most: int, visibility_s: float | None, wait_s: float
+    ) -> list[Message]:
+        """Lease messages, after waiting for the first one if necessary.
+
+        Raises:
+            QueueNotFound: No queue has that name.
+            CassieqError, Busy: A look failed; nothing is leased.
+        """
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(
+            at_most=at_most,
+            deadline=loop.time() + (0 if self._is_draining else wait_s),
+            needs_look=wait_s <= 0,
+            answer=loop.create_future(),
+        )
+        self._poller(queue, visibility_s).add(waiter)
+        try:
+            return await waiter.answer
+        except asyncio.CancelledError:
+            # It may have been answered in the same turn of the loop.
+            if waiter.answer.done() and not waiter.answer.cancelled():
+                with suppress(Exception):
+                    self.give_back(queue, waiter.answer.result())
+            raise
+
+    def put(self, queue: str) -> None:
+        """Say that messages were put here: pollers of the queue need not wait for their turn."""
+        for (name, _), poller in self._pollers.items():
+            if name == queue:
+                poller.look_soon()
+
+    def give_back(self, queue: str, messages: Sequence[Message]) -> None:
+        """Release, uncounted, what nobody will see; it happens in the background."""
+        if messages:
+            task = asyncio.get_running_loop().create_task(self._release(queue, messages))
+            self._giving_back.add(task)
+            task.add_done_callback(self._giving_back.discard)
+
+    def drain(self) -> None:
+        """Answer everybody who waits, with nothing; from now on nobody waits."""
+        self._is_draining = True
+        for poller in self._pollers.values():
+            poller.drain()
+
+    async def close(self) -> None:
+        """Wait until everything is given back, and end the pollers."""
+        for poller in self._pollers.values():
+            await poller.close()
+        if self._giving_back:
+            await asyncio.wait(self._giving_back)
+
+    async def _release(self, queue: str, messages: Sequence[Message]) -> None:
+        def release(handle: Queue) -> None:
+            handle.release(messages, is_counted=False)
+
+        try:
+            await self._backend.on_queue(queue, release)
+        except (CassieqError, Busy) as error:
+            # They come back when their leases run out.
+            event(_logger, "give_back_unanswered", queue=queue, error=str(error))
+
+    def _poller(self, queue: str, visibility_s: float | None) -> _Poller:
+        key = (queue, visibility_s)
+        if key not in self._pollers:
+            if len(self._pollers) >= POLLERS:
+                self._pollers = {at: one for at, one in self._pollers.items() if not one.is_idle}
+            look = partial(self._look, queue, visibility_s)
+            self._pollers[key] = _Poller(look, partial(self.give_back, queue))
+        return self._pollers[key]
+
+    async def _look(self, queue: str, visibility_s: float | None, at_most: int) -> list[Message]:
+        def get(handle: Queue) -> list[Message]:
+            return handle.get(at_most, visibility_timeout=visibility_s, consumer="gateway")
+
+        return await self._backend.on_queue(queue, get)
+
+
+class _Poller:
+    """Looks for messages while somebody waits for them."""
+
+    def __init__(self, look: _Look, give_back: _GiveBack) -> None:
+        self._look = look
+        self._give_back = give_back
+        self._waiters: deque[_Waiter] = deque()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._empty_looks = 0
+        self._look_at = -inf
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits."""
+        return self._task is None
+
+    def add(self, waiter: _Waiter) -> None:
+        """Let somebody wait."""
+        self._waiters.append(waiter)
+        if waiter.needs_look:
+            self._look_at = -inf
+        self._changed.set()
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def look_soon(self) -> None:
+        """Look now, as something was put."""
+        self._empty_looks = 0
+        self._look_at = -inf
+        self._changed.set()
+
+    def drain(self) -> None:
+        """Answer everybody with what is at hand: nothing."""
+        now = asyncio.get_running_loop().time()
+        for waiter in self._waiters:
+            waiter.deadline = min(waiter.deadline, now)
+            waiter.needs_look = False
+        self._changed.set()
+
+    async def close(self) -> None:
+        """End; whoever still waits gets nothing."""
+        self.drain()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        try:
+            while self._answer_the_late():
+                await self._until_due()
+                if self._answer_the_late() and self._is_due():
+                    await self._one_look()
+        finally:
+            self._task = None
+            for waiter in self._waiters:  # only after an error of ours
+                waiter.answer.cancel()
+            self._waiters.clear()
+
+    def _is_due(self) -> bool:
+        return self._look_at <= asyncio.get_running_loop().time()
+
+    def _answer_the_late(self) -> bool:
+        """Answer those whose time is over; return whether anybody still waits."""
+        now = asyncio.get_running_loop().time()
+        left: deque[_Waiter] = deque()
+        for waiter in self._waiters:
+            if waiter.answer.done():
+                continue  # it went away
+            if waiter.deadline <= now and not waiter.needs_look:
+                waiter.answer.set_result([])
+            else:
+                left.append(waiter)
+        self._waiters = left
+        return bool(left)
+
+    async def _until_due(self) -> None:
+        """Wait for the next look, for somebody's deadline, or for a change."""
+        loop = asyncio.get_running_loop()
+        self._changed.clear()
+        deadlines = [one.deadline for one in self._waiters if not one.needs_look]
+        due = min([self._look_at, *deadlines])
+        if due > loop.time():
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._changed.wait()
+
+    async def _one_look(self) -> None:
+        loop = asyncio.get_running_loop()
+        asked = [one for one in self._waiters if not one.answer.done()]
+        # Whoever needs a look and comes while this one is under way makes another one due.
+        self._look_at = inf
+        try:
+            found = await self._look(min(MOST_AT_ONCE, sum(one.at_most for one in asked)))
+        except Exception as error:  # noqa: BLE001 - it is raised where the requests wait
+            self._empty_looks += 1
+            for waiter in asked:
+                if not waiter.answer.done():
+                    waiter.answer.set_exception(error)
+            found = []
+        for waiter in asked:
+            waiter.needs_look = False
+        self._empty_looks = 0 if found else self._empty_looks + 1
+        if left := self._hand_out(found):
+            self._give_back(left)
+        pause_s = pause_after(self._empty_looks) if self._empty_looks else 0.0
+        self._look_at = min(self._look_at, loop.time() + pause_s)
+
+    def _hand_out(self, found: list[Message]) -> list[Message]:
+        """Give messages to the waiters in their order; return what nobody is left for."""
+        for waiter in self._waiters:
+            if not found:
+                break
+            if not waiter.answer.done():
+                mine, found = found[: waiter.at_most], found[waiter.at_most :]
+                waiter.answer.set_result(mine)
+        return found
+
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    _Look = Callable[[int], Awaitable[list[Message]]]
+    _GiveBack = Callable[[Sequence[Message]], None]

@@ -1,0 +1,142 @@
+"""A gateway as a user runs it: a process of its own, on the shared node."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import signal
+import subprocess
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from cassieq_spark.testing import wait_until
+from tests.fixtures.cassandra import KEYSPACE
+from tests.fixtures.commands import CommandLine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import cassieq_spark as cassieq
+    from cassieq_spark.testing import EmbeddedCassandra
+
+LISTENS = re.compile(r"Listening on (?P<url>\S+)\. ")
+
+
+@dataclass
+class Gateway:
+    """A running ``cassieq serve``."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    said: list[str] = field(default_factory=list)
+
+    def status(self, path: str) -> int:
+        """The status of a GET."""
+        return self.ask("GET", path)[0]
+
+    def ask(
+        self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
+        address = urlsplit(self.url)
+        connection = http.client.HTTPConnection(
+            address.hostname or "", address.port or 0, timeout=30
+        )
+        try:
+            connection.request(method, path, body, headers or {})
+            answer = connection.getresponse()
+            found = {key.lower(): value for key, value in answer.getheaders()}
+            return answer.status, found, answer.read()
+        finally:
+            connection.close()
+
+    def sqs(self, **config: Any) -> Any:
+        return sqs_at(self.url, **config)
+
+    def wait_until_ready(self) -> None:
+        wait_until(lambda: self.status("/readyz") == 200, deadline_s=60)
+
+    def terminate(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+
+
+def sqs_at(url: str, **config: Any) -> Any:
+    """A client of boto3, as a user makes it; nothing is tried again behind a test's back."""
+    settings: dict[str, Any] = {"retries": {"total_max_attempts": 1}, **config}
+    return boto3.client(
+        "sqs",
+        endpoint_url=url,
+        region_name="eu-central-1",
+        aws_access_key_id="key",
+        aws_secret_access_key="secret",  # noqa: S106 - nobody checks it yet
+        config=Config(**settings),
+    )
+
+
+def start_gateway(command: CommandLine, *arguments: str) -> Gateway:
+    process = command.start("serve", "--port", "0", *arguments)
+    assert process.stderr is not None
+    said = []
+    while line := process.stderr.readline().decode():
+        said.append(line)
+        if found := LISTENS.search(line):
+            return Gateway(process, found["url"], said)
+    pytest.fail(f"the gateway ended with {process.wait(30)}: {''.join(said)}")
+
+
+@pytest.fixture(scope="session")
+def gateway(cassandra: EmbeddedCassandra, client: cassieq.Client) -> Iterator[Gateway]:  # noqa: ARG001 - it has made the tables
+    """One gateway for all tests that do not end it."""
+    started = start_gateway(CommandLine(cassandra.contact_points), "--no-repair")
+    started.wait_until_ready()
+    yield started
+    started.terminate()
+    _close(started)
+
+
+@pytest.fixture
+def start(
+    cassandra: EmbeddedCassandra,
+    client: cassieq.Client,  # noqa: ARG001 - as above
+) -> Iterator[Callable[..., Gateway]]:
+    """``start("--flag", ...)``: a gateway of the test's own, on the shared node or on another."""
+    started: list[Gateway] = []
+
+    def start_one(*arguments: str, contact_points: str | None = None) -> Gateway:
+        command = CommandLine(contact_points or cassandra.contact_points, keyspace=KEYSPACE)
+        started.append(start_gateway(command, *arguments))
+        return started[-1]
+
+    yield start_one
+    for one in started:
+        if one.process.poll() is None:
+            one.kill()
+        _close(one)
+
+
+def _close(gateway: Gateway) -> None:
+    for stream in (gateway.process.stdout, gateway.process.stderr):
+        if stream is not None:
+            stream.close()
+
+
+@pytest.fixture(scope="session")
+def sqs(gateway: Gateway) -> Iterator[Any]:
+    client = gateway.sqs()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def name(queue_name: str) -> str:
+    """A queue name that SQS allows."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", queue_name)[-80:]

@@ -1,0 +1,234 @@
+"""The SQS door where moto cannot be asked: the older protocol, other clients' messages, moves."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode, urlsplit
+from xml.etree import ElementTree as Xml
+
+import pytest
+from botocore.exceptions import ClientError
+
+from cassieq_spark.server.sqs.protocol import NAMESPACE
+from cassieq_spark.testing import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import cassieq_spark as cassieq
+    from tests.server.conftest import Gateway
+
+
+@pytest.fixture
+def url(sqs: Any, name: str) -> Iterator[str]:
+    found = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "60"})["QueueUrl"]
+    yield found
+    sqs.delete_queue(QueueUrl=found)
+
+
+def form(gateway: Gateway, path: str = "/", **fields: str) -> tuple[int, Xml.Element]:
+    """A request of the older protocol."""
+    status, headers, body = gateway.ask(
+        "POST",
+        path,
+        urlencode(fields).encode(),
+        {"Content-Type": "application/x-www-form-urlencoded"},
+    )
+    assert "text/xml" in headers["content-type"]
+    return status, Xml.fromstring(body)  # noqa: S314 - the gateway's own
+
+
+def texts(answer: Xml.Element, *path: str) -> list[str | None]:
+    found = answer.findall("/".join(f"{{{NAMESPACE}}}{part}" for part in path))
+    return [one.text for one in found]
+
+
+def test_the_query_protocol_sends_receives_and_deletes(gateway: Gateway, url: str) -> None:
+    status, sent = form(
+        gateway,
+        urlsplit(url).path,
+        **{
+            "Action": "SendMessage",
+            "QueueUrl": url,
+            "MessageBody": "<&> é",
+            "MessageAttribute.1.Name": "n",
+            "MessageAttribute.1.Value.DataType": "Number",
+            "MessageAttribute.1.Value.StringValue": "7",
+        },
+    )
+    assert 200 == status
+    (md5,) = texts(sent, "SendMessageResult", "MD5OfMessageBody")
+    assert hashlib.md5("<&> é".encode(), usedforsecurity=False).hexdigest() == md5
+
+    _, got = form(
+        gateway,
+        **{
+            "Action": "ReceiveMessage",
+            "QueueUrl": url,
+            "WaitTimeSeconds": "2",
+            "AttributeName.1": "ApproximateReceiveCount",
+            "MessageAttributeName.1": "All",
+        },
+    )
+    message = ("ReceiveMessageResult", "Message")
+    assert ["<&> é"] == texts(got, *message, "Body")
+    assert ["1"] == texts(got, *message, "Attribute", "Value")
+    assert ["7"] == texts(got, *message, "MessageAttribute", "Value", "StringValue")
+    (receipt,) = texts(got, *message, "ReceiptHandle")
+
+    status, done = form(
+        gateway,
+        **{
+            "Action": "DeleteMessageBatch",
+            "QueueUrl": url,
+            "DeleteMessageBatchRequestEntry.1.Id": "a",
+            "DeleteMessageBatchRequestEntry.1.ReceiptHandle": receipt or "",
+            "DeleteMessageBatchRequestEntry.2.Id": "b",
+            "DeleteMessageBatchRequestEntry.2.ReceiptHandle": "garbage",
+        },
+    )
+    result = "DeleteMessageBatchResult"
+    assert ["a"] == texts(done, result, "DeleteMessageBatchResultEntry", "Id")
+    assert ["ReceiptHandleIsInvalid"] == texts(done, result, "BatchResultErrorEntry", "Code")
+
+
+def test_errors_of_the_query_protocol_are_xml_with_their_codes(gateway: Gateway) -> None:
+    status, answer = form(gateway, Action="GetQueueUrl", QueueName="there-is-none")
+    assert 400 == status
+    assert ["AWS.SimpleQueueService.NonExistentQueue"] == texts(answer, "Error", "Code")
+
+    for fields, code in (
+        ({"Action": "Nonsense"}, "InvalidAction"),
+        ({}, "InvalidAction"),
+        ({"Action": "SendMessage"}, "MissingParameter"),
+    ):
+        status, answer = form(gateway, **fields)
+        assert (400, [code]) == (status, texts(answer, "Error", "Code"))
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "name"),
+    [
+        ("AmazonSQS.Nonsense", b"{}", "UnknownOperationException"),
+        ("AmazonSQS.SendMessage", b"{", "SerializationException"),
+        ("AmazonSQS.SendMessage", b"[]", "SerializationException"),
+        ("AmazonSQS.SendMessage", b'{"QueueUrl": 1, "MessageBody": "x"}', "SerializationException"),
+        ("AmazonSQS.SendMessage", b'{"QueueUrl": "x"}', "MissingParameter"),
+        ("AmazonSQS.PurgeQueue", b'{"QueueUrl": "http://["}', "InvalidAddress"),
+        ("AmazonSQS.ListQueues", b'{"NextToken": "*"}', "InvalidParameterValue"),
+        ("AmazonSQS.CreateQueue", b'{"QueueName": "a.fifo"}', "InvalidParameterValue"),
+        ("AmazonSQS.CreateQueue", b'{"QueueName": "a/b"}', "InvalidParameterValue"),
+    ],
+)
+def test_broken_requests_are_the_senders_mistakes(
+    gateway: Gateway, target: str, body: bytes, name: str
+) -> None:
+    status, headers, answer = gateway.ask("POST", "/", body, {"X-Amz-Target": target})
+
+    assert (400, f"com.amazonaws.sqs#{name}") == (status, json.loads(answer)["__type"])
+    assert headers["x-amzn-query-error"].endswith(";Sender")
+
+
+def test_a_receipt_of_an_ended_delivery_deletes_nothing(sqs: Any, url: str) -> None:
+    sqs.send_message(QueueUrl=url, MessageBody="x")
+    (first,) = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=2)["Messages"]
+    sqs.change_message_visibility(
+        QueueUrl=url, ReceiptHandle=first["ReceiptHandle"], VisibilityTimeout=0
+    )
+    (second,) = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=2)["Messages"]
+
+    with pytest.raises(ClientError, match="receipt handle has expired"):
+        sqs.delete_message(QueueUrl=url, ReceiptHandle=first["ReceiptHandle"])
+    with pytest.raises(sqs.exceptions.MessageNotInflight):
+        sqs.change_message_visibility(
+            QueueUrl=url, ReceiptHandle=first["ReceiptHandle"], VisibilityTimeout=5
+        )
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=second["ReceiptHandle"])
+
+
+def test_messages_of_programs_come_with_their_headers_and_bytes(
+    sqs: Any, url: str, name: str, client: cassieq.Client
+) -> None:
+    client.queue(name).put(b"\xff\x00", headers={"kind": "raw"})
+
+    (got,) = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=2, MessageAttributeNames=["All"])[
+        "Messages"
+    ]
+
+    assert b"\xff\x00" == base64.b64decode(got["Body"])
+    assert {"kind": "raw", "cassieq-body-encoding": "base64"} == {
+        key: one["StringValue"] for key, one in got["MessageAttributes"].items()
+    }
+
+
+def test_programs_get_what_was_sent_here_with_its_attributes(
+    sqs: Any, url: str, name: str, client: cassieq.Client
+) -> None:
+    sqs.send_message(
+        QueueUrl=url,
+        MessageBody="{}",
+        MessageAttributes={"n": {"DataType": "Number", "StringValue": "1"}},
+        MessageSystemAttributes={"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1"}},
+    )
+
+    (got,) = client.queue(name).get(1, wait=2)
+
+    assert (b"{}", "1") == (got.body, got.headers["n"])
+    got_id = got.message_id
+    client.queue(name).release(got)
+    (again,) = sqs.receive_message(
+        QueueUrl=url, WaitTimeSeconds=2, AttributeNames=["AWSTraceHeader"]
+    )["Messages"]
+    assert (got_id, {"AWSTraceHeader": "Root=1"}) == (again["MessageId"], again["Attributes"])
+
+
+def test_dead_letters_move_and_are_redriven_by_a_task(
+    sqs: Any, url: str, name: str, client: cassieq.Client
+) -> None:
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"][
+        "QueueArn"
+    ]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
+    source_name = f"s-{name[-70:]}"
+    source = sqs.create_queue(QueueName=source_name, Attributes={"RedrivePolicy": policy})[
+        "QueueUrl"
+    ]
+    sqs.send_message(QueueUrl=source, MessageBody="bad")
+    (got,) = sqs.receive_message(QueueUrl=source, WaitTimeSeconds=2)["Messages"]
+    sqs.change_message_visibility(
+        QueueUrl=source, ReceiptHandle=got["ReceiptHandle"], VisibilityTimeout=0
+    )
+    client.repair(source_name)
+    (dead,) = sqs.receive_message(
+        QueueUrl=url, WaitTimeSeconds=2, VisibilityTimeout=0, AttributeNames=["All"]
+    )["Messages"]
+    assert dead["Attributes"]["DeadLetterQueueSourceArn"].endswith(":" + source_name)
+
+    wait_until(lambda: client.queue(name).stats().visible == 1, deadline_s=20)
+    handle = sqs.start_message_move_task(SourceArn=arn)["TaskHandle"]
+    wait_until(lambda: task(sqs, arn)["Status"] != "RUNNING", deadline_s=30)
+
+    assert ("COMPLETED", 1) == (
+        task(sqs, arn)["Status"],
+        task(sqs, arn)["ApproximateNumberOfMessagesMoved"],
+    )
+    back = sqs.receive_message(QueueUrl=source, WaitTimeSeconds=5)["Messages"]
+    assert ["bad"] == [one["Body"] for one in back]
+    with pytest.raises(sqs.exceptions.UnsupportedOperation):
+        sqs.cancel_message_move_task(TaskHandle=handle)
+    sqs.delete_queue(QueueUrl=source)
+
+
+def task(sqs: Any, arn: str) -> dict[str, Any]:
+    (found,) = sqs.list_message_move_tasks(SourceArn=arn)["Results"]
+    return dict(found)
+
+
+def test_policies_of_queues_are_not_supported(sqs: Any, url: str) -> None:
+    with pytest.raises(sqs.exceptions.UnsupportedOperation):
+        sqs.add_permission(QueueUrl=url, Label="l", AWSAccountIds=["1"], Actions=["*"])
+    with pytest.raises(ClientError, match="Unknown Attribute Policy"):
+        sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": "{}"})
