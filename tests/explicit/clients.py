@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from cassieq_spark.model import bucket as bucket_rules
@@ -26,7 +26,12 @@ from tests.explicit.states import (
     with_client,
 )
 
+if TYPE_CHECKING:
+    from cassieq_spark.queue.lane import Lane
+
 BUCKET = BucketNo(0)
+NO_LANE = cast("Lane", None)
+"""What a claim is kept with; the world has one lane, and reads it itself."""
 
 
 class Clients(Settle):
@@ -44,7 +49,7 @@ class Clients(Settle):
             if number < self.size.producers:
                 return with_client(state, number, client._replace(at="check", row=None))
             leases = statement.leases if kind == "claim" or outcome == "applied" else ()
-            got = held(BUCKET, None if row is None else row.stored, leases)
+            got = held(NO_LANE, BUCKET, None if row is None else row.stored, leases)
             if got and not (state.low and self.rules.get_hands_out_above_low):
                 return self._confirm(state, number, client, [one.lease for one in got])
             if kind == "seal" and not got:

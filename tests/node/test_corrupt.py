@@ -316,7 +316,7 @@ def test_t21_one_bucket_of_a_batch_that_cannot_be_published_hides_no_other(
     who = door.identity()
     result = door.task(who, 0, *(b"%d" % number for number in range(400)))
     assert 40 == len(result.buckets) > 2 * WIDTH
-    spoil(door, result.buckets[0][0])
+    spoil(door, result.buckets[0][0].bucket)
     with pytest.raises(RowCorrupt):
         door.commit(who, 0, result)
     published = [door.value(bucket).status for bucket, _ in result.buckets[1:]]
@@ -359,7 +359,7 @@ class Unanswered:
 def test_t21_a_commit_of_a_stream_tells_its_driver(door: Door, spoil: Spoiler) -> None:
     """What it has committed before is not visible, and its list may not go (I7) [P10]."""
     half = left_half_way(door, b"a")
-    spoil(door, half[0].buckets[0][0])
+    spoil(door, half[0].buckets[0][0].bucket)
     who = half[0].who
     result = door.task(who, 1, b"next")
     with pytest.raises(RowCorrupt):
