@@ -45,7 +45,7 @@ def test_a_full_pass_sweeps_below_the_repair_pointer(cli: CommandLine, door: Doo
 
 
 def test_a_verify_finds_nothing_or_ends_with_exit_code_1(cli: CommandLine, door: Door) -> None:
-    ((bucket, _),) = door.put_batch(0, b"m").buckets
+    (((_, bucket), _),) = door.put_batch(0, b"m").buckets
     well = cli("repair", door.queue.name, "--verify", "--json")
     assert (0, [], 1) == (well.code, well.object["findings"], well.object["messages"])
 

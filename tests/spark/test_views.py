@@ -94,6 +94,8 @@ def test_buckets_are_those_of_the_queue_with_what_is_in_them(small: Streams) -> 
     assert stored is not None
     assert {
         "queue": small.queue.name,
+        "lane": str(small.lane.lane_id),
+        "priority": 0,
         "bucket": 0,
         "status": "sealed",
         "first_id": 0,
@@ -134,6 +136,8 @@ def test_leases_name_their_consumer_and_their_messages(small: Streams) -> None:
     assert ["billing", "shipping"] == [row["consumer"] for row in found]
     assert {
         "queue": small.queue.name,
+        "lane": str(small.lane.lane_id),
+        "priority": 0,
         "bucket": 1,
         "consumer": "shipping",
         "lease_id": str(lease.lease_id),
