@@ -154,7 +154,7 @@ class Queue:
         """
         at_most = arguments.count("max_messages", max_messages)
         wanted = self._work.request(
-            self.settings,
+            self._lane.settings,
             at_most=at_most,
             visibility=visibility_timeout,
             wait=wait,
@@ -189,7 +189,7 @@ class Queue:
             lane=lambda: self._lane,
             receipts=self._receipts,
             wanted=self._work.request(
-                self.settings,
+                self._lane.settings,
                 at_most=arguments.count("prefetch", prefetch),
                 visibility=visibility_timeout,
                 wait=0,
