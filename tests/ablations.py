@@ -1215,12 +1215,12 @@ ABLATIONS: Final = (
     Ablation(
         mark="T2",
         rule="A claim is refused for no size of its row: what is visible is to be had.",
-        within="cassieq_spark/queue/get/reader.py",
-        old="            available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)\n",
+        within="cassieq_spark/queue/get/gather.py",
+        old="        available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)\n",
         new=(
-            "            if size_of(row.value) > 256 * 1024:\n"
-            "                continue\n"
-            "            available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)\n"
+            "        if size_of(row.value) > 256 * 1024:\n"
+            "            continue\n"
+            "        available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)\n"
         ),
         tests=(
             "tests/node/test_row_limits.py::test_t2_many_updated_messages_that_were_given_back_hide_nothing",
@@ -1277,8 +1277,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A get does not say none of what its look has passed over, though that is forgotten since.",
-        old="        away = self._scanner.passed_over\n",
-        new="        away = self._scanner.away\n",
+        old="        if away := self._scanner.passed_over:\n",
+        new="        if away := self._scanner.away:\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_a_get_says_none_of_nothing_that_it_has_passed_over",
         ),
@@ -1531,7 +1531,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="Who has lost a name to another's queue ends its own lane: its INSERT may land later (ADR 23).",
-        old="                _give_up(store, dict(zip(lanes, unused, strict=True)))\n",
+        old="                give_up(store, dict(zip(lanes, unused, strict=True)))\n",
         new="                pass\n",
         tests=(
             "tests/node/test_born_again.py::test_t14_a_create_that_lost_its_name_to_another_has_no_effect_later",
@@ -1540,10 +1540,20 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="It ends its lane only if nobody was given an id of it (ADR 23).",
-        old="    if isinstance(closed, Applied):\n",
-        new="    if closed.now is not None:\n",
+        old="    if not isinstance(closed, Applied):\n",
+        new="    if closed.now is None:\n",
         tests=(
             "tests/node/test_born_again.py::test_t14_a_queue_that_is_in_use_is_not_ended_by_the_creator_who_lost_its_name",
+        ),
+    ),
+    Ablation(
+        mark="T14",
+        rule="The first lane's row changes before another lane hands out an id (ADR 24).",
+        old="    if not lane.is_first:\n        _begin_queue(lane.first)\n",
+        new="",
+        tests=(
+            "tests/node/test_fixed_lanes.py::test_t14_a_queue_in_use_by_its_second_lane_alone_is_not_given_up",
+            "tests/node/test_fixed_lanes.py::test_t14_a_queue_that_was_given_up_takes_no_put_into_any_lane",
         ),
     ),
     Ablation(

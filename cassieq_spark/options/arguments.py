@@ -30,7 +30,6 @@ _COUNT = values.whole(1, MOST_MESSAGES, from_text=False)
 _ID = values.whole(0, ID_LIMIT - 1, from_text=False)
 _NAME = values.text(200)
 _SINK_ID = values.text(400)
-_KEY = values.text(MAX_KEY_BYTES)
 _ON_STALE = values.one_of("count", "fail")
 
 
@@ -66,7 +65,13 @@ def priority(name: str, value: object, classes: int) -> int:
 
 def key(value: object) -> str | None:
     """Check ``put(key=)``; None: none was given."""
-    return None if value is None else _checked("key", value, _KEY)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 1 <= len(value.encode(errors="replace")) <= MAX_KEY_BYTES:
+        raise OptionInvalid(
+            f"key is {reprlib.repr(value)}, allowed: text of 1 to {MAX_KEY_BYTES:,} bytes in UTF-8"
+        )
+    return value
 
 
 def listed(value: object) -> list[Any] | None:

@@ -32,8 +32,9 @@ from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.apart import apart, first_of
 from cassieq_spark.queue.find import at_home, check_home, read_row
 from cassieq_spark.queue.lane import Lane, attempts, live_buckets, windows
+from cassieq_spark.queue.reserve import give_up
 from cassieq_spark.store.cas import Applied, Stored
-from cassieq_spark.store.tables.monotons import CLOSED, Monoton
+from cassieq_spark.store.tables.monotons import Monoton
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 
 if TYPE_CHECKING:
@@ -289,31 +290,9 @@ def _insert(
         event(_logger, "queue_created", queue=name)
     elif outcome.now is None or outcome.now.value.lanes != lanes:
         with suppress(CassieqError):  # the caller's queue is there, whatever becomes of this
-            _give_up(store, dict(zip(lanes, unused, strict=True)))
+            give_up(store, dict(zip(lanes, unused, strict=True)))
         return None
     return outcome.now
-
-
-def _give_up(store: Store, unused: dict[LaneId, Stored[Monoton] | None]) -> None:
-    """End a queue whose INSERT has lost the name to another queue's, and may land later [T14].
-
-    The first lane's monoton row decides whether it is ended: it changes before any other lane is
-    used (`queue.reserve`). If the INSERT has landed meanwhile and others have reserved ids, the
-    queue is in use and stays (I1). A monoton row is closed before its L goes up, and exists until
-    then: a copy of its own INSERT must not open the lane again in between.
-    """
-    first = next(iter(unused))
-    for lane, row in unused.items():
-        closed = (
-            None
-            if row is None
-            else store.lane(lane).monotons.update(row, replace(row.value, next_id=CLOSED))
-        )
-        if isinstance(closed, Applied):
-            store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
-            store.lane(lane).monotons.delete(closed.now)
-        elif lane == first:
-            return
 
 
 def _check_same(name: QueueName, asked: QueueSettings, there: QueueSettings) -> None:

@@ -1,16 +1,25 @@
-"""Reserve whole buckets of a lane, which is the only way to get ids. Holds I6."""
+"""Reserve whole buckets of a lane, which is the only way to get ids. Holds I6.
+
+Also: end lanes of which nobody has reserved any, so that nobody ever will (ADR 23, 24).
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
+from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.store.cas import Applied
-from cassieq_spark.store.tables.monotons import Monoton
+from cassieq_spark.store.tables.monotons import CLOSED, Monoton
 
 if TYPE_CHECKING:
+    from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+    from cassieq_spark.store.store import Store
 
 
 CREATED: Final = 1
@@ -73,3 +82,30 @@ def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Bloc
         if isinstance(outcome, Applied):
             return Block(first=BucketNo(first), end=BucketNo(first + buckets))
     raise lane.contended("the monoton row")
+
+
+def give_up(store: Store, unused: dict[LaneId, Stored[Monoton] | None]) -> None:
+    """End a queue whose INSERT has lost the name to another queue's, and may land later [T14].
+
+    The first lane's monoton row decides whether it is ended: it changes before any other lane is
+    used (`queue.reserve`). If the INSERT has landed meanwhile and others have reserved ids, the
+    queue is in use and stays (I1). A monoton row is closed before its L goes up, and exists until
+    then: a copy of its own INSERT must not open the lane again in between.
+    """
+    (first, row), *others = unused.items()
+    if row is None or not close_unused(store, first, row):
+        return
+    for lane, row in others:
+        if row is not None:
+            with suppress(CassieqError):  # the next one, and a full repair ends this one
+                close_unused(store, lane, row)
+
+
+def close_unused(store: Store, lane: LaneId, row: Stored[Monoton]) -> bool:
+    """End a lane that nobody has used; False: somebody has changed its monoton row."""
+    closed = store.lane(lane).monotons.update(row, replace(row.value, next_id=CLOSED))
+    if not isinstance(closed, Applied):
+        return False
+    store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
+    store.lane(lane).monotons.delete(closed.now)
+    return True

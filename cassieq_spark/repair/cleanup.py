@@ -17,6 +17,7 @@ from cassieq_spark.queue import seal
 from cassieq_spark.queue.admin import drop_dead
 from cassieq_spark.queue.apart import apart, each_bucket, first_of
 from cassieq_spark.queue.get.scan import Rows, Scanner
+from cassieq_spark.queue.reserve import CREATED, close_unused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,9 +26,14 @@ if TYPE_CHECKING:
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import BucketNo, LaneId
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.store import Store
+    from cassieq_spark.store.tables.monotons import Monoton
 
 WINDOW: Final = 256
+
+CREATION_S: Final = 86_400.0
+"""How long an unused lane without a queue may belong to one that is being created."""
 
 _logger = get_logger("repair")
 
@@ -160,11 +166,19 @@ def _drop_messages(lane: Lane, bucket: BucketNo) -> None:
     lane.overlays.drop(bucket)
 
 
+def _was_left(monoton: Stored[Monoton], now_us: int) -> bool:
+    """Whether a creator died before it has named a lane, or while it gave its lanes up."""
+    age_s = (now_us - monoton.value.reserved_us) / 1e6
+    return monoton.version.row_version == CREATED and age_s > CREATION_S
+
+
 def _sweep(store: Store, lane: LaneId, buckets: set[BucketNo]) -> bool:
     monoton = store.lane(lane).monotons.find()
     if monoton is not None and monoton.value.is_closed:
         # Its creator died while it gave the lane up: before L goes up, the lane is only closed.
         store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
+    elif monoton is not None and _was_left(monoton, store.clock.now_us()):
+        return close_unused(store, lane, monoton)
     elif not store.lane(lane).pointers.read().is_deleted:
         return False  # a queue that is being created
     drop_dead(store, lane, buckets)

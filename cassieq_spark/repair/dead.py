@@ -36,7 +36,7 @@ from cassieq_spark.model.sink_txn import (
     move_id,
     new_row,
 )
-from cassieq_spark.model.sizes import BUCKET_BYTES, BYTES_IN_FLIGHT
+from cassieq_spark.model.sizes import BUCKET_BYTES, BYTES_IN_FLIGHT, PART_BYTES
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.message import read_messages, time_of
 from cassieq_spark.queue.put import encode
@@ -198,7 +198,8 @@ def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) 
                 writer = writers[lane_id]
                 for packed in encode.pack_into(rows, capacity=writer.capacity):
                     writer.add(packed.payload, packed.count)
-        buckets = tuple(place for writer in writers.values() for place in writer.finish())
+        finished = target.store.session.map(BulkWriter.finish, writers.values())
+        buckets = tuple(place for some in finished for place in some)
     result = TaskResult(who=begun.who, epoch=begun.epoch, buckets=buckets)
     return transaction.commit_once(target, begun, [result])
 
@@ -210,6 +211,7 @@ def _writer(target: Lane, lane_id: LaneId, begun: Begun) -> BulkWriter:
         epoch=begun.epoch,
         bucket_bytes=BUCKET_BYTES,
         writes_in_flight=WRITES_IN_FLIGHT,
+        bytes_in_flight=max(BYTES_IN_FLIGHT // len(target.lanes), PART_BYTES),
     )
 
 

@@ -79,12 +79,14 @@ class Finding:
         queue: The queue's name; empty if it is unknown.
         kind: One of `FINDINGS`.
         bucket: None: the finding is about the queue as a whole.
+        lane: The lane of the bucket.
     """
 
     queue: str
     kind: str
     bucket: int | None
     what: str
+    lane: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,9 +128,14 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyR
     for lane in lanes:
         before = len(report.findings), len(report.problems)
         try:
+            sinks: set[str] = set()
+            away: dict[LaneId, dict[BucketNo, CassieqError]] = defaultdict(dict)
             for one in lane.all:
                 with _noting(report):
-                    _verify_lane(one, report)
+                    sinks |= _verify_lane(one, report, away[one.lane_id])
+            for sink_id in sorted(sinks):
+                with _noting(report):
+                    _verify_list(lane, sink_id, report, away)
         except QueueDeleted:
             # A deletion was removing these rows.
             del report.findings[before[0] :], report.problems[before[1] :]
@@ -169,14 +176,14 @@ def _read(
     return rows, low
 
 
-def _verify_lane(lane: Lane, report: VerifyReport) -> None:
+def _verify_lane(lane: Lane, report: VerifyReport, away: dict[BucketNo, CassieqError]) -> set[str]:
+    """Look at one lane; return the sinks that its buckets name."""
     pointers = lane.read_pointers()
     if pointers.repair > pointers.reader:
         what = f"repair pointer {pointers.repair}, reader pointer {pointers.reader}"
         report.findings.append(_finding(lane, "pointer_backwards", None, what))
     sinks: dict[str, set[BucketNo]] = defaultdict(set)
     came_back: dict[BucketNo, Runs] = {}
-    away: dict[BucketNo, CassieqError] = {}
     for window in windows(live_buckets(lane), WINDOW):
         rows, low = _read(lane, window, report, away)
         for bucket, row in rows.items():
@@ -191,9 +198,7 @@ def _verify_lane(lane: Lane, report: VerifyReport) -> None:
                 came_back[bucket] = back
     with _noting(report):
         _verify_hints(lane, came_back, report, away)
-    for sink_id in sinks:
-        with _noting(report):
-            _verify_list(lane, sink_id, report, away)
+    return set(sinks)
 
 
 def _verify_bucket(
@@ -288,7 +293,10 @@ def _verify_hints(
 
 
 def _verify_list(
-    lane: Lane, sink_id: str, report: VerifyReport, away: dict[BucketNo, CassieqError]
+    lane: Lane,
+    sink_id: str,
+    report: VerifyReport,
+    away: dict[LaneId, dict[BucketNo, CassieqError]],
 ) -> None:
     """Check that all that the last commit lists is visible or about to be, and complete."""
     try:
@@ -297,14 +305,23 @@ def _verify_list(
         return  # `_verify_sinks` says so
     if stored is None or stored.value.lane != lane.first.lane_id:
         return
-    # What it lists in other lanes is looked at with those.
-    listed = {
-        place.bucket: count for place, count in stored.value.listed if place.lane == lane.lane_id
-    }
-    rows, low = _read(lane, listed, report, away)
+    by_lane: dict[LaneId, dict[BucketNo, int]] = defaultdict(dict)
+    for place, count in stored.value.listed:
+        by_lane[place.lane][place.bucket] = count
+    for lane_id, listed in by_lane.items():
+        rows, low = _read(lane.sibling(lane_id), listed, report, away[lane_id])
+        live = {bucket: row for bucket, row in rows.items() if bucket >= low}
+        _verify_listed(lane.sibling(lane_id), sink_id, listed, live, report)
+
+
+def _verify_listed(
+    lane: Lane,
+    sink_id: str,
+    listed: dict[BucketNo, int],
+    rows: dict[BucketNo, Stored[Bucket] | None],
+    report: VerifyReport,
+) -> None:
     for bucket, row in rows.items():
-        if bucket < low:
-            continue
         status = "open" if row is None else row.value.status.value
         count = 0 if row is None else row.value.manifest.count
         if status not in LISTED or count != listed[bucket]:
@@ -367,4 +384,4 @@ def _verify_sinks(
 
 
 def _finding(lane: Lane, kind: str, bucket: BucketNo | None, what: str) -> Finding:
-    return Finding(queue=lane.queue, kind=kind, bucket=bucket, what=what)
+    return Finding(queue=lane.queue, kind=kind, bucket=bucket, what=what, lane=str(lane.lane_id))

@@ -74,14 +74,13 @@ class Sorting:
         if KEY not in batch.schema.names:
             return np.full(batch.num_rows, own, dtype=np.int64)
         keys = batch.column(KEY)
-        too_long = np.asarray(
-            pc.fill_null(pc.greater(pc.binary_length(keys), MAX_KEY_BYTES), False)
-        )
-        if too_long.any():
-            row = int(np.argmax(too_long))
+        lengths = np.asarray(pc.fill_null(pc.binary_length(keys), 1))
+        wrong = (lengths < 1) | (lengths > MAX_KEY_BYTES)
+        if wrong.any():
+            row = int(np.argmax(wrong))
             raise BodyInvalid(
-                f"row {position + row} of its input partition has a key of "
-                f"{pc.binary_length(keys)[row].as_py()} bytes, but the limit is {MAX_KEY_BYTES}"
+                f"row {position + row} of its input partition has a key of {lengths[row]} bytes, "
+                f"allowed: 1 to {MAX_KEY_BYTES}, or null"
             )
         coded = keys.dictionary_encode()
         of_key = np.array(

@@ -186,7 +186,9 @@ def _write(
         for batch in batches:
             packer.add(batch)
         packer.flush()
-        buckets = tuple(bucket for writer in writers for bucket in writer.finish())
+        # Side by side: each waits for the LWTs of its last bucket.
+        finished = lane.store.session.map(BulkWriter.finish, writers)
+        buckets = tuple(bucket for some in finished for bucket in some)
     return Written(TaskResult(who=who, epoch=admission.epoch, buckets=buckets, costs=meter.read()))
 
 

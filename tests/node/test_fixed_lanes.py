@@ -13,7 +13,7 @@ import pytest
 
 from cassieq_spark.errors import OptionInvalid, QueueDeleted, QueueExists, StoreError
 from cassieq_spark.model.lanes import shard_of
-from cassieq_spark.queue import admin
+from cassieq_spark.queue import reserve
 from cassieq_spark.queue.find import read_row
 from cassieq_spark.queue.get.lanes import Readers
 from cassieq_spark.store.tables.queues import QueueStatus
@@ -81,6 +81,7 @@ def test_priorities_and_shards_cannot_change(client: cassieq.Client, queue_name:
         ({"priority": -1}, "priority is -1"),
         ({"priority": True}, "priority is True"),
         ({"key": "k" * 1_025}, "key is"),
+        ({"key": "é" * 513}, "key is .*, allowed: text of 1 to 1,024 bytes in UTF-8"),
         ({"key": ""}, "key is"),
         ({"key": b"k"}, "key is"),
     ],
@@ -319,7 +320,7 @@ def test_t14_a_queue_in_use_by_its_second_lane_alone_is_not_given_up(open_door: 
     unused = {lane.lane_id: lane.monotons.find() for lane in door.lane.all}
     door.queue.put(b"kept", priority=1)
 
-    admin._give_up(door.store, unused)
+    reserve.give_up(door.store, unused)
 
     assert [b"kept"] == bodies(door.queue.get())
     door.queue.put(b"more", priority=1)
@@ -330,7 +331,7 @@ def test_t14_a_queue_that_was_given_up_takes_no_put_into_any_lane(open_door: Ope
     door = open_door(priorities=2)
     unused = {lane.lane_id: lane.monotons.find() for lane in door.lane.all}
 
-    admin._give_up(door.store, unused)
+    reserve.give_up(door.store, unused)
 
     for priority in range(2):
         with pytest.raises(QueueDeleted):

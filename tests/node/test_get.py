@@ -18,7 +18,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.errors import BodyInvalid, CasAmbiguous, CasContention, StoreTimeout
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.queue.get import reader
+from cassieq_spark.queue.get import search
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import Fault
 
@@ -593,7 +593,7 @@ def test_a_get_says_none_only_where_there_is_none_however_many_buckets_hold_late
 def test_a_get_that_loses_every_race_says_so_and_not_none(
     open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "MAX_LOST_RACES", 3)
+    monkeypatch.setattr(search, "MAX_LOST_RACES", 3)
     door, other = open_door(bucket_size=1_000), open_door(bucket_size=1_000)
     door.queue.put_many([b"m"] * 1_000)
     other.queue.get(1)

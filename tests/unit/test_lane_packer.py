@@ -23,7 +23,8 @@ SORTING = Sorting(priorities=3, shards=4, own_shard=6)
 
 rows = st.lists(
     st.tuples(
-        st.none() | st.integers(0, 2), st.none() | st.sampled_from(["a", "b", "é", "", "k" * 1_024])
+        st.none() | st.integers(0, 2),
+        st.none() | st.sampled_from(["a", "b", "é", " ", "k" * 1_024]),
     ),
     max_size=60,
 )
@@ -97,6 +98,7 @@ def test_without_priorities_and_keys_all_rows_of_a_partition_are_in_one_shard() 
         ((-1, None), "row 21 of its input partition has priority -1"),
         ((None, "k" * 1_025), "row 21 of its input partition has a key of 1025 bytes"),
         ((None, "é" * 513), "row 21 of its input partition has a key of 1026 bytes"),
+        ((None, ""), "row 21 of its input partition has a key of 0 bytes, allowed: 1 to 1024"),
     ],
 )
 def test_a_wrong_row_is_named_by_its_position(

@@ -9,30 +9,35 @@ import math
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.lease import claimable, is_dying
 from cassieq_spark.model.row_limits import PREFERRED_BYTES, PREFERRED_LEASES
-from cassieq_spark.queue.apart import apart, first_of, named
-from cassieq_spark.queue.get.claim import GRACE_S, PATIENT_GRACE_S, Claimed, give_back
+from cassieq_spark.queue.apart import apart, named
+from cassieq_spark.queue.get.claim import (
+    GRACE_S,
+    PATIENT_GRACE_S,
+    Claimed,
+    give_back,
+    runs_there,
+)
+from cassieq_spark.queue.get.scan import BUCKETS_PER_CALL, offset_below
 from cassieq_spark.store.tables.buckets import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import BucketNo
-    from cassieq_spark.queue.get.scan import Scanner
+    from cassieq_spark.queue.get.claim import Budget
+    from cassieq_spark.queue.get.scan import Rows, Scanner
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
 
     Answer = tuple[list[Claimed], Stored[Bucket] | None]
-
-PAUSE_S: Final = 0.25
-"""How long a call that has nothing waits before it asks buckets again that did not answer."""
 
 _logger = get_logger("queue")
 
@@ -133,39 +138,6 @@ def have_any(lane: Lane, scanner: Scanner, buckets: list[BucketNo]) -> dict[Buck
     return found
 
 
-class Waiting:
-    """One get's patience with buckets that do not answer, while the others have nothing.
-
-    It may not say "nothing is visible" of them, and what others hold must not wait for them.
-    """
-
-    def __init__(self, lane: Lane, scanner: Scanner) -> None:
-        self._lane = lane
-        self._scanner = scanner
-        self._until = lane.clock.monotonic() + lane.store.session.left_s()
-        self._known = set(scanner.away)
-
-    def goes_on(self) -> bool:
-        """Whether to look again after a round without messages; waits if no further one is silent.
-
-        Raises:
-            StoreError: Some buckets never answered; the first one's error.
-        """
-        away = self._scanner.passed_over
-        if not away:
-            return False
-        has_more = not self._known >= away.keys()
-        self._known = set(away)
-        if has_more:
-            return True  # without them it may find what comes after them
-        if self._lane.clock.monotonic() >= self._until:
-            raise first_of(away)
-        self._lane.clock.wait(jitter(PAUSE_S, 0))
-        self._scanner.forget_away()
-        self._known.clear()
-        return True
-
-
 def _give_back(lane: Lane, bucket: BucketNo, flight: Future[Answer]) -> None:
     """Give back a claim that was answered after its caller had gone: it does not count."""
     if flight.cancelled() or isinstance(flight.exception(), BaseException):
@@ -191,3 +163,39 @@ def came_back_us(row: Stored[Bucket], now_us: int) -> float:
 def is_crowded(row: Stored[Bucket]) -> bool:
     """Whether a claimer prefers another bucket; it never refuses one for its size [R6] [T2]."""
     return len(row.value.leases) >= PREFERRED_LEASES or size_of(row.value) > PREFERRED_BYTES
+
+
+def share(
+    lane: Lane,
+    rows: Rows,
+    budget: Budget,
+    below_id: int | None,
+    *,
+    away: Mapping[BucketNo, CassieqError],
+) -> list[tuple[BucketNo, int]]:
+    """Plan (bucket, messages to take) until the budget is full.
+
+    Args:
+        rows: Buckets to claim from, in their order.
+        budget: What is planned is taken from it.
+        below_id: Only ids below this one; None: all.
+        away: Buckets that did not answer lately: they are passed over.
+    """
+    shares: list[tuple[BucketNo, int]] = []
+    now_us = lane.clock.now_us()
+    for bucket, row in rows.items():
+        if bucket in away:
+            continue
+        if budget.is_full or len(shares) >= BUCKETS_PER_CALL:
+            break
+        below = offset_below(below_id, bucket, lane.bucket_size)
+        limit = lane.max_deliveries
+        dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
+        available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)
+        count = budget.for_messages_of(row.value, available)
+        if count > 0 or dies:
+            shares.append((bucket, count))
+            budget.take(row.value, count, runs=min(count, runs_there(row.value, now_us)))
+        elif available > 0:
+            break  # the next message is larger than what is left; none goes out before it
+    return shares

@@ -6,26 +6,39 @@ stuck, and a lane that does not answer holds up no other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.entropy import generator
-from cassieq_spark.errors import CassieqError, QueueDeleted, StoreError
+from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.lanes import offered_below
-from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, Budget, give_back
+from cassieq_spark.queue.get.claim import GRACE_S, Budget, give_back
 from cassieq_spark.queue.get.reader import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from uuid import UUID
 
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.get.claim import Claimed
+    from cassieq_spark.queue.get.search import Search
     from cassieq_spark.queue.lane import Lane
 
     Limits = Mapping[LaneId, int]
 
 NO_LIMITS: Limits = {}
+
+UNLIMITED: Final = 1 << 31
+"""Whoever asks for more messages than this takes all there are: no part of that is offered."""
+
+LOOK_S: Final = 2.0
+"""How long the first round waits for each statement, as long as all have answered. Each round that
+a lane has not answered doubles it: the store may be slow."""
+
+LOOK_AGAIN_S: Final = 0.25
+"""The same once a lane has not answered: there may be many, and the others' messages wait."""
 
 _logger = get_logger("queue")
 
@@ -43,6 +56,7 @@ class Readers:
         # Random, so that consumers which begin together do not all begin in one shard [U15].
         self._first_shard = self._random.randrange(lane.settings.shards)
         self._awake: list[LaneId] | None = None
+        self._looked_at = list(self._readers)
 
     def lease_as(self, owner: str, visibility_us: int) -> None:
         """Set the owner of the leases that the next gets take, and their duration."""
@@ -56,23 +70,13 @@ class Readers:
             QueueDeleted: The queue is gone.
             StoreError: The only lane did not answer.
         """
-        order = self._in_turn(at_least)
-        if len(order) == 1:
-            awake = order if self._readers[order[0]].may_find() else []
-        else:
-            said = self.lane.store.session.each(lambda at: self._readers[at].may_find(), order)
-            for one in said:
-                if isinstance(one, QueueDeleted):
-                    raise one
-            # A lane without an answer is looked at: then the error, if it stays, has a name.
-            awake = [at for at, one in zip(order, said, strict=True) if one is not False]
-        self._awake = awake
-        return bool(awake)
+        self._awake = self._with_news(self._in_turn(at_least))
+        return bool(self._awake)
 
     @property
     def is_quiet(self) -> bool:
         """Whether the last get found nothing, so that the next begins with `may_find`'s reads."""
-        return all(reader.is_quiet for reader in self._readers.values())
+        return all(self._readers[lane_id].is_quiet for lane_id in self._looked_at)
 
     def count(self, enough: int, *, at_least: int = 0) -> int:
         """About how many messages a get would find, counted up to ``enough``; claims nothing."""
@@ -128,90 +132,144 @@ class Readers:
         """
         order = self._in_turn(at_least)
         awake, self._awake = self._awake, None
+        self._looked_at = order
         if len(order) == 1:
             return self._readers[order[0]].get(
                 at_most, below_id=below.get(order[0]), at_most_bytes=at_most_bytes
             )
-        if awake is None:
-            self.may_find(at_least=at_least)
-            awake, self._awake = self._awake, None
-        order = [lane_id for lane_id in order if lane_id in (awake or ())]
         self._first_shard = (self._first_shard + 1) % self.lane.settings.shards
         budget = Budget(messages=at_most, size_bytes=at_most_bytes)
-        got = _Got(budget, below)
-        try:
-            self._offer_below(got, order, at_least)
-            # First what can be had at once, from any lane. Only if there is nothing is it worth
-            # waiting for a bucket that is young, or that does not answer.
-            for is_patient in (False, True):
-                for lane_id in order:
-                    if budget.is_full or (is_patient and got.claimed):
-                        break
-                    got.add(self._readers[lane_id], budget.messages, is_patient=is_patient)
-        except CassieqError:
-            give_back(got.claimed)  # nobody gets to see them [T22]
-            raise
-        if got.failed and not got.claimed:
-            raise min(got.failed.values(), key=lambda error: isinstance(error, StoreError))
-        return got.claimed
+        session = self.lane.store.session
+        with session.within(session.left_s()):
+            if awake is None:
+                awake = self._with_news(order)
+            return _Get(self, order, below).run(awake, budget, self._lower(at_least))
+
+    def reader(self, lane_id: LaneId) -> Reader:
+        """The reader of one lane."""
+        return self._readers[lane_id]
+
+    def news(self, lanes: list[LaneId]) -> list[LaneId]:
+        """Those of these lanes in which a get may find something; each is asked, all at once.
+
+        A lane without an answer is among them: then the error, if it stays, has a name.
+        """
+        session = self.lane.store.session
+        with session.within(each_s=LOOK_S):
+            said = session.each(lambda at: self._readers[at].may_find(), lanes)
+        for one in said:
+            if isinstance(one, QueueDeleted):
+                raise one
+        return [at for at, one in zip(lanes, said, strict=True) if one is not False]
+
+    def _with_news(self, order: list[LaneId]) -> list[LaneId]:
+        if len(order) == 1:
+            return order if self._readers[order[0]].may_find() else []
+        return self.news(order)
 
     def _in_turn(self, at_least: int) -> list[LaneId]:
         return self.lane.fixed.in_turn(self._first_shard, at_least=at_least)
 
-    def _offer_below(self, got: _Got, order: list[LaneId], at_least: int) -> None:
-        """Offer a part of a claim to a lower class, drawn by a coin [U15]."""
+    def _lower(self, at_least: int) -> tuple[list[LaneId], float]:
+        """The lanes of a lower class, drawn at random, and a coin for their share [U15]."""
         fixed = self.lane.fixed
         lower = fixed.priorities - 1 - at_least
-        fairness = self.lane.settings.fairness
-        if lower < 1 or not fairness:
-            return
-        offered = offered_below(got.budget.messages, fairness, self._random.random())
+        if lower < 1:
+            return [], 0.0
         drawn = at_least + self._random.randrange(lower)
-        of_class = [at for at in order if fixed.class_and_shard(at)[0] == drawn]
-        for lane_id in of_class:
-            if offered <= 0:
-                break
-            offered -= got.add(self._readers[lane_id], offered, is_patient=False)
+        of_class = [at for at in self._in_turn(drawn) if fixed.class_and_shard(at)[0] == drawn]
+        return of_class, self._random.random()
 
 
-class _Got:
-    """What one get has claimed so far, and which lanes have failed."""
+class _Get:
+    """One get over several lanes."""
 
-    def __init__(self, budget: Budget, below: Limits) -> None:
-        self.budget = budget
-        self.claimed: list[Claimed] = []
-        self.failed: dict[LaneId, CassieqError] = {}
+    def __init__(self, readers: Readers, order: list[LaneId], below: Limits) -> None:
+        self._readers = readers
+        self._lane = readers.lane
+        self._order = order
         self._below = below
+        self._searches: dict[LaneId, Search] = {}
+        self._has_failed = False
+        self._patience = 1.0
+        self._claimed: list[Claimed] = []
 
-    def add(self, reader: Reader, at_most: int, *, is_patient: bool) -> int:
-        """Claim from one lane; return how many messages."""
-        lane = reader.lane
-        more: list[Claimed] = []
+    def run(
+        self, awake: list[LaneId], budget: Budget, lower: tuple[list[LaneId], float]
+    ) -> list[Claimed]:
+        """Go round the lanes until something is claimed, or nothing is visible in any.
+
+        No lane is waited for while another may have something: each round takes what can be had at
+        once, and the pause between two is for all lanes together. One deadline is for all of them.
+        """
+        clock = self._lane.clock
+        until = clock.monotonic() + self._lane.store.session.left_s()
         try:
-            more = self._within(
-                lane,
-                lambda: reader.get(
-                    at_most,
-                    below_id=self._below.get(lane.lane_id),
-                    at_most_bytes=self.budget.size_bytes,
-                    is_patient=is_patient,
-                ),
-            )
+            self._offer(budget, *lower, awake)
+            while True:
+                self._go_round(awake, replace(budget))
+                if self._claimed:
+                    return self._claimed
+                open_ = [one for one in self._searches.values() if not one.is_over]
+                failures = [one.failure for one in open_ if one.failure is not None]
+                if not open_:
+                    return []
+                if failures and clock.monotonic() >= until:
+                    raise failures[0]
+                clock.wait(min(one.pause_s for one in open_))
+                # What was quiet may have something by now, where a lane keeps this get waiting.
+                awake = self._readers.news(self._order) if failures else []
+                self._patience *= 2 if failures else 1
+        except CassieqError:
+            give_back(self._claimed)  # nobody gets to see them [T22]
+            raise
+
+    def _offer(self, budget: Budget, lanes: list[LaneId], coin: float, awake: list[LaneId]) -> None:
+        """Offer a part of the claim to lanes of a lower class first."""
+        fairness = self._lane.settings.fairness
+        offered = Budget(messages=budget.messages, size_bytes=budget.size_bytes)
+        if budget.messages < UNLIMITED:
+            offered.messages = offered_below(budget.messages, fairness, coin)
+        if budget.size_bytes is not None:
+            offered.size_bytes = budget.size_bytes * fairness
+        is_part = budget.messages < UNLIMITED or budget.size_bytes is not None
+        if not fairness or not is_part:
+            return
+        for lane_id in lanes:
+            if lane_id in awake and not offered.is_full:
+                self._step(lane_id, offered)
+        budget.take_claimed(self._claimed)
+
+    def _go_round(self, awake: list[LaneId], budget: Budget) -> None:
+        for lane_id in self._order:
+            search = self._searches.get(lane_id)
+            is_due = lane_id in awake if search is None else lane_id in awake or not search.is_over
+            if not is_due:
+                continue
+            if budget.is_full:
+                return
+            if not self._step(lane_id, budget) and self._claimed:
+                return  # leases run: they do not wait for what does not answer
+
+    def _step(self, lane_id: LaneId, budget: Budget) -> bool:
+        """Claim from one lane what can be had at once; return whether it has answered."""
+        reader = self._readers.reader(lane_id)
+        search = self._searches.get(lane_id)
+        if search is None or search.is_over:
+            search = self._searches[lane_id] = reader.search()
+        each_s = self._patience * (LOOK_AGAIN_S if self._has_failed else LOOK_S)
+        in_all_s = GRACE_S if self._claimed else inf
+        try:
+            with self._lane.store.session.within(in_all_s, each_s=each_s):
+                self._claimed += reader.go_round(
+                    search, budget, self._below.get(lane_id), waits=False
+                )
         except QueueDeleted:
             raise
         except CassieqError as error:
-            self.failed[lane.lane_id] = error
-            told = str(error)
-            event(_logger, "lane_passed_over", queue=lane.queue, lane=str(lane.lane_id), error=told)
-            return 0
-        self.failed.pop(lane.lane_id, None)
-        self.claimed += more
-        self.budget.take_claimed(more)
-        return sum(one.lease.runs.count for one in more)
-
-    def _within(self, lane: Lane, get: Callable[[], list[Claimed]]) -> list[Claimed]:
-        """Get; once there is something, no lane may keep it waiting while its leases run."""
-        if not self.claimed:
-            return get()
-        with lane.store.session.within(each_s=PATIENT_GRACE_S):
-            return get()
+            self._has_failed = True
+            search.fail(error)
+            queue, told = self._lane.queue, str(error)
+            event(_logger, "lane_passed_over", queue=queue, lane=str(lane_id), error=told)
+            return False
+        return True

@@ -9,25 +9,23 @@ from typing import TYPE_CHECKING
 
 from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.lease import claimable, is_dying
-from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, Claimer, give_back, runs_there
+from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, Claimer, give_back
 from cassieq_spark.queue.get.gather import (
     Gathered,
-    Waiting,
     came_back_us,
     gather,
     have_any,
     is_crowded,
+    share,
     try_one,
 )
 from cassieq_spark.queue.get.scan import (
-    BUCKETS_PER_CALL,
     Rows,
     Scan,
     Scanner,
     offset_below,
 )
-from cassieq_spark.queue.lane import MAX_LOST_RACES, stand_back
+from cassieq_spark.queue.get.search import Round, Search
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -141,14 +139,10 @@ class Reader:
         *,
         below_id: int | None = None,
         at_most_bytes: float | None = None,
-        is_patient: bool = True,
     ) -> list[Claimed]:
         """Claim up to ``at_most`` messages, ids below ``below_id``; none only if none is visible.
 
         It claims about ``at_most_bytes``, as stored, but at least one message.
-
-        Args:
-            is_patient: Otherwise it goes once over what is there, and waits for nothing.
 
         One LWT per sealed bucket, two more per bucket it has to seal first. May wait up to
         ``linger`` for a bucket that is still too young.
@@ -159,62 +153,81 @@ class Reader:
             CasAmbiguous: See `Claimer.claim`.
             CasContention: Others were faster all the while.
         """
-        self._quiet = None
-        ahead, self._ahead = self._ahead, None
-        is_asked = ahead is not None and ahead.asked == (at_most, below_id, at_most_bytes)
-        if ahead and is_asked and self._lane.clock.monotonic() < ahead.good_until:
+        until = self._lane.clock.monotonic() + self._lane.store.session.left_s()
+        search = self.search()
+        while not search.is_over:
             budget = Budget(messages=at_most, size_bytes=at_most_bytes)
-            updated: Rows = {}
-            claimed = self._claim_sealed(ahead.scan, budget, below_id, updated)
-            self._passed = (ahead.scan, updated)  # the pointer has time until the next look
-            if confirmed := self._claimer.confirm(claimed):
-                return confirmed
-        is_sure = False
-        in_vain = 0
-        waiting = Waiting(self._lane, self._scanner)
-        while in_vain < MAX_LOST_RACES:
-            budget = Budget(messages=at_most, size_bytes=at_most_bytes)
-            claimed, changed, sealed = self._go_round(budget, below_id, is_patient=is_patient)
-            confirmed = self._claimer.confirm(claimed)
-            if confirmed or not is_patient:
-                return confirmed
-            if waiting.goes_on():
-                is_sure = False  # nothing is known of what was passed over
-                continue
-            # "None" is only said after a round in which nothing changed: no race lost, no gap
-            # closed, no dead set made, no claim in vain; and nothing was passed over from memory.
-            if not changed:
-                if is_sure or not self._scanner.forget_jumps():
-                    return []
-            elif not sealed:
-                in_vain += 1
-                stand_back(self._lane.clock, in_vain)
-            is_sure = not changed
-        raise self._lane.contended("what is visible")
+            if claimed := self.go_round(search, budget, below_id, waits=True):
+                return claimed
+            if search.failure is not None and self._lane.clock.monotonic() >= until:
+                raise search.failure
+            if search.pause_s:
+                self._lane.clock.wait(search.pause_s)
+        return []
 
-    def _go_round(
-        self, budget: Budget, below_id: int | None, *, is_patient: bool
-    ) -> tuple[list[Claimed], bool, bool]:
-        """Look once, and claim and seal what the look has found.
+    def search(self) -> Search:
+        """Begin a get: what it learns of this lane."""
+        self._quiet = None
+        return Search(self._lane, self._scanner)
+
+    def go_round(
+        self, search: Search, budget: Budget, below_id: int | None, *, waits: bool
+    ) -> list[Claimed]:
+        """Look once, or use the look ahead, and claim and seal what was found.
+
+        Args:
+            budget: What is claimed is taken from it.
+            waits: Whether to wait for a young bucket where there is nothing else.
 
         Returns:
-            What was claimed; whether any row was changed, by us or by others; whether a seal
-            changed one, of which there are only so many.
+            What is ours. If that is nothing, ``search`` knows why.
+
+        Raises:
+            CassieqError: See `get`.
         """
+        if claimed := self._claim_ahead(budget, below_id):
+            return claimed
         scan = self._scanner.scan(budget.messages, below_id=below_id, want_bytes=budget.size_bytes)
         updated: Rows = {}
         claimed = self._claim_sealed(scan, budget, below_id, updated)
+        young_for_s: float | None = None
         if scan.open or scan.half_sealed:
             try:
-                self._claim_open(scan, budget, below_id, updated, claimed, is_patient=is_patient)
+                young_for_s = self._claim_open(
+                    scan, budget, below_id, updated, claimed, waits=waits
+                )
             except CassieqError:
                 give_back(claimed)  # nobody gets to see them [T22]
                 raise
         self._scanner.advance(scan, updated)
         if not claimed and not updated and self._scanner.is_quiet_after(scan):
             self._quiet = (scan, self._lane.clock.monotonic())
-        silent = {*scan.open, *scan.half_sealed}
-        return claimed, bool(updated), not silent.isdisjoint(updated)
+        confirmed = self._claimer.confirm(claimed)
+        if not confirmed:
+            silent = {*scan.open, *scan.half_sealed}
+            search.note(
+                Round(
+                    has_changed=bool(updated),
+                    has_sealed=not silent.isdisjoint(updated),
+                    young_for_s=young_for_s,
+                )
+            )
+        return confirmed
+
+    def _claim_ahead(self, budget: Budget, below_id: int | None) -> list[Claimed]:
+        """Claim from the look ahead, if it was made for as much."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or self._lane.clock.monotonic() >= ahead.good_until:
+            return []
+        at_most, *others = ahead.asked
+        if at_most < budget.messages or others != [below_id, budget.size_bytes]:
+            return []
+        updated: Rows = {}
+        claimed = self._claim_sealed(ahead.scan, replace(budget), below_id, updated)
+        self._passed = (ahead.scan, updated)  # the pointer has time until the next look
+        confirmed = self._claimer.confirm(claimed)
+        budget.take_claimed(confirmed)
+        return confirmed
 
     def _claim_sealed(
         self, scan: Scan, budget: Budget, below_id: int | None, updated: Rows
@@ -229,7 +242,7 @@ class Reader:
             )
         )
         for _ in range(ROUNDS):
-            shares = self._share(rows, replace(budget), below_id)
+            shares = share(self._lane, rows, replace(budget), below_id, away=self._scanner.away)
             if not shares:
                 break
             got: list[Claimed] = []
@@ -284,30 +297,6 @@ class Reader:
         for bucket, error in gathered.failed.items():
             self._scanner.pass_over(bucket, error)
 
-    def _share(
-        self, rows: Rows, budget: Budget, below_id: int | None
-    ) -> list[tuple[BucketNo, int]]:
-        """Plan (bucket, messages to take) until the budget is full."""
-        shares: list[tuple[BucketNo, int]] = []
-        now_us = self._lane.clock.now_us()
-        away = self._scanner.away
-        for bucket, row in rows.items():
-            if bucket in away:
-                continue
-            if budget.is_full or len(shares) >= BUCKETS_PER_CALL:
-                break
-            below = offset_below(below_id, bucket, self._lane.bucket_size)
-            limit = self._lane.max_deliveries
-            dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
-            available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)
-            count = budget.for_messages_of(row.value, available)
-            if count > 0 or dies:
-                shares.append((bucket, count))
-                budget.take(row.value, count, runs=min(count, runs_there(row.value, now_us)))
-            elif available > 0:
-                break  # the next message is larger than what is left; none goes out before it
-        return shares
-
     def _claim_open(
         self,
         scan: Scan,
@@ -316,8 +305,8 @@ class Reader:
         updated: Rows,
         claimed: list[Claimed],
         *,
-        is_patient: bool,
-    ) -> None:
+        waits: bool,
+    ) -> float | None:
         """Seal what is ripe, oldest first, and claim by the same CAS [P16].
 
         With enough found, only gaps are closed: the reader pointer would stand still at one, and
@@ -325,6 +314,9 @@ class Reader:
 
         Args:
             claimed: What was found before; what is found here is added.
+
+        Returns:
+            How long the first message is too young still; None: nothing is to be waited for.
         """
         has_found = bool(claimed)
         wants_more = not budget.is_full
@@ -335,9 +327,10 @@ class Reader:
         ripe, young_for_s = self._ripe(scan, has_found=has_found, only_gaps=not wants_more)
         has_filled = any(bucket in self._first_seen for bucket in ripe)
         nothing_else = not (has_filled or has_found or scan.half_sealed)
-        if nothing_else and is_patient and young_for_s is not None:
+        if nothing_else and young_for_s is not None and waits:
             # Nothing else is visible: a get waits for the young rather than say "none".
             self._lane.clock.wait(young_for_s)
+            young_for_s = None
             self._looked_at.clear()
             ripe, _ = self._ripe(scan, has_found=False)
         # Buckets with messages first: a dead writer's gaps must not hide them.
@@ -354,6 +347,7 @@ class Reader:
             self._first_seen.pop(bucket, None)
             claimed += gathered.claimed
             budget.take_claimed(gathered.claimed)
+        return young_for_s if nothing_else else None
 
     def _ripe(
         self, scan: Scan, *, has_found: bool, only_gaps: bool = False

@@ -73,9 +73,10 @@ def stats(lane: Lane) -> QueueStats:
     now_us = lane.clock.now_us()
     total = _Count(now_us)
     by_priority = dict.fromkeys(range(lane.settings.priorities), 0)
+    sinks = Sinks(lane)
     for one in lane.all:
         before = total.visible
-        _count(one, total)
+        _count(one, total, sinks)
         by_priority[one.priority] += total.visible - before
     oldest_us = total.oldest_us
     return QueueStats(
@@ -94,15 +95,15 @@ def stats(lane: Lane) -> QueueStats:
 def visible_in(lane: Lane) -> int:
     """How many messages of one lane a get would deliver; as `stats`."""
     total = _Count(lane.clock.now_us())
-    _count(lane, total)
+    _count(lane, total, Sinks(lane))
     return total.visible
 
 
-def _count(lane: Lane, total: _Count) -> None:
+def _count(lane: Lane, total: _Count, sinks: Sinks) -> None:
     monoton = lane.monotons.read()
     total.lwts += 0 if monoton is None else monoton.version.row_version
     oldest_us: int | None = None
-    for bucket, row, waiting in live_rows(lane):
+    for bucket, row, waiting in live_rows(lane, sinks=sinks):
         total.add_open(waiting)
         put_us = min((chunk.enqueued_us for chunk in waiting), default=None)
         if (
@@ -212,10 +213,11 @@ def plan_visible(
         spans: Only these buckets of each lane.
         away: See `live_rows`.
     """
+    sinks = Sinks(lane)
     for lane_id in lane.fixed.in_turn(0):
         one = lane.sibling(lane_id)
         missed: dict[BucketNo, CassieqError] | None = None if away is None else {}
-        yield from _plan_lane(one, spans, away=missed)
+        yield from _plan_lane(one, spans, sinks, away=missed)
         if away is not None:
             away |= {one.place(bucket): error for bucket, error in (missed or {}).items()}
 
@@ -223,11 +225,12 @@ def plan_visible(
 def _plan_lane(
     lane: Lane,
     spans: Iterable[range] | None,
+    sinks: Sinks,
     *,
     away: dict[BucketNo, CassieqError] | None,
 ) -> Iterator[Planned]:
     now_us = lane.clock.now_us()
-    for bucket, row, waiting in live_rows(lane, spans, away=away):
+    for bucket, row, waiting in live_rows(lane, spans, away=away, sinks=sinks):
         due = EMPTY
         for chunk in waiting:
             if _is_due(chunk, now_us):
@@ -258,6 +261,7 @@ def live_rows(
     *,
     scans: bool = True,
     away: dict[BucketNo, CassieqError] | None = None,
+    sinks: Sinks | None = None,
 ) -> Iterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
     """Yield a lane's live buckets, ascending, with the messages of those that nobody has sealed.
 
@@ -268,13 +272,15 @@ def live_rows(
         scans: Whether to read the messages of unsealed buckets; otherwise they have none here.
         away: Receives the errors of buckets that do not answer, by bucket. None: one is raised
             after the other buckets of its window [T5].
+        sinks: What was read of sinks so far, by a look at several lanes: a batch is in all of them
+            or in none (I7).
 
     Raises:
         StoreError: Some did not answer; it names the first.
     """
     missed: dict[BucketNo, CassieqError] = {} if away is None else away
     live = live_buckets(lane)
-    sinks = Sinks(lane)
+    sinks = sinks or Sinks(lane)
     for span in [live] if spans is None else spans:
         first, end = max(live.start, span.start), min(live.stop, span.stop)
         for window in windows(range(first, end), _WINDOW):

@@ -18,9 +18,9 @@ from cassieq_spark.errors import CassieqError, ReceiptExpired, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import settlement as rules
 from cassieq_spark.model.bucket import Bucket
-from cassieq_spark.model.ids import EMPTY, Runs, union
+from cassieq_spark.model.ids import EMPTY, Place, Runs, union
 from cassieq_spark.model.settlement import Ack, Judged, Reject, Update
-from cassieq_spark.queue.apart import apart, each_bucket
+from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.returns import Returns, moved_times_us
 from cassieq_spark.queue.settle.receipts import foreign
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from cassieq_spark.model.bucket import Lease
-    from cassieq_spark.model.ids import BucketNo, Place
+    from cassieq_spark.model.ids import BucketNo, LaneId
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.model.settlement import Action, Asked, TakeOver
     from cassieq_spark.queue.lane import Lane
@@ -378,7 +378,13 @@ def count_settled(lane: Lane, delivered: Mapping[Place, Mapping[UUID, Runs | Non
 
     One read per bucket. A bucket without a row was dropped, so all of it was done before (G5).
     """
-    rows, _ = apart(lane, lambda at: lane.sibling(at.lane).buckets.read(at.bucket), delivered)
+    by_lane: dict[LaneId, list[BucketNo]] = {}
+    for place in delivered:
+        by_lane.setdefault(place.lane, []).append(place.bucket)
+    rows: dict[Place, Stored[Bucket] | None] = {}
+    for lane_id, buckets in by_lane.items():
+        found, _ = lane.sibling(lane_id).buckets.read_some(buckets)
+        rows |= {Place(lane_id, bucket): row for bucket, row in found.items()}
     count = 0
     for place, row in rows.items():
         asked = union(runs for runs in delivered[place].values() if runs is not None)

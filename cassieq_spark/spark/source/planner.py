@@ -15,6 +15,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.offset import LeasedRuns, SourceOffset
+from cassieq_spark.options import arguments
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, RUNS_PER_CALL, give_back
 from cassieq_spark.queue.get.lanes import NO_LIMITS, Readers
@@ -54,7 +55,9 @@ class Planner:
         self._acks = options.ack_mode == "commit"
         visibility_s = options.visibility_timeout_s or lane.settings.visibility_timeout_s
         self._visibility_us = int(visibility_s * 1e6)
-        self._at_least = options.min_priority
+        self._at_least = arguments.priority(
+            "minPriority", options.min_priority, lane.settings.priorities
+        )
         self._reader = Readers(
             lane,
             owner=options.consumer or f"spark:{self.run}",

@@ -1,0 +1,151 @@
+"""A get over several lanes where some do not answer, and what its limits mean for priorities."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cassieq_spark.entropy import generator
+from cassieq_spark.errors import OptionInvalid, StoreError, StoreTimeout
+from cassieq_spark.model.ids import ID_LIMIT
+from cassieq_spark.options import parse_source
+from cassieq_spark.queue.get.lanes import Readers
+from cassieq_spark.queue.get.reader import Reader
+from cassieq_spark.testing.faults import Away
+
+if TYPE_CHECKING:
+    from cassieq_spark.queue.get.claim import Claimed
+    from tests.fixtures.queues import Door, OpenDoor
+
+A_MINUTE_US = 60_000_000
+
+
+def readers(door: Door) -> Readers:
+    return Readers(door.lane, owner="test", run=None, visibility_us=A_MINUTE_US)
+
+
+def by_priority(claimed: list[Claimed]) -> Counter[int]:
+    found: Counter[int] = Counter()
+    for one in claimed:
+        found[one.lane.priority] += one.lease.runs.count
+    return found
+
+
+@pytest.mark.invariant("I10")
+def test_what_is_young_in_one_lane_does_not_wait_for_a_silent_bucket_of_another(
+    open_door: OpenDoor,
+) -> None:
+    door = open_door(priorities=2, fairness=0, linger=0.3)
+    door.queue.put(b"high", priority=1)
+    door.faults.unreachable(0, lane=door.lane.lanes[1], how=Away.TIMES_OUT)
+    door.queue.put(b"low")
+    began = door.clock.monotonic()
+
+    assert [b"low"] == [message.body for message in door.queue.get(1)]
+    assert door.clock.monotonic() - began < 5
+
+
+@pytest.mark.invariant("I10")
+def test_what_comes_into_one_lane_while_a_get_waits_for_another_is_found(
+    open_door: OpenDoor,
+) -> None:
+    door = open_door(priorities=2, fairness=0, linger=0)
+    other = open_door(priorities=2, fairness=0, linger=0)
+    door.queue.put(b"high", priority=1)
+    door.faults.unreachable(0, lane=door.lane.lanes[1], how=Away.TIMES_OUT)
+    puts = iter([lambda: None, lambda: None, lambda: other.queue.put(b"low")])
+    wait = door.clock.wait
+
+    def put_meanwhile(seconds: float) -> None:
+        next(puts, lambda: None)()
+        wait(seconds)
+
+    door.clock.wait = put_meanwhile  # type: ignore[method-assign]  # between two rounds
+    began = door.clock.monotonic()
+
+    assert [b"low"] == [message.body for message in door.queue.get(1)]
+    assert door.clock.monotonic() - began < 10
+
+
+@pytest.mark.invariant("I10")
+def test_one_deadline_is_for_all_lanes_together(open_door: OpenDoor) -> None:
+    door = open_door(priorities=4, fairness=0, linger=0)
+    for priority in range(4):
+        door.queue.put(b"m", priority=priority)
+        lane = door.lane.lanes[priority]
+        door.faults.unreachable(0, lane=lane, how=Away.TIMES_OUT)
+    began = door.clock.monotonic()
+
+    with door.session.within(3), pytest.raises(StoreError):
+        door.queue.get(1)
+
+    assert door.clock.monotonic() - began < 6
+
+
+@pytest.mark.invariant("I2", "I10")
+def test_what_was_claimed_does_not_wait_for_lanes_that_do_not_answer(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each dark lane takes as long as one statement may: together longer than a lease."""
+    door = open_door(priorities=5, fairness=0, linger=0)
+    door.queue.put(b"urgent", priority=4)
+    dark = set(door.lane.lanes[:4])
+    go_round = Reader.go_round
+
+    def in_the_dark(self: Reader, *given: Any, **more: Any) -> list[Claimed]:
+        if self.lane.lane_id in dark:
+            door.clock.wait(min(6.0, door.session.left_s()))
+            raise StoreTimeout("no answer")
+        return go_round(self, *given, **more)
+
+    monkeypatch.setattr(Reader, "go_round", in_the_dark)
+
+    got = door.queue.get(10, visibility_timeout=3)
+
+    assert [b"urgent"] == [message.body for message in got]
+
+
+@pytest.mark.invariant("I10")
+def test_a_batch_limited_by_bytes_is_mostly_of_the_highest_priority(open_door: OpenDoor) -> None:
+    door = open_door(priorities=2, fairness=0.1, linger=0, bucket_size=1_000)
+    chance = generator(1)
+    for priority in range(2):
+        door.queue.put_many([chance.randbytes(1_000) for _ in range(200)], priority=priority)
+    some = readers(door)
+    found = sum(
+        (by_priority(some.get(ID_LIMIT, at_most_bytes=20_000)) for _ in range(5)), Counter()
+    )
+
+    assert found[1] > 3 * found[0] > 0
+
+
+def test_a_claim_of_everything_begins_with_the_highest_priority(open_door: OpenDoor) -> None:
+    door = open_door(priorities=2, fairness=0.5, linger=0)
+    for priority in range(2):
+        door.queue.put_many([b"m"] * 10, priority=priority)
+
+    claimed = readers(door).get(ID_LIMIT)
+
+    assert {0: 10, 1: 10} == by_priority(claimed)
+    assert 1 == claimed[0].lane.priority
+
+
+def test_a_get_of_higher_priorities_is_quiet_by_those_alone(open_door: OpenDoor) -> None:
+    door = open_door(priorities=3, fairness=0, linger=0)
+    door.queue.put(b"low")
+    some = readers(door)
+
+    assert [] == some.get(1, at_least=1)
+    assert some.is_quiet
+
+
+def test_a_min_priority_that_the_queue_does_not_have_is_refused(open_door: OpenDoor) -> None:
+    from cassieq_spark.spark.source.planner import Planner  # noqa: PLC0415 - needs pyspark
+
+    door = open_door(priorities=2)
+    options = parse_source({"contactPoints": "here", "queue": "q", "minPriority": "5"})
+
+    with pytest.raises(OptionInvalid, match=r"minPriority is 5, allowed: .* 0 to 1"):
+        Planner(door.lane, options)
