@@ -111,7 +111,8 @@ class Client:
         """Create a queue, or return the existing one if it has the same settings.
 
         Args:
-            name: Letters, digits, ``. - _``, 1 to 200 characters.
+            name: Letters, digits, ``. - _``, 1 to 200 characters. A queue of an account is
+                ``account/name``.
             settings: See `options.QueueSettings`; times are seconds or timedelta.
 
         Raises:
