@@ -88,6 +88,11 @@ class Client:
         """The local data centre. Queues whose home is another one cannot be read from here."""
         return self._session.datacenter
 
+    @property
+    def store(self) -> Store:
+        """The tables of the keyspace, for the rooms above; not part of the API."""
+        return self._store
+
     def bootstrap(self, replication: Mapping[str, object] | None = None) -> None:
         """Create the keyspace and its tables where missing, and check that the cluster fits.
 

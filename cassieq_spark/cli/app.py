@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cassieq_spark import __version__
-from cassieq_spark.cli import cassandra, dead, load, messages, queue, repair, watch
+from cassieq_spark.cli import account, cassandra, dead, load, messages, queue, repair, watch
 from cassieq_spark.cli.exits import Commands, ended_by, exit_codes
 from cassieq_spark.cli.flags import connected
 from cassieq_spark.cli.output import Json, print_json, print_rows, say
@@ -34,6 +34,7 @@ app.add_typer(queue.app, name="queue")
 app.command()(queue.bootstrap)
 app.command()(repair.repair)
 app.add_typer(dead.app, name="dead")
+app.add_typer(account.app, name="account")
 
 
 @app.command()
