@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.accounts import signature, tokens
 from cassieq_spark.accounts.key_cache import MOST, KeyCache
 from cassieq_spark.accounts.keys import KEY_ID, new_secret
-from cassieq_spark.errors import AuthenticationFailed, MasterKeyInvalid, StoreError
+from cassieq_spark.errors import AuthenticationFailed, CassieqError, MasterKeyInvalid
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Grant, Principal
 from cassieq_spark.options.values import Secret
@@ -131,5 +131,5 @@ class Authenticator:
                 self._used_s.popitem(last=False)
         try:
             self._store.key_uses.record(key_id, self._clock.now_us())
-        except StoreError as error:  # nothing depends on it, least of all the request
+        except CassieqError as error:  # nothing depends on it, least of all the request
             event(_logger, "key_use_not_recorded", key=key_id, error=str(error))

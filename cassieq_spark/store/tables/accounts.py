@@ -193,8 +193,8 @@ class KeyUses:
         self._session = session
 
     def record(self, key_id: str, at_us: int) -> None:
-        """Record a use."""
-        self._session.run(statements.WRITE_KEY_USE, (key_id, at_us))
+        """Record a use, if Cassandra answers at once: a request waits for this, and need not."""
+        self._session.attempt(statements.WRITE_KEY_USE, (key_id, at_us))
 
     def last_us(self, key_id: str) -> int | None:
         """When a key was last used; None: not in the last year."""
