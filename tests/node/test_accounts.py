@@ -350,3 +350,13 @@ def test_no_secret_is_shown_or_logged_or_stored_in_clear(
     shown: list[Any] = [repr(key), repr(infos), str(refused.value), repr(live), caplog.text]
     shown += [repr(MASTER), repr(pickle.dumps(infos)), repr(pickle.dumps(refused.value))]
     assert [] == [text for text in shown if secret in text or token in text]
+
+
+def test_a_made_up_source_queue_redrives_nothing_into_another_account(place: Place) -> None:
+    mine, theirs = f"{place.name}/dead", f"other-{place.name}/orders"
+    place.client.create_queue(theirs)
+    place.client.create_queue(mine).put(b"x", headers={"cassieq-source-queue": theirs})
+    done = place.client.redrive(mine)
+    assert (0, 1) == (done.moved, done.homeless)
+    assert "queue of another account" in " ".join(done.problems)
+    assert [] == place.client.queue(theirs).peek()

@@ -213,6 +213,8 @@ def _may_run(session: CqlSession, statement: statements.Statement) -> bool:
         "blob": b"",
         "boolean": False,
         "list<uuid>": [],
+        "list<text>": [],
+        "list<varchar>": [],
     }
     columns = session.prepare(statement).column_metadata
     params = [values.get(one.type.cql_parameterized_type(), 1) for one in columns]
