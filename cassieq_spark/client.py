@@ -93,6 +93,11 @@ class Client:
         return self._session.datacenter
 
     @property
+    def store(self) -> Store:
+        """The tables of the keyspace, for the rooms above; not part of the API."""
+        return self._store
+
+    @property
     def keyspace(self) -> str:
         """The keyspace whose queues these are."""
         return self._session.keyspace
@@ -135,7 +140,8 @@ class Client:
         """Create a queue, or return the existing one if it has the same settings.
 
         Args:
-            name: Letters, digits, ``. - _``, 1 to 200 characters.
+            name: Letters, digits, ``. - _``, 1 to 200 characters. A queue of an account is
+                ``account/name``.
             labels: The labels of a new queue, see `label_queue`. An existing queue keeps its own.
             settings: See `options.QueueSettings`; times are seconds or timedelta.
 

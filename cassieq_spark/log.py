@@ -20,6 +20,11 @@ class Event:
 
 
 EVENTS: Final[dict[str, Event]] = {
+    "account_changed": Event(level=logging.INFO, meaning="An account was disabled or enabled."),
+    "account_created": Event(level=logging.INFO, meaning="An account was created."),
+    "account_deleted": Event(
+        level=logging.INFO, meaning="An account was deleted, with its keys and queues."
+    ),
     "acks_stale": Event(
         level=logging.WARNING,
         meaning="A consumer acked messages with receipts that had expired. Nothing was changed for "
@@ -106,6 +111,18 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "heartbeat_failed": Event(
         level=logging.INFO, meaning="A writer could not store its heartbeat."
+    ),
+    "key_changed": Event(level=logging.INFO, meaning="A key was disabled or enabled."),
+    "key_created": Event(level=logging.INFO, meaning="A key of an account was made."),
+    "key_deleted": Event(level=logging.INFO, meaning="A key of an account was deleted."),
+    "key_unreadable": Event(
+        level=logging.ERROR,
+        meaning="The secret of a key cannot be decrypted. The server has another master key, or "
+        "the row was altered. Requests with that key are refused.",
+    ),
+    "key_use_not_recorded": Event(
+        level=logging.DEBUG,
+        meaning="The time of a key's last use could not be stored. The request went on.",
     ),
     "lag_unknown": Event(
         level=logging.INFO, meaning="A query's lag could not be counted. It is tried again later."

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cassieq_spark import __version__
-from cassieq_spark.cli import cassandra, dead, load, messages, queue, repair, serve, watch
+from cassieq_spark.cli import account, cassandra, dead, load, messages, queue, repair, serve, watch
 from cassieq_spark.cli.exits import Commands, ended_by, exit_codes
 from cassieq_spark.cli.flags import connected
 from cassieq_spark.cli.output import Json, print_json, print_rows, say
@@ -35,6 +35,7 @@ app.command()(queue.bootstrap)
 app.command()(repair.repair)
 app.command()(serve.serve)
 app.add_typer(dead.app, name="dead")
+app.add_typer(account.app, name="account")
 
 
 @app.command()

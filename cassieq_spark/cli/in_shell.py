@@ -12,14 +12,14 @@ from typing import Final
 from cassieq_spark.cli.flags import SHELL_NAMES
 
 _CALLS: Final = (
-    (r"Open it with client\.queue\('([\w.-]+)'\)", r"Show it with: cassieq queue show \1"),
+    (r"Open it with client\.queue\('([\w./-]+)'\)", r"Show it with: cassieq queue show \1"),
     (r"open it again with client\.queue\(\), or restart the query", "run the command again"),
     (
-        r"client\.alter_queue\('([\w.-]+)', dead_letter_queue=\.\.\.\)",
+        r"client\.alter_queue\('([\w./-]+)', dead_letter_queue=\.\.\.\)",
         r"cassieq queue alter \1 --dead-letter-queue QUEUE",
     ),
-    (r"client\.alter_queue\('([\w.-]+)'\)", r"cassieq queue alter \1"),
-    (r"client\.create_queue\('([\w.-]+)'\)", r"cassieq queue create \1"),
+    (r"client\.alter_queue\('([\w./-]+)'\)", r"cassieq queue alter \1"),
+    (r"client\.create_queue\('([\w./-]+)'\)", r"cassieq queue create \1"),
     (
         r"client\.bootstrap\(replication=\.\.\.\)",
         "cassieq bootstrap --replication DATACENTER=N",

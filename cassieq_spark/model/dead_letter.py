@@ -72,6 +72,21 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None and has_digits and len(text) < MOST_DIGITS else None
 
 
+def way_back(headers: Mapping[str, str], queue: str) -> tuple[str | None, str]:
+    """The queue that a message of ``queue`` came from; or None, and why it cannot go back there.
+
+    A message of an account goes back to a queue of the same account only. Producers may write the
+    header, and would put messages into the queues of others by it.
+    """
+    name = headers_of(headers).source_queue
+    if name is None:
+        return None, "their headers name no source queue; name a queue with 'to'"
+    account = queue.rpartition("/")[0]
+    if account and name.rpartition("/")[0] != account:
+        return None, "their headers name a queue of another account; name a queue with 'to'"
+    return name, ""
+
+
 def _time(text: str | None) -> datetime | None:
     try:
         found = None if text is None else datetime.fromisoformat(text)

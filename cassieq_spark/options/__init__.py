@@ -10,6 +10,7 @@ from cassieq_spark.options.of_connection import ConnectionArguments, by_option
 from cassieq_spark.options.option import Option, Scope
 from cassieq_spark.options.parse import (
     QueueSettings,
+    account_name,
     parse_connection,
     parse_read,
     parse_sink,
@@ -37,6 +38,7 @@ __all__ = [
     "Scope",
     "SinkOptions",
     "SourceOptions",
+    "account_name",
     "by_option",
     "parse_connection",
     "parse_read",

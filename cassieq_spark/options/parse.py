@@ -125,6 +125,21 @@ def queue_name(value: object) -> QueueName:
         ) from error
 
 
+def account_name(value: object) -> str:
+    """Check the name of an account.
+
+    Raises:
+        OptionInvalid: It is not an account's name.
+    """
+    kind = values.account_name()
+    try:
+        return kind.parse(value)
+    except NotAllowed as error:
+        raise OptionInvalid(
+            f"{_shown(value)} is not the name of an account, allowed: {kind.allowed}"
+        ) from error
+
+
 def parse_connection(given: Mapping[str, Any]) -> ConnectionOptions:
     """Parse the options of a plain client.
 

@@ -27,7 +27,8 @@ _UNITS_BYTES: Final = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _DURATION: Final = re.compile(r"(?P<number>[0-9]{1,12}(?:\.[0-9]{1,9})?) ?(?P<unit>ms|s|m|h|d)?")
 _SIZE: Final = re.compile(r"(?P<number>[0-9]{1,19}) ?(?P<unit>[bkmg])?")
-_QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_ACCOUNT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_QUEUE_NAME: Final = re.compile(rf"(?:{_ACCOUNT_NAME.pattern}/)?[A-Za-z0-9._-]{{1,200}}")
 _KEYSPACE: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _CONTACT_POINT: Final = re.compile(
     r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[\w.-]+))(?::(?P<port>[0-9]{1,5}))?"
@@ -221,15 +222,29 @@ def file_path() -> Values[str]:
     return Values("the path of a file", parse)
 
 
+def account_name() -> Values[str]:
+    """Names of accounts: safe in a file name, a URL path and a log line, and never ``.``."""
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or not _ACCOUNT_NAME.fullmatch(value):
+            raise NotAllowed
+        return value
+
+    return Values("1 to 64 of a-z, 0-9, '-' and '_', beginning with a letter or digit", parse)
+
+
 def queue_name() -> Values[QueueName]:
-    """Names of queues: safe in a file name, a URL path and a log line."""
+    """Names of queues, ``orders`` or ``account/orders``: safe in a URL path and a log line."""
 
     def parse(value: object) -> QueueName:
         if not isinstance(value, str) or not _QUEUE_NAME.fullmatch(value):
             raise NotAllowed
         return QueueName(value)
 
-    return Values("1 to 200 letters (a-z, A-Z), digits, '.', '-' or '_'", parse)
+    return Values(
+        "1 to 200 letters (a-z, A-Z), digits, '.', '-' or '_'; before it may be an account and '/'",
+        parse,
+    )
 
 
 def keyspace() -> Values[str]:

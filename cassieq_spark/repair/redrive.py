@@ -26,7 +26,7 @@ from cassieq_spark.errors import (
 from cassieq_spark.model import redrive as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.dead import may_redrive
-from cassieq_spark.model.dead_letter import headers_of
+from cassieq_spark.model.dead_letter import way_back
 from cassieq_spark.model.ids import BucketNo, Place, Runs, union
 from cassieq_spark.options import queue_name
 from cassieq_spark.queue import roll_forward, seal
@@ -259,9 +259,9 @@ class _Redrive:
 
     def _source_of(self, message: Message) -> QueueName | None:
         """The queue a message came from; if it cannot go back there, the reason is counted."""
-        name = headers_of(message.headers).source_queue
+        name, why_not = way_back(message.headers, self._lane.queue)
         if name is None:
-            self._stay_for("their headers name no source queue; name a queue with 'to'")
+            self._stay_for(why_not)
             return None
         if name not in self._targets:
             self._targets[name] = self._open(name)

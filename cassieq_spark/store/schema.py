@@ -69,6 +69,15 @@ TABLES: Final[dict[str, str]] = {
     "leader": f"""(
         name text PRIMARY KEY, holder uuid, since_us bigint
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+    # A table of its own for keys: a request names its key, and not its account.
+    "account": f"""(
+        name text PRIMARY KEY, account_id uuid, status text, key_ids frozen<list<text>>,
+        created_us bigint, {_VERSIONED}
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+    "account_key": f"""(
+        key_id text PRIMARY KEY, account text, account_id uuid, secret blob, grants text,
+        is_disabled boolean, created_us bigint, {_VERSIONED}
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
     # --- never LWT --------------------------------------------------------------------------
     "message": f"""(
         lane uuid, bucket bigint, first int, part int,
@@ -95,6 +104,9 @@ TABLES: Final[dict[str, str]] = {
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE}""",
     "alive": f"""(
         sink_id text PRIMARY KEY, at_us bigint
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+    "key_use": f"""(
+        key_id text PRIMARY KEY, at_us bigint
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
     "meta": f"""(
         key text PRIMARY KEY, value text

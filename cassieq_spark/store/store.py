@@ -14,6 +14,7 @@ from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.store import schema
 from cassieq_spark.store.cas import CasSender
 from cassieq_spark.store.session import CqlSession
+from cassieq_spark.store.tables.accounts import AccountKeys, Accounts, KeyUses
 from cassieq_spark.store.tables.at_work import Heartbeats, Leaders
 from cassieq_spark.store.tables.buckets import Buckets
 from cassieq_spark.store.tables.everything import Everything
@@ -57,6 +58,9 @@ class Store:
         self.clock = session.clock
         self.queues = Queues(session, sender)
         self.sinks = Sinks(session, sender)
+        self.accounts = Accounts(session, sender)
+        self.account_keys = AccountKeys(session, sender)
+        self.key_uses = KeyUses(session)
         self.everything = Everything(session)
         self.heartbeats = Heartbeats(session)
         self.leaders = Leaders(session, sender)

@@ -15,7 +15,7 @@ from cassieq_spark.store.statements import Kind, Reach, Statement, every_stateme
 if TYPE_CHECKING:
     import cassieq_spark as cassieq
 
-LWT_ONLY = {"queue", "monoton", "bucket", "sink", "leader"}
+LWT_ONLY = {"queue", "monoton", "bucket", "sink", "leader", "account", "account_key"}
 
 
 def table_of(statement: Statement) -> str:

@@ -16,6 +16,7 @@ from cassieq_spark.options import (
     Option,
     QueueSettings,
     Scope,
+    account_name,
     parse_connection,
     parse_read,
     parse_sink,
@@ -62,7 +63,7 @@ WRONG: dict[str, list[Any]] = {
     "sslKeyFile": ["", 5],
     "sslKeyPassword": ["", "p\0", 5],
     "sslVerifyHostname": ["ture", "yes", "", 1, 0],
-    "queue": ["", "a b", "a/b", "q" * 201, "é", "a\n", 5],
+    "queue": ["", "a b", "a/b/c", "q" * 201, "é", "a\n", 5],
     "view": ["message", "", "bucket", True, 5],
     "pushFilters": ["yes", "", 1],
     "maxMessagesPerTrigger": [0, -1, "0", "1.0", "1e3", "1_000", "", "\u0661", 1.0, True, 10**5000],
@@ -277,15 +278,41 @@ def test_whatever_is_given_parses_or_is_not_allowed(option: Option, value: objec
         assert parsed == option.values.parse(parsed)
 
 
-@pytest.mark.parametrize("name", ["a", "A.b-c_9", "q" * 200])
+@pytest.mark.parametrize(
+    "name", ["a", "A.b-c_9", "q" * 200, "acme/a", "a" * 64 + "/" + "q" * 200, "0/..", "a_-/b"]
+)
 def test_queue_names(name: str) -> None:
     assert name == queue_name(name)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "q" * 201, "ä", None, 5])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "a b", "q" * 201, "ä", None, 5),
+        # An account's part has at most 64 lower-case characters, and there is one "/" at most.
+        *("/", "/a", "acme/", "a/b/c", "a//b", "../a", "./a", "-a/b", "_a/b", "Acme/a"),
+        *("a" * 65 + "/b", "acme/" + "q" * 201, "a.b/c", "a /b", "a/b\n", "acme\\a", "acme%2Fa"),
+    ],
+)
 def test_what_is_no_queue_name_is_refused(name: object) -> None:
     with pytest.raises(OptionInvalid, match="is not a queue name, allowed: 1 to 200 letters"):
         queue_name(name)
+
+
+@pytest.mark.parametrize("name", ["a", "0", "acme", "a-b_c", "a" * 64])
+def test_account_names(name: str) -> None:
+    assert name == account_name(name)
+    assert f"{name}/q" == queue_name(f"{name}/q")
+
+
+@pytest.mark.parametrize(
+    "name", ["", "-a", "_a", "A", "a.b", "a/b", "a" * 65, "ä", ".", "..", " a", "a\n", None, 5]
+)
+def test_what_is_no_name_of_an_account_is_refused(name: object) -> None:
+    with pytest.raises(OptionInvalid, match="is not the name of an account, allowed: 1 to 64"):
+        account_name(name)
+    with pytest.raises(OptionInvalid):
+        queue_name(f"{name}/q" if isinstance(name, str) else name)
 
 
 def test_a_value_too_long_for_a_line_is_shown_in_short() -> None:

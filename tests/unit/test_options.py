@@ -240,7 +240,8 @@ def test_a_required_option_that_is_missing_is_named_with_what_it_may_be() -> Non
 
     assert (
         "[cassieq:option_invalid] option 'queue' of the cassieq sink is not set. The queue to read "
-        "from or to write to. Set it to 1 to 200 letters (a-z, A-Z), digits, '.', '-' or '_'"
+        "from or to write to. Set it to 1 to 200 letters (a-z, A-Z), digits, '.', '-' or '_'; "
+        "before it may be an account and '/'"
     ) == str(refused.value)
 
 

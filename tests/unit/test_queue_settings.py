@@ -70,7 +70,8 @@ settings_given = st.fixed_dictionaries(
         "fairness": st.floats(0, 0.5) | st.sampled_from([0, 0.1]),
         "visibility_timeout": st.floats(0.1, 2_592_000) | st.integers(1, 2_592_000),
         "max_deliveries": st.none() | st.integers(1, (1 << 31) - 1),
-        "dead_letter_queue": st.none() | st.from_regex(r"[A-Za-z0-9._-]{1,200}", fullmatch=True),
+        "dead_letter_queue": st.none()
+        | st.from_regex(r"([a-z0-9]{1,9}/)?[A-Za-z0-9._-]{1,200}", fullmatch=True),
         "repair_timeout": st.floats(0.2, 86_400),
         "linger": st.floats(0, 60),
         "gap_timeout": st.timedeltas(timedelta(seconds=0.1), timedelta(days=1)),

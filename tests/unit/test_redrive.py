@@ -6,6 +6,7 @@ from functools import partial
 from uuid import UUID
 
 import msgpack
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from cassieq_spark.model import redrive as rules
 from cassieq_spark.model import settlement
 from cassieq_spark.model.bucket import Returned, Status, without_dead
 from cassieq_spark.model.dead import REDRIVE, DeadSet
-from cassieq_spark.model.dead_letter import DeadLetterHeaders, headers_of
+from cassieq_spark.model.dead_letter import DeadLetterHeaders, headers_of, way_back
 from cassieq_spark.model.delays import Delayed
 from cassieq_spark.model.ids import EMPTY, QueueName, Runs, union
 from cassieq_spark.model.integrity import broken
@@ -166,3 +167,18 @@ def test_headers_that_a_producer_has_made_up_are_read_as_none() -> None:
         found.deliveries,
         found.last_time.isoformat() if found.last_time else None,
     )
+
+
+@pytest.mark.parametrize(
+    ("queue", "named", "goes_to"),
+    [
+        *(("dead", "orders", "orders"), ("dead", "acme/orders", "acme/orders")),
+        *(("acme/dead", "acme/orders", "acme/orders"), ("acme/dead", "acme2/orders", None)),
+        *(("acme/dead", "orders", None), ("acme/dead", "other/orders", None)),
+        *(("acme/dead", "acme/", "acme/"), ("acme/dead", "acme/x/orders", None)),
+    ],
+)
+def test_a_message_of_an_account_goes_back_inside_it_alone(
+    queue: str, named: str, goes_to: str | None
+) -> None:
+    assert goes_to == way_back({"cassieq-source-queue": named}, queue)[0]

@@ -12,6 +12,9 @@
     │                                AuthenticationRefused · TlsFailed
     ├─ StreamError                   LeaseLost · DataLoss · OffsetUnreadable · SinkFenced
     │                                SinkIdReused · SinkDiverged · StreamFenced
+    ├─ AccountError                  AccountNotFound · AccountExists · AccountInUse · KeyNotFound
+    │                                TooManyKeys · MasterKeyInvalid
+    ├─ AccessError                   AuthenticationFailed (RequestTimeSkewed) · AccessDenied
     └─ EnvironmentProblem            EmbeddedFailed · JavaNotFound · OutputFailed
                                      WorkerEnvironment
 
@@ -22,35 +25,45 @@ what to do. A code is never renamed after a release. Every error pickles.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-
-class CassieqError(Exception):
-    """Base class of all errors of this package.
-
-    Attributes:
-        code: Stable name in lower snake case.
-        retriable: Whether the same call may succeed later without anybody doing anything.
-        meaning: One sentence for the reference.
-        remedy: One sentence for the reference.
-    """
-
-    code: ClassVar[str] = "error"
-    retriable: ClassVar[bool] = False
-    meaning: ClassVar[str] = ""
-    remedy: ClassVar[str] = ""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-
-    def __str__(self) -> str:
-        """Begin with the code, so that it survives as text."""
-        return f"[cassieq:{self.code}] {self.message}"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the message by position, the data as state: keyword-only data would fail."""
-        return type(self), (self.message,), self.__dict__.copy()
+from cassieq_spark.errors.access import (
+    AccessDenied as AccessDenied,
+)
+from cassieq_spark.errors.access import (
+    AccessError as AccessError,
+)
+from cassieq_spark.errors.access import (
+    AccountError as AccountError,
+)
+from cassieq_spark.errors.access import (
+    AccountExists as AccountExists,
+)
+from cassieq_spark.errors.access import (
+    AccountInUse as AccountInUse,
+)
+from cassieq_spark.errors.access import (
+    AccountNotFound as AccountNotFound,
+)
+from cassieq_spark.errors.access import (
+    AuthenticationFailed as AuthenticationFailed,
+)
+from cassieq_spark.errors.access import (
+    KeyNotFound as KeyNotFound,
+)
+from cassieq_spark.errors.access import (
+    MasterKeyInvalid as MasterKeyInvalid,
+)
+from cassieq_spark.errors.access import (
+    RequestTimeSkewed as RequestTimeSkewed,
+)
+from cassieq_spark.errors.access import (
+    TooManyKeys as TooManyKeys,
+)
+from cassieq_spark.errors.base import CassieqError as CassieqError
+from cassieq_spark.errors.environment import EmbeddedFailed as EmbeddedFailed
+from cassieq_spark.errors.environment import EnvironmentProblem as EnvironmentProblem
+from cassieq_spark.errors.environment import JavaNotFound as JavaNotFound
+from cassieq_spark.errors.environment import OutputFailed as OutputFailed
+from cassieq_spark.errors.environment import WorkerEnvironment as WorkerEnvironment
 
 
 class UsageError(CassieqError, ValueError):
@@ -360,41 +373,3 @@ class StreamFenced(StreamError):
     code = "stream_fenced"
     meaning = "Two queries run on one checkpoint, or on copies of it."
     remedy = "Stop one of them."
-
-
-class EnvironmentProblem(CassieqError):
-    """Errors about the machine that a program runs on."""
-
-
-class EmbeddedFailed(EnvironmentProblem):
-    """An embedded Cassandra node did not obey; the end of its log is in the message."""
-
-    code = "embedded_failed"
-    meaning = "An embedded Cassandra node did not start or stop."
-    remedy = "Read the end of its log, which is in the message."
-
-
-class JavaNotFound(EnvironmentProblem):
-    """No Java of a suitable version was found."""
-
-    code = "java_not_found"
-    meaning = "Cassandra or Spark needs a version of Java that was not found."
-    remedy = "Install Java 17, or set JAVA_HOME."
-
-
-class OutputFailed(EnvironmentProblem):
-    """A command could not write to standard output or to its report file."""
-
-    code = "output_failed"
-    meaning = (
-        "A command could not write its output: the disk is full, or standard output is closed."
-    )
-    remedy = "Free space, or write to another place. What the command did before stays done."
-
-
-class WorkerEnvironment(EnvironmentProblem):
-    """The Python that Spark runs lacks something."""
-
-    code = "worker_environment"
-    meaning = "Spark's Python workers run another interpreter than the driver, or lack a package."
-    remedy = "On every node, set PYSPARK_PYTHON to the interpreter that has cassieq_spark."

@@ -1,0 +1,1 @@
+"""Accounts: who may do what, over HTTP. It needs the extra ``accounts``."""

@@ -1,0 +1,289 @@
+"""Create, list, disable and delete accounts and keys; each survives a crash at any step.
+
+    new key:    id into the account's row  ->  key row        only then is the secret shown
+    delete key: no key row  ->  id out of the account's row
+    delete:     status = deleting  ->  no queues  ->  no key rows  ->  no account row
+
+A key counts if its account lists it and its row is there, of this very account.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.accounts.keys import new_key_id, new_secret
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import (
+    AccountExists,
+    AccountInUse,
+    AccountNotFound,
+    CasContention,
+    KeyNotFound,
+    QueueNotFound,
+    TooManyKeys,
+)
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.rights import EVERYTHING, Grant
+from cassieq_spark.options import account_name
+from cassieq_spark.queue import admin as queue_admin
+from cassieq_spark.queue.find import every_row
+from cassieq_spark.queue.lane import attempts
+from cassieq_spark.store.cas import Applied, Stored
+from cassieq_spark.store.tables.accounts import AccountRow, AccountStatus, KeyRow
+from cassieq_spark.store.tables.queues import QueueRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cassieq_spark.accounts.master_key import MasterKey
+    from cassieq_spark.options.values import Secret
+    from cassieq_spark.store.store import Store
+
+MOST_KEYS: Final = 16
+"""More than AWS's two: a key has rights, so programs of one account have keys of their own."""
+
+_logger = get_logger("accounts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewKey:
+    """A key that was just made. Its secret cannot be had again."""
+
+    account: str
+    key_id: str
+    secret: Secret
+    grants: tuple[Grant, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyInfo:
+    """A key as it is listed.
+
+    Attributes:
+        row: None if the key was not finished, or half deleted; then it can only be deleted.
+        used_us: The last use, within a minute; None if there was none in the last year.
+    """
+
+    key_id: str
+    row: KeyRow | None
+    used_us: int | None
+
+
+class AccountAdmin:
+    """The accounts of one keyspace."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def create(self, name: str, master_key: MasterKey) -> NewKey:
+        """Create an account, with a key that has all rights in it.
+
+        Raises:
+            OptionInvalid: The name has a wrong form.
+            AccountExists: An account of that name exists, even if its creation was cut off.
+        """
+        key_id = new_key_id()
+        row = AccountRow(
+            name=account_name(name),
+            account_id=new_uuid(),
+            status=AccountStatus.ACTIVE,
+            key_ids=(key_id,),
+            created_us=self._store.clock.now_us(),
+        )
+        outcome = self._store.accounts.insert(row)
+        if not isinstance(outcome, Applied):
+            raise AccountExists(
+                f"account {name!r} exists already. Make a further key for it with "
+                f"cassieq account new-key {name}, or choose another name"
+            )
+        event(_logger, "account_created", account=name)
+        return self._insert_key(row, key_id, EVERYTHING, master_key)
+
+    def all(self) -> list[AccountRow]:
+        """Every account, by name."""
+        return self._store.accounts.read_all()
+
+    def keys(self, name: str) -> list[KeyInfo]:
+        """The keys of an account, oldest first. Secrets are not read.
+
+        Raises:
+            AccountNotFound: No account has that name.
+        """
+        account = self._read(name).value
+        found = []
+        for key_id in account.key_ids:
+            key = self._store.account_keys.read(key_id)
+            used_us = self._store.key_uses.last_us(key_id)
+            row = None if key is None else key.value
+            found.append(KeyInfo(key_id=key_id, row=row, used_us=used_us))
+        return found
+
+    def new_key(self, name: str, grants: tuple[Grant, ...], master_key: MasterKey) -> NewKey:
+        """Make a further key; the others stay valid.
+
+        Raises:
+            AccountNotFound: No account has that name.
+            TooManyKeys: It has `MOST_KEYS` keys.
+        """
+        key_id = new_key_id()
+
+        def with_key(row: AccountRow) -> AccountRow:
+            if len(row.key_ids) >= MOST_KEYS:
+                raise TooManyKeys(
+                    f"account {name!r} has {len(row.key_ids)} keys, which is the limit. Delete one "
+                    f"that nobody uses; see: cassieq account keys {name}"
+                )
+            return replace(row, key_ids=(*row.key_ids, key_id))
+
+        return self._insert_key(self._change(name, with_key), key_id, grants, master_key)
+
+    def rotate(self, name: str, key_id: str, master_key: MasterKey) -> NewKey:
+        """Make a key with the rights of another one, which stays valid until it is deleted.
+
+        Raises:
+            KeyNotFound: The account has no such key.
+            TooManyKeys: It has `MOST_KEYS` keys.
+        """
+        return self.new_key(name, self._key(name, key_id).value.grants, master_key)
+
+    def set_enabled(self, name: str, *, is_enabled: bool, key_id: str | None = None) -> None:
+        """Disable or enable an account, or one of its keys; servers follow within ten seconds.
+
+        Raises:
+            AccountNotFound, KeyNotFound: It does not exist.
+        """
+        if key_id is None:
+            status = AccountStatus.ACTIVE if is_enabled else AccountStatus.DISABLED
+            self._change(name, lambda row: replace(row, status=status))
+            event(_logger, "account_changed", account=name, status=status.value)
+            return
+        for _ in attempts(self._store.clock):
+            found = self._key(name, key_id)
+            wanted = replace(found.value, is_disabled=not is_enabled)
+            if found.value == wanted or isinstance(
+                self._store.account_keys.update(found, wanted), Applied
+            ):
+                event(_logger, "key_changed", account=name, key=key_id, is_enabled=is_enabled)
+                return
+        raise _contention(name)
+
+    def delete_key(self, name: str, key_id: str) -> None:
+        """Delete a key for good.
+
+        Raises:
+            AccountNotFound, KeyNotFound: It does not exist.
+        """
+        if key_id not in self._read(name).value.key_ids:
+            raise _no_key(name, key_id)
+        self._store.account_keys.delete(key_id)
+        self._change(
+            name, lambda row: replace(row, key_ids=tuple(k for k in row.key_ids if k != key_id))
+        )
+        event(_logger, "key_deleted", account=name, key=key_id)
+
+    def queues(self, name: str) -> list[QueueRow]:
+        """The queues of an account, by name; also those whose deletion was cut off."""
+        prefix = f"{account_name(name)}/"
+        return [row for row in every_row(self._store) if row.name.startswith(prefix)]
+
+    def delete(self, name: str, *, with_queues: bool = False) -> int:
+        """Delete an account with its keys, and return how many queues were deleted with it.
+
+        A deletion that was cut off goes on where it stopped. Its keys are refused within ten
+        seconds; wait for that long before you give the name to somebody else.
+
+        Raises:
+            AccountNotFound: No account has that name.
+            AccountInUse: It has queues; nothing was done.
+        """
+        found = self.queues(name)
+        if found and not with_queues:
+            self._read(name)
+            raise AccountInUse(
+                f"account {name!r} has {len(found)} queues, such as {found[0].name!r}. Delete them "
+                "first, or give --with-queues to delete them with all they hold"
+            )
+        row = self._change(name, lambda row: replace(row, status=AccountStatus.DELETING))
+        deleted = self.queues(name)
+        for queue in deleted:
+            self._delete_queue(queue)
+        for key_id in row.key_ids:
+            self._store.account_keys.delete(key_id)
+        stored = self._store.accounts.read(name)
+        if stored is not None and stored.value.account_id == row.account_id:
+            self._store.accounts.delete(stored)
+        event(_logger, "account_deleted", account=name, queues=len(deleted))
+        return len(deleted)
+
+    def _delete_queue(self, queue: QueueRow) -> None:
+        try:
+            queue_admin.delete(self._store, queue.name)
+        except QueueNotFound:  # somebody else was faster
+            return
+
+    def _insert_key(
+        self, account: AccountRow, key_id: str, grants: tuple[Grant, ...], master_key: MasterKey
+    ) -> NewKey:
+        secret = new_secret()
+        row = KeyRow(
+            key_id=key_id,
+            account=account.name,
+            account_id=account.account_id,
+            sealed_secret=master_key.seal(secret, account_id=account.account_id, key_id=key_id),
+            grants=grants,
+            is_disabled=False,
+            created_us=self._store.clock.now_us(),
+        )
+        if not isinstance(self._store.account_keys.insert(row), Applied):
+            raise CasContention(
+                f"key {key_id} of account {account.name!r} was deleted while it was made. Make "
+                "another one"
+            )
+        event(_logger, "key_created", account=account.name, key=key_id)
+        return NewKey(account=account.name, key_id=key_id, secret=secret, grants=grants)
+
+    def _read(self, name: str) -> Stored[AccountRow]:
+        found = self._store.accounts.read(account_name(name))
+        if found is None:
+            raise AccountNotFound(
+                f"there is no account {name!r}. Create it, or look for a misspelt name: "
+                "cassieq account list"
+            )
+        return found
+
+    def _key(self, name: str, key_id: str) -> Stored[KeyRow]:
+        account = self._read(name).value
+        found = self._store.account_keys.read(key_id) if key_id in account.key_ids else None
+        if found is None or found.value.account_id != account.account_id:
+            raise _no_key(name, key_id)
+        return found
+
+    def _change(self, name: str, change: Callable[[AccountRow], AccountRow]) -> AccountRow:
+        for _ in attempts(self._store.clock):
+            found = self._read(name)
+            wanted = change(found.value)
+            if AccountStatus.DELETING is found.value.status is not wanted.status or (
+                wanted.status is AccountStatus.DELETING
+                and len(wanted.key_ids) > len(found.value.key_ids)
+            ):
+                raise AccountNotFound(
+                    f"account {name!r} is being deleted, and nothing else can be done with it. "
+                    f"Finish that with: cassieq account delete {name} --with-queues"
+                )
+            if wanted == found.value:
+                return wanted
+            if isinstance(self._store.accounts.update(found, wanted), Applied):
+                return wanted
+        raise _contention(name)
+
+
+def _no_key(name: str, key_id: str) -> KeyNotFound:
+    return KeyNotFound(
+        f"account {name!r} has no key {key_id[:80]!r}. List its keys with: cassieq account keys "
+        f"{name}"
+    )
+
+
+def _contention(name: str) -> CasContention:
+    return CasContention(f"other clients change account {name!r} again and again. Try again later")

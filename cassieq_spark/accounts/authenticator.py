@@ -1,0 +1,135 @@
+"""Find out who sends a request: by its signature, or by a token. Every door asks here."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.accounts import signature, tokens
+from cassieq_spark.accounts.key_cache import MOST, KeyCache
+from cassieq_spark.accounts.keys import KEY_ID, new_secret
+from cassieq_spark.errors import AuthenticationFailed, CassieqError, MasterKeyInvalid
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.rights import Grant, Principal
+from cassieq_spark.options.values import Secret
+from cassieq_spark.store.tables.accounts import AccountStatus
+
+if TYPE_CHECKING:
+    from cassieq_spark.accounts.canonical import SignedRequest
+    from cassieq_spark.accounts.master_key import MasterKey
+    from cassieq_spark.clock import Clock
+    from cassieq_spark.store.store import Store
+
+USE_EVERY_S: Final = 60.0
+
+_logger = get_logger("accounts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveKey:
+    """A key that is accepted now, with its secret in clear."""
+
+    account: str
+    secret: Secret
+    grants: tuple[Grant, ...]
+
+
+class Authenticator:
+    """Checks requests against the keys in the store. Thread-safe.
+
+    A key is read at most once in ten seconds, so a disabled one is refused within that time. A
+    request with an unknown key does the same work as one with a wrong signature: it is checked
+    against a secret that nobody has.
+    """
+
+    def __init__(self, store: Store, master_key: MasterKey, clock: Clock | None = None) -> None:
+        """Prepare; nothing is read before the first request.
+
+        Args:
+            clock: Default: the store's, which follows the time of the Cassandra nodes.
+        """
+        self._store = store
+        self._master_key = master_key
+        self._clock = store.clock if clock is None else clock
+        self._keys: KeyCache[LiveKey] = KeyCache(self._find, self._clock)
+        self._nobodys = new_secret()
+        self._lock = threading.Lock()
+        self._used_s: OrderedDict[str, float] = OrderedDict()
+
+    def by_signature(self, request: SignedRequest) -> Principal:
+        """Whoever has signed this request with AWS Signature Version 4.
+
+        Raises:
+            AuthenticationFailed: Nobody we know; ``reason`` says more.
+            RequestTimeSkewed: It was signed more than five minutes from now.
+            StoreError: The key could not be read.
+        """
+        claim = signature.claim_of(request, now_us=self._clock.now_us())
+        key = self._get(claim.key_id)
+        is_proved = claim.is_proved_by(self._nobodys if key is None else key.secret)
+        if key is None or not is_proved:
+            raise AuthenticationFailed(
+                "the signature is not accepted: its key is unknown or disabled, or its secret "
+                "makes another signature of this request. Check the access key id and the secret",
+                reason="refused",
+            )
+        self._note_use(claim.key_id)
+        return Principal(account=key.account, key_id=claim.key_id, grants=key.grants)
+
+    def by_token(self, text: str) -> Principal:
+        """Whoever shows this bearer token; it may do at most what its key may do now.
+
+        Raises:
+            AuthenticationFailed: The token is not accepted; ``reason`` says more.
+            StoreError: The key could not be read.
+        """
+        token = tokens.read(text)
+        key = self._get(token.key_id)
+        limits = token.verify(
+            self._nobodys if key is None else key.secret, now_us=self._clock.now_us()
+        )
+        if key is None:
+            raise tokens.refused()
+        self._note_use(token.key_id)
+        return Principal(account=key.account, key_id=token.key_id, grants=key.grants, limits=limits)
+
+    def _get(self, key_id: str) -> LiveKey | None:
+        return self._keys.get(key_id) if KEY_ID.fullmatch(key_id) else None
+
+    def _find(self, key_id: str) -> LiveKey | None:
+        row = self._store.account_keys.find(key_id)
+        if row is None or row.is_disabled:
+            return None
+        account = self._store.accounts.find(row.account)
+        if (
+            account is None
+            or account.status is not AccountStatus.ACTIVE
+            or account.account_id != row.account_id
+            or key_id not in account.key_ids
+        ):
+            return None
+        try:
+            secret = self._master_key.unseal(
+                row.sealed_secret, account_id=row.account_id, key_id=key_id
+            )
+        except MasterKeyInvalid as error:
+            # Not the caller's business; whoever runs the server has to look.
+            event(_logger, "key_unreadable", key=key_id, account=row.account, error=str(error))
+            return None
+        return LiveKey(account=row.account, secret=secret, grants=row.grants)
+
+    def _note_use(self, key_id: str) -> None:
+        now_s = self._clock.monotonic()
+        with self._lock:
+            if now_s < self._used_s.get(key_id, 0.0):
+                return
+            self._used_s[key_id] = now_s + USE_EVERY_S
+            self._used_s.move_to_end(key_id)
+            if len(self._used_s) > MOST:
+                self._used_s.popitem(last=False)
+        try:
+            self._store.key_uses.record(key_id, self._clock.now_us())
+        except CassieqError as error:  # nothing depends on it, least of all the request
+            event(_logger, "key_use_not_recorded", key=key_id, error=str(error))

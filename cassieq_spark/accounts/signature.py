@@ -1,0 +1,260 @@
+"""Read what a request says about its signature, and refuse what is malformed, early or late."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, NoReturn
+from urllib.parse import unquote
+
+from cassieq_spark.accounts import canonical
+from cassieq_spark.accounts.canonical import ALGORITHM, SignedRequest
+from cassieq_spark.errors import AuthenticationFailed, RequestTimeSkewed
+
+if TYPE_CHECKING:
+    from cassieq_spark.options.values import Secret
+
+SKEW_S: Final = 300
+LONGEST_EXPIRES_S: Final = 604_800
+SERVICES: Final = frozenset({"sqs", "cassieq"})
+"""``sqs`` is what SDKs sign for. The canonical form of some other services differs."""
+
+UNSIGNED: Final = "UNSIGNED-PAYLOAD"
+_MOST_HEADERS: Final = 100
+_LONGEST_AUTHORIZATION: Final = 4_096
+
+_AUTHORIZATION: Final = re.compile(
+    rf"{ALGORITHM} +Credential=(?P<credential>[^ ,=]+), *SignedHeaders=(?P<headers>[^ ,=]+), *"
+    r"Signature=(?P<signature>[^ ,=]+)"
+)
+_CREDENTIAL: Final = re.compile(
+    r"(?P<key_id>[A-Za-z0-9]{1,128})/(?P<scope>(?P<day>[0-9]{8})/[A-Za-z0-9-]{1,64}/"
+    r"(?P<service>[a-z0-9-]{1,64})/aws4_request)"
+)
+_TIME: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
+_SIGNATURE: Final = re.compile(r"[0-9a-f]{64}")
+_EXPIRES: Final = re.compile(r"[0-9]{1,7}")
+_HASH: Final = re.compile(r"[0-9a-f]{64}")
+_HEADER: Final = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a request claims: who signed which text, and with what result."""
+
+    key_id: str
+    scope: str
+    texts: tuple[str, str]
+    signature: str
+
+    def is_proved_by(self, secret: Secret) -> bool:
+        """Whether that secret made the signature; the same work whatever the answer."""
+        results = [
+            hmac.compare_digest(
+                canonical.signature(secret.reveal(), self.scope, text), self.signature
+            )
+            for text in self.texts
+        ]
+        return any(results)
+
+
+def claim_of(request: SignedRequest, *, now_us: int) -> Claim:
+    """Read the claim of a request, from its header or from its query.
+
+    Raises:
+        AuthenticationFailed: There is none, or it cannot be right; nobody was asked.
+        RequestTimeSkewed: It was signed more than five minutes from now.
+    """
+    query = _amz_query(request)
+    authorizations = request.values_of("authorization")
+    if request.values_of("x-amz-security-token") or "X-Amz-Security-Token" in query:
+        raise AuthenticationFailed(
+            "session tokens (X-Amz-Security-Token) are not supported. Use a key of an account",
+            reason="unsupported",
+        )
+    if authorizations and "X-Amz-Signature" in query:
+        _malformed("it has both an Authorization header and X-Amz-Signature in its query")
+    if "X-Amz-Signature" in query or "X-Amz-Algorithm" in query:
+        return _of_query(request, query, now_us)
+    if not authorizations:
+        raise AuthenticationFailed(
+            "the request is not signed. Sign it with a key of an account (AWS Signature "
+            "Version 4), or use a token",
+            reason="missing",
+        )
+    return _of_header(request, authorizations, now_us)
+
+
+def _of_header(request: SignedRequest, authorizations: list[str], now_us: int) -> Claim:
+    if len(authorizations) != 1 or len(authorizations[0]) > _LONGEST_AUTHORIZATION:
+        _malformed("it has several Authorization headers, or a very long one")
+    parts = _AUTHORIZATION.fullmatch(authorizations[0].strip())
+    if parts is None:
+        _malformed(
+            f"its Authorization header is not '{ALGORITHM} Credential=..., SignedHeaders=..., "
+            "Signature=...'"
+        )
+    when = _one(request, "x-amz-date")
+    names = _signed_names(request, parts["headers"])
+    signed_s = _seconds(when)
+    now_s = now_us / 1e6
+    if abs(now_s - signed_s) > SKEW_S:
+        raise RequestTimeSkewed(
+            f"the request was signed at {when}, but it is {_show(now_us)} now, and at most "
+            f"{SKEW_S} s may lie between. Set the clock of the machine that signs"
+        )
+    return _claim(
+        request,
+        credential=parts["credential"],
+        names=names,
+        when=when,
+        payload=_payload(request, None),
+        signature=parts["signature"],
+    )
+
+
+def _of_query(request: SignedRequest, query: dict[str, str], now_us: int) -> Claim:
+    needed = ("Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature")
+    if missing := [name for name in needed if f"X-Amz-{name}" not in query]:
+        _malformed(f"its query lacks X-Amz-{missing[0]}")
+    if query["X-Amz-Algorithm"] != ALGORITHM:
+        _malformed(f"its X-Amz-Algorithm is not {ALGORITHM}")
+    expires = query["X-Amz-Expires"]
+    if not _EXPIRES.fullmatch(expires) or not 1 <= int(expires) <= LONGEST_EXPIRES_S:
+        _malformed(f"its X-Amz-Expires is not a number of seconds from 1 to {LONGEST_EXPIRES_S}")
+    when = query["X-Amz-Date"]
+    names = _signed_names(request, query["X-Amz-SignedHeaders"])
+    signed_s, now_s = _seconds(when), now_us / 1e6
+    if signed_s - now_s > SKEW_S:
+        raise RequestTimeSkewed(
+            f"the URL was signed at {when}, but it is {_show(now_us)} now. Set the clock of the "
+            "machine that signs"
+        )
+    if now_s >= signed_s + int(expires):
+        raise AuthenticationFailed(
+            f"the URL was signed at {when} for {expires} s, and it is {_show(now_us)} now. Sign "
+            "another one",
+            reason="expired",
+        )
+    return _claim(
+        request,
+        credential=query["X-Amz-Credential"],
+        names=names,
+        when=when,
+        payload=_payload(request, query.get("X-Amz-Content-Sha256")),
+        signature=query["X-Amz-Signature"],
+    )
+
+
+def _claim(
+    request: SignedRequest,
+    *,
+    credential: str,
+    names: list[str],
+    when: str,
+    payload: str,
+    signature: str,
+) -> Claim:
+    parts = _CREDENTIAL.fullmatch(credential)
+    if parts is None:
+        _malformed("its credential is not 'key id/date/region/service/aws4_request'")
+    if parts["service"] not in SERVICES:
+        _malformed("it is signed for another service. Sign it for 'sqs' or 'cassieq'")
+    if parts["day"] != when[:8]:
+        _malformed("the date of its credential is not the date of X-Amz-Date")
+    if not _SIGNATURE.fullmatch(signature):
+        _malformed("its signature is not 64 digits in lower-case hex")
+    headers = canonical.canonical_headers(request, names)
+    path = canonical.canonical_path(request.raw_path)
+    documented, as_sent = (
+        canonical.string_to_sign(
+            f"{request.method}\n{path}\n{query}\n{headers}\n{';'.join(names)}\n{payload}",
+            when=when,
+            scope=parts["scope"],
+        )
+        for query in canonical.canonical_queries(request.query_string)
+    )
+    return Claim(
+        key_id=parts["key_id"],
+        scope=parts["scope"],
+        texts=(documented, as_sent),
+        signature=signature,
+    )
+
+
+def _signed_names(request: SignedRequest, given: str) -> list[str]:
+    """The signed headers: in order, each present, and among them all that change the meaning."""
+    names = given.split(";")
+    if (
+        len(names) > _MOST_HEADERS
+        or names != sorted(set(names))
+        or not all(_HEADER.fullmatch(one) for one in names)
+    ):
+        _malformed("its signed headers are not lower-case names in order, each once")
+    present = {name.lower() for name, _ in request.headers}
+    if absent := [name for name in names if name not in present]:
+        _malformed(f"it lacks the header {absent[0]!r}, which its signature names")
+    # Whoever could add x-amz-target to a signed request would choose what is done.
+    needed = {"host", *(name for name in present if name.startswith("x-amz-"))}
+    if unsigned := sorted(needed - set(names)):
+        _malformed(f"its signature does not cover the header {unsigned[0]!r}")
+    if len(request.values_of("host")) != 1:
+        _malformed("it has several Host headers")
+    return names
+
+
+def _payload(request: SignedRequest, in_query: str | None) -> str:
+    """The hash that was signed for the body, which is the body's unless it says ``UNSIGNED``."""
+    given = request.values_of("x-amz-content-sha256") or ([in_query] if in_query else [])
+    if not given:
+        return request.body_sha256
+    if len(given) != 1 or not (given[0] == UNSIGNED or _HASH.fullmatch(given[0])):
+        _malformed(f"its X-Amz-Content-Sha256 is neither a SHA-256 in hex nor {UNSIGNED}")
+    if given[0] not in (UNSIGNED, request.body_sha256):
+        _malformed("its body is not the one that X-Amz-Content-Sha256 names")
+    return given[0]
+
+
+def _amz_query(request: SignedRequest) -> dict[str, str]:
+    """The parameters of a presigned URL; each may be there once."""
+    found: dict[str, str] = {}
+    for pair in request.query_string.split("&"):
+        raw, _, value = pair.partition("=")
+        name = unquote(raw)
+        if name.lower().startswith("x-amz-"):
+            if name in found:
+                _malformed(f"its query has {name[:80]!r} twice")
+            if raw != name:
+                _malformed(f"its query has {name[:80]!r} in another spelling")
+            found[name] = unquote(value)
+    return found
+
+
+def _one(request: SignedRequest, name: str) -> str:
+    values = request.values_of(name)
+    if len(values) != 1:
+        _malformed(f"it needs the header {name!r}, once")
+    return values[0].strip()
+
+
+def _seconds(when: str) -> float:
+    wrong = "its X-Amz-Date is not a time such as 20260131T235959Z"
+    if not _TIME.fullmatch(when):
+        _malformed(wrong)
+    try:
+        return datetime.strptime(when, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        _malformed(wrong)
+
+
+def _show(now_us: int) -> str:
+    return datetime.fromtimestamp(now_us // 1_000_000, UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def _malformed(why: str) -> NoReturn:
+    raise AuthenticationFailed(
+        f"the request is not signed as AWS Signature Version 4 has it: {why}. Sign it with an SDK",
+        reason="malformed",
+    )

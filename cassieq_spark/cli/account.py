@@ -1,0 +1,361 @@
+"""``cassieq account`` makes accounts and keys, and signs tokens.
+
+It needs the extra ``accounts``, which is imported when a command needs it: `cassieq` runs without.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cassieq_spark.cli.exits import Commands
+from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.output import (
+    Json,
+    print_json,
+    print_note,
+    print_result,
+    print_rows,
+    show_time,
+)
+from cassieq_spark.cli.queue import Yes, make_sure
+from cassieq_spark.cli.settings import Connection, seconds
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import OptionInvalid, UsageError
+from cassieq_spark.model.rights import Grant, Right, parse_grant
+from cassieq_spark.options.values import Secret
+from cassieq_spark.queue.message import time_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cassieq_spark.accounts.admin import AccountAdmin, KeyInfo, NewKey
+    from cassieq_spark.accounts.master_key import MasterKey
+
+app = typer.Typer(
+    help="Create accounts for the HTTP gateway, make and disable their keys, and sign tokens.",
+    no_args_is_help=True,
+    cls=Commands,
+)
+
+MASTER_KEY_VARIABLE: Final = "CASSIEQ_MASTER_KEY_FILE"
+LONGEST_TOKEN_S: Final = 365 * 86_400.0
+
+Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="The name of the account.")]
+KeyId = Annotated[str, typer.Argument(metavar="KEY", help="The access key id.")]
+MasterKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--master-key-file",
+        envvar=MASTER_KEY_VARIABLE,
+        show_default=False,
+        help="The file of the master key, under which secrets of keys are stored encrypted.",
+    ),
+]
+Rights = Annotated[
+    str,
+    typer.Option(
+        metavar="RIGHT,RIGHT",
+        help="Rights: read, put, ack, update, info, create, delete, redrive, admin; or all.",
+    ),
+]
+Queues = Annotated[
+    str,
+    typer.Option(
+        metavar="PATTERN,PATTERN",
+        help="Names of queues, without the account. '*' is any characters, and '?' is one.",
+    ),
+]
+
+
+@app.command("master-key")
+def master_key(
+    *,
+    out: Annotated[Path, typer.Option(help="The file to make. It must not exist.")],
+    as_json: Json = False,
+) -> None:
+    """Make a file with a new master key, which only its owner can read."""
+    with _extra():
+        from cassieq_spark.accounts.master_key import write_new  # noqa: PLC0415 - an extra
+    write_new(out)
+    print_result({"master_key_file": str(out)}, as_json=as_json)
+
+
+@app.command()
+@connected
+def create(
+    account: Account,
+    connection: Connection,
+    *,
+    master_key_file: MasterKeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Create an account, with a key that has all rights in it. Its secret is shown this once."""
+    key = load_master_key(master_key_file)
+    with _admin(connection) as accounts:
+        _print_key(accounts.create(account, key), as_json=as_json)
+
+
+@app.command("list")
+@connected
+def list_accounts(connection: Connection, *, as_json: Json = False) -> None:
+    """List all accounts by name."""
+    with _admin(connection) as accounts:
+        found = accounts.all()
+    shown = [
+        {
+            "account": one.name,
+            "status": one.status.value,
+            "keys": len(one.key_ids),
+            "created_at": show_time(time_of(one.created_us)),
+        }
+        for one in found
+    ]
+    _print_all(shown, as_json=as_json)
+
+
+@app.command()
+@connected
+def keys(account: Account, connection: Connection, *, as_json: Json = False) -> None:
+    """List the keys of an account: their rights, and when they were last used."""
+    with _admin(connection) as accounts:
+        shown = [_key(one) for one in accounts.keys(account)]
+    if not as_json:
+        shown = [{**one, "grants": _in_words(one["grants"])} for one in shown]
+    _print_all(shown, as_json=as_json)
+
+
+@app.command("new-key")
+@connected
+def new_key(
+    account: Account,
+    connection: Connection,
+    *,
+    rights: Rights = "all",
+    queues: Queues = "*",
+    master_key_file: MasterKeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Make a further key of an account. The others stay valid. Its secret is shown this once."""
+    grants = (_grant(rights, queues),)
+    key = load_master_key(master_key_file)
+    with _admin(connection) as accounts:
+        _print_key(accounts.new_key(account, grants, key), as_json=as_json)
+
+
+@app.command()
+@connected
+def rotate(
+    account: Account,
+    key_id: KeyId,
+    connection: Connection,
+    *,
+    master_key_file: MasterKeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Make a key with the rights of another one, which stays valid until you delete it."""
+    key = load_master_key(master_key_file)
+    with _admin(connection) as accounts:
+        _print_key(accounts.rotate(account, key_id, key), as_json=as_json)
+
+
+_KeyFlag = Annotated[
+    str | None, typer.Option("--key", metavar="KEY", help="Only this key of the account.")
+]
+
+
+@app.command()
+@connected
+def disable(
+    account: Account, connection: Connection, *, key: _KeyFlag = None, as_json: Json = False
+) -> None:
+    """Disable an account or one of its keys. Servers refuse it within ten seconds."""
+    _set_enabled(connection, account, key, is_enabled=False, as_json=as_json)
+
+
+@app.command()
+@connected
+def enable(
+    account: Account, connection: Connection, *, key: _KeyFlag = None, as_json: Json = False
+) -> None:
+    """Enable an account or one of its keys again."""
+    _set_enabled(connection, account, key, is_enabled=True, as_json=as_json)
+
+
+@app.command("delete-key")
+@connected
+def delete_key(
+    account: Account,
+    key_id: KeyId,
+    connection: Connection,
+    *,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Delete a key for good. Servers refuse it within ten seconds."""
+    make_sure(f"Delete key {key_id} of account {account!r}?", yes=yes)
+    with _admin(connection) as accounts:
+        accounts.delete_key(account, key_id)
+    print_result({"account": account, "access_key_id": key_id, "deleted": True}, as_json=as_json)
+
+
+@app.command()
+@connected
+def delete(
+    account: Account,
+    connection: Connection,
+    *,
+    with_queues: Annotated[
+        bool, typer.Option("--with-queues", help="Delete its queues too, with all they hold.")
+    ] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Delete an account with its keys. If it has queues, this needs --with-queues."""
+    with _admin(connection) as accounts:
+        count = len(accounts.queues(account)) if with_queues else 0
+        and_queues = f", {count} queues and all they hold" if count else ""
+        make_sure(f"Delete account {account!r} with its keys{and_queues}?", yes=yes)
+        deleted = accounts.delete(account, with_queues=with_queues)
+    print_result({"account": account, "deleted": True, "deleted_queues": deleted}, as_json=as_json)
+
+
+@app.command()
+def sign(
+    *,
+    queue: Annotated[
+        str, typer.Option("--queue", metavar="PATTERN,PATTERN", help="Names without the account.")
+    ],
+    rights: Rights,
+    expires: Annotated[str, typer.Option(metavar="TIME", help="For how long it is valid.")] = "1h",
+    starts_in: Annotated[
+        str, typer.Option(metavar="TIME", help="How long from now it becomes valid.")
+    ] = "0",
+    as_json: Json = False,
+) -> None:
+    """Print a bearer token for some queues and rights. It needs no connection.
+
+    The key is read from CASSIEQ_ACCESS_KEY_ID and CASSIEQ_SECRET_ACCESS_KEY, or from the variables
+    of the same names that begin with AWS_. A token never allows more than its key does.
+    """
+    grants = (_grant(rights, queue),)
+    begins_s = _seconds("--starts-in", starts_in, 0.0)
+    lasts_s = _seconds("--expires", expires, 1.0)
+    key_id, secret = _own_key()
+    with _extra():
+        from cassieq_spark.accounts import tokens  # noqa: PLC0415 - an extra
+    begins_us = SystemClock().now_us() + round(begins_s * 1e6)
+    ends_us = begins_us + round(lasts_s * 1e6)
+    token = tokens.sign(key_id, secret, grants, begins_us=begins_us, ends_us=ends_us)
+    result = {"token": token, "expires_at": show_time(time_of(ends_us))}
+    print_result(result if as_json else {"token": token}, as_json=as_json)
+
+
+def load_master_key(path: Path | None) -> MasterKey:
+    """Read the master key that a command was given.
+
+    Raises:
+        UsageError: None was given, or the extra is not installed.
+        MasterKeyInvalid: The file cannot be used.
+    """
+    with _extra():
+        from cassieq_spark.accounts.master_key import MasterKey  # noqa: PLC0415 - an extra
+    if path is None:
+        raise UsageError(
+            "no master key: secrets of keys are stored encrypted under one. Give "
+            f"--master-key-file FILE, or set {MASTER_KEY_VARIABLE}. To make the file, run: "
+            "cassieq account master-key --out FILE"
+        )
+    return MasterKey.load(path)
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise UsageError(
+            f"accounts need the package {error.name!r}. Install it with: "
+            "pip install 'cassieq_spark[accounts]'"
+        ) from error
+
+
+@contextmanager
+def _admin(connection: Connection) -> Iterator[AccountAdmin]:
+    with _extra():
+        from cassieq_spark.accounts.admin import AccountAdmin  # noqa: PLC0415 - an extra
+    with connection.open() as client:
+        yield AccountAdmin(client.store)
+
+
+def _set_enabled(
+    connection: Connection, account: str, key: str | None, *, is_enabled: bool, as_json: bool
+) -> None:
+    with _admin(connection) as accounts:
+        accounts.set_enabled(account, is_enabled=is_enabled, key_id=key)
+    named = {"account": account} if key is None else {"account": account, "access_key_id": key}
+    print_result({**named, "enabled": is_enabled}, as_json=as_json)
+
+
+def _own_key() -> tuple[str, Secret]:
+    for prefix in ("CASSIEQ", "AWS"):
+        key_id = os.environ.get(f"{prefix}_ACCESS_KEY_ID")
+        secret = os.environ.get(f"{prefix}_SECRET_ACCESS_KEY")
+        if key_id and secret:
+            return key_id, Secret(secret)
+    raise UsageError(
+        "no key to sign with. Set CASSIEQ_ACCESS_KEY_ID and CASSIEQ_SECRET_ACCESS_KEY; secrets "
+        "have no flag, because everybody on a machine can read its processes' arguments"
+    )
+
+
+def _grant(rights: str, queues: str) -> Grant:
+
+    wanted = [right.value for right in Right] if rights.strip() == "all" else rights.split(",")
+    return parse_grant([one.strip() for one in wanted], [one.strip() for one in queues.split(",")])
+
+
+def _seconds(flag: str, given: str, least: float) -> float:
+    found = seconds(flag, given)
+    if found is None or not least <= found <= LONGEST_TOKEN_S:
+        raise OptionInvalid(f"{flag} is {given!r}, allowed: {least:g} s to 365 d")
+    return found
+
+
+def _key(info: KeyInfo) -> dict[str, Any]:
+    row = info.row
+    status = "unfinished" if row is None else "disabled" if row.is_disabled else "active"
+    return {
+        "access_key_id": info.key_id,
+        "status": status,
+        "grants": [] if row is None else [grant.to_plain() for grant in row.grants],
+        "created_at": None if row is None else show_time(time_of(row.created_us)),
+        "used_at": None if info.used_us is None else show_time(time_of(info.used_us)),
+    }
+
+
+def _in_words(grants: list[dict[str, list[str]]]) -> str:
+    return "; ".join(f"{','.join(one['rights'])} on {','.join(one['queues'])}" for one in grants)
+
+
+def _print_key(key: NewKey, *, as_json: bool) -> None:
+    result = {
+        "account": key.account,
+        "access_key_id": key.key_id,
+        "secret_access_key": key.secret.reveal(),
+    }
+    print_result(result, as_json=as_json)
+    if not as_json:
+        print_note("Keep the secret now: it is not shown again.")
+
+
+def _print_all(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(*rows)
+    elif rows:
+        titles = [name.upper().replace("_", " ") for name in rows[0]]
+        print_rows(titles, [[one or "" for one in row.values()] for row in rows])

@@ -1,0 +1,167 @@
+"""Decide what a key may do: rights on queues of one account, by patterns of their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from cassieq_spark.errors import AccessDenied, OptionInvalid
+
+MOST_GRANTS: Final = 32
+MOST_PATTERNS: Final = 32
+
+_ACCOUNT_SEPARATOR: Final = "/"
+# No brackets: fnmatch's sets are not part of the language, so that it has two signs to learn.
+_PATTERN: Final = re.compile(r"[A-Za-z0-9._*?-]{1,200}")
+
+
+class Right(StrEnum):
+    """What somebody may do with a queue; ``admin`` is for the account itself."""
+
+    READ = "read"
+    PUT = "put"
+    ACK = "ack"
+    UPDATE = "update"
+    INFO = "info"
+    CREATE = "create"
+    DELETE = "delete"
+    REDRIVE = "redrive"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """Some rights on the queues whose names match one of the patterns.
+
+    Attributes:
+        patterns: Of names without the account. ``*`` is any number of characters and ``?`` is one.
+            A pattern matches the whole name, and upper and lower case differ.
+    """
+
+    rights: frozenset[Right]
+    patterns: tuple[str, ...]
+
+    def allows(self, right: Right, queue: str) -> bool:
+        """Whether it has that right on a queue, named without its account."""
+        return right in self.rights and any(fnmatchcase(queue, one) for one in self.patterns)
+
+    def to_plain(self) -> dict[str, list[str]]:
+        """The form that rows, tokens and ``--json`` have."""
+        return {"rights": sorted(self.rights), "queues": list(self.patterns)}
+
+
+EVERYTHING: Final = (Grant(rights=frozenset(Right), patterns=("*",)),)
+"""All rights on all queues of an account."""
+
+
+def parse_grant(rights: Iterable[str], patterns: Iterable[str]) -> Grant:
+    """Check a grant from outside.
+
+    Raises:
+        OptionInvalid: Names the right or the pattern that is none.
+    """
+    found_rights, found_patterns = _texts("rights", rights), _texts("queues", patterns)
+    known = {right.value for right in Right}
+    for one in found_rights:
+        if one not in known:
+            raise OptionInvalid(
+                f"{one[:80]!r} is not a right, allowed: {', '.join(right.value for right in Right)}"
+            )
+    for one in found_patterns:
+        if not _PATTERN.fullmatch(one):
+            raise OptionInvalid(
+                f"{one[:80]!r} is not a pattern of queue names, allowed: 1 to 200 letters, digits, "
+                "'.', '-', '_', and '*' for any characters or '?' for one, without the account"
+            )
+    return Grant(
+        rights=frozenset(map(Right, found_rights)), patterns=tuple(dict.fromkeys(found_patterns))
+    )
+
+
+def grants_of(plain: Any) -> tuple[Grant, ...]:
+    """Read grants in the form of `Grant.to_plain`.
+
+    Raises:
+        OptionInvalid: It is something else.
+    """
+    if not isinstance(plain, list) or not 1 <= len(plain) <= MOST_GRANTS:
+        raise OptionInvalid(f"grants are not a list of 1 to {MOST_GRANTS} grants")
+    found = []
+    for one in plain:
+        if not isinstance(one, Mapping) or set(one) != {"rights", "queues"}:
+            raise OptionInvalid("a grant is not an object of rights and queues")
+        found.append(parse_grant(one["rights"], one["queues"]))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Somebody who has shown a key, or a token that a key has signed.
+
+    Attributes:
+        grants: What the key may do now.
+        limits: What the token may do at most; None if the key itself was used.
+    """
+
+    account: str
+    key_id: str
+    grants: tuple[Grant, ...]
+    limits: tuple[Grant, ...] | None = None
+
+    def full_name(self, queue: str) -> str:
+        """The name by which the client knows a queue of this account: ``acme/orders``."""
+        return f"{self.account}{_ACCOUNT_SEPARATOR}{queue}"
+
+    def may(self, right: Right, queue: str) -> bool:
+        """Whether it has a right on a queue.
+
+        Args:
+            queue: With its account. A queue of another account is always refused.
+        """
+        account, separator, name = queue.partition(_ACCOUNT_SEPARATOR)
+        if not separator or account != self.account:
+            return False
+        return all(
+            any(grant.allows(right, name) for grant in grants)
+            for grants in (self.grants, self.limits)
+            if grants is not None
+        )
+
+    def may_administer(self) -> bool:
+        """Whether it may change its account: keys and their rights. It needs all queues for that.
+
+        A key that may administer only some queues could give itself the others.
+        """
+        return all(
+            any(Right.ADMIN in one.rights and "*" in one.patterns for one in grants)
+            for grants in (self.grants, self.limits)
+            if grants is not None
+        )
+
+    def require(self, right: Right, queue: str) -> None:
+        """Return if it has the right.
+
+        Raises:
+            AccessDenied: It does not; the error names the key, the right and the queue.
+        """
+        if not self.may(right, queue):
+            kind = "key" if self.limits is None else "a token of key"
+            raise AccessDenied(
+                f"{kind} {self.key_id} of account {self.account!r} lacks the right "
+                f"{right.value!r} on queue {queue!r}. Use a key that has it, or ask whoever "
+                "administers the account",
+                right=right.value,
+                queue=queue,
+            )
+
+
+def _texts(name: str, given: Any) -> list[str]:
+    is_list = isinstance(given, list | tuple | set | frozenset)
+    found = [one for one in given if isinstance(one, str)] if is_list else []
+    if not is_list or not 1 <= len(found) == len(given) <= MOST_PATTERNS:
+        raise OptionInvalid(f"{name} are not a list of 1 to {MOST_PATTERNS} texts")
+    return found

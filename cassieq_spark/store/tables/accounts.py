@@ -1,0 +1,244 @@
+"""Tables account and account_key (LWT only, G1, G2) and key_use, which decides nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from cassieq_spark.errors import OptionInvalid, RowCorrupt
+from cassieq_spark.model.rights import Grant, grants_of
+from cassieq_spark.store import account_statements as statements
+from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
+
+if TYPE_CHECKING:
+    from cassieq_spark.store.session import CqlSession
+
+
+class AccountStatus(StrEnum):
+    """The phase of an account's life; keys are accepted in the first only."""
+
+    ACTIVE = "active"
+    DISABLED = "disabled"
+    DELETING = "deleting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountRow:
+    """One account.
+
+    Attributes:
+        account_id: A later account of the same name has another one: keys do not outlive theirs.
+        key_ids: The keys that count. A key whose row is missing was not finished, or half deleted.
+    """
+
+    name: str
+    account_id: UUID
+    status: AccountStatus
+    key_ids: tuple[str, ...]
+    created_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRow:
+    """One key; ``sealed_secret`` is encrypted under the master key."""
+
+    key_id: str
+    account: str
+    account_id: UUID
+    sealed_secret: bytes
+    grants: tuple[Grant, ...]
+    is_disabled: bool
+    created_us: int
+
+
+class Accounts:
+    """The account rows."""
+
+    def __init__(self, session: CqlSession, sender: CasSender) -> None:
+        self._session = session
+        self._sender = sender
+
+    def find(self, name: str) -> AccountRow | None:
+        """The row for a request: this data centre's, or if it has none, that of all."""
+        rows = self._session.attempt(statements.FIND_ACCOUNT, (name,))
+        found = _account(rows) or self.read(name)
+        return None if found is None else found.value
+
+    def read(self, name: str) -> Stored[AccountRow] | None:
+        """The row by a quorum of all data centres, which decides."""
+        return _account(self._session.run(statements.READ_ACCOUNT, (name,)))
+
+    def read_all(self) -> list[AccountRow]:
+        """Every account, by name."""
+        rows = self._session.run(statements.LIST_ACCOUNTS)
+        found = [one.value for row in rows if (one := _account([row])) is not None]
+        return sorted(found, key=lambda account: account.name)
+
+    def insert(self, row: AccountRow) -> Outcome[AccountRow]:
+        """CAS from no row."""
+
+        def bind(version: Version) -> tuple[Any, ...]:
+            return (
+                row.name,
+                row.account_id,
+                row.status.value,
+                list(row.key_ids),
+                row.created_us,
+                *version.columns,
+            )
+
+        return self._sender.send(
+            statements.INSERT_ACCOUNT,
+            (row.name,),
+            row,
+            before=None,
+            bind=bind,
+            read=lambda: self.read(row.name),
+        )
+
+    def update(self, old: Stored[AccountRow], row: AccountRow) -> Outcome[AccountRow]:
+        """CAS for another status or other keys."""
+
+        def bind(version: Version) -> tuple[Any, ...]:
+            return (
+                row.status.value,
+                list(row.key_ids),
+                *version.columns,
+                row.name,
+                old.version.writer,
+            )
+
+        return self._sender.send(
+            statements.UPDATE_ACCOUNT,
+            (row.name,),
+            row,
+            before=old.version,
+            bind=bind,
+            read=lambda: self.read(row.name),
+        )
+
+    def delete(self, old: Stored[AccountRow]) -> None:
+        """Remove this row; an account created under the name since stays."""
+        self._sender.delete(statements.DELETE_ACCOUNT, (old.value.name,), before=old.version)
+
+
+class AccountKeys:
+    """The key rows."""
+
+    def __init__(self, session: CqlSession, sender: CasSender) -> None:
+        self._session = session
+        self._sender = sender
+
+    def find(self, key_id: str) -> KeyRow | None:
+        """The row for a request: this data centre's, or if it has none, that of all."""
+        rows = self._session.attempt(statements.FIND_ACCOUNT_KEY, (key_id,))
+        found = _key(rows) or self.read(key_id)
+        return None if found is None else found.value
+
+    def read(self, key_id: str) -> Stored[KeyRow] | None:
+        """The row by a quorum of all data centres, which decides."""
+        return _key(self._session.run(statements.READ_ACCOUNT_KEY, (key_id,)))
+
+    def insert(self, row: KeyRow) -> Outcome[KeyRow]:
+        """CAS from no row."""
+
+        def bind(version: Version) -> tuple[Any, ...]:
+            return (
+                row.key_id,
+                row.account,
+                row.account_id,
+                row.sealed_secret,
+                json.dumps([grant.to_plain() for grant in row.grants]),
+                row.is_disabled,
+                row.created_us,
+                *version.columns,
+            )
+
+        return self._sender.send(
+            statements.INSERT_ACCOUNT_KEY,
+            (row.key_id,),
+            row,
+            before=None,
+            bind=bind,
+            read=lambda: self.read(row.key_id),
+        )
+
+    def update(self, old: Stored[KeyRow], row: KeyRow) -> Outcome[KeyRow]:
+        """CAS to disable or enable."""
+
+        def bind(version: Version) -> tuple[Any, ...]:
+            return (row.is_disabled, *version.columns, row.key_id, old.version.writer)
+
+        return self._sender.send(
+            statements.UPDATE_ACCOUNT_KEY,
+            (row.key_id,),
+            row,
+            before=old.version,
+            bind=bind,
+            read=lambda: self.read(row.key_id),
+        )
+
+    def delete(self, key_id: str) -> None:
+        """Remove a key, if it is there."""
+        self._sender.delete(statements.DELETE_ACCOUNT_KEY, (key_id,))
+
+
+class KeyUses:
+    """When each key was last used, within a minute or so."""
+
+    def __init__(self, session: CqlSession) -> None:
+        self._session = session
+
+    def record(self, key_id: str, at_us: int) -> None:
+        """Record a use, if Cassandra answers at once: a request waits for this, and need not."""
+        self._session.attempt(statements.WRITE_KEY_USE, (key_id, at_us))
+
+    def last_us(self, key_id: str) -> int | None:
+        """When a key was last used; None: not in the last year."""
+        row = self._session.one(statements.READ_KEY_USE, (key_id,))
+        return None if row is None else int(row.at_us)
+
+
+def _account(rows: list[Any] | None) -> Stored[AccountRow] | None:
+    """Skip a row that is gone, or in one data centre not yet whole: an update came before it."""
+    if not rows or rows[0].writer is None or rows[0].account_id is None:
+        return None
+    (row,) = rows
+    return Stored(
+        value=AccountRow(
+            name=row.name,
+            account_id=row.account_id,
+            status=AccountStatus(row.status),
+            key_ids=tuple(row.key_ids or ()),
+            created_us=row.created_us,
+        ),
+        version=Version.of_row(row),
+    )
+
+
+def _key(rows: list[Any] | None) -> Stored[KeyRow] | None:
+    if not rows or rows[0].writer is None or rows[0].account_id is None:
+        return None
+    (row,) = rows
+    try:
+        grants = grants_of(json.loads(row.grants))
+    except (OptionInvalid, TypeError, ValueError, RecursionError) as error:
+        raise RowCorrupt(
+            f"the grants of key {row.key_id} cannot be read; were they written by hand? Delete the "
+            "key, and make another one"
+        ) from error
+    return Stored(
+        value=KeyRow(
+            key_id=row.key_id,
+            account=row.account,
+            account_id=row.account_id,
+            sealed_secret=row.secret,
+            grants=grants,
+            is_disabled=row.is_disabled,
+            created_us=row.created_us,
+        ),
+        version=Version.of_row(row),
+    )
