@@ -14,7 +14,6 @@ from cassieq_spark.model.sizes import MAX_BODY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 
 def check_report_file(path: str | None) -> None:

@@ -11,8 +11,11 @@ from cassieq_spark.cli.flags import connected
 from cassieq_spark.cli.output import print_note
 from cassieq_spark.cli.settings import Connection
 from cassieq_spark.errors import ServerMissing
+from cassieq_spark.server.settings import GatewaySettings
 
 LIMITS = "Limits"
+
+DEFAULTS = GatewaySettings()
 
 
 @connected
@@ -21,8 +24,8 @@ def serve(
     *,
     host: Annotated[
         str, typer.Option(help="The address to listen on. Others than loopback need --insecure.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any free port.")] = 8080,
+    ] = DEFAULTS.host,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any free port.")] = DEFAULTS.port,
     tls_cert: Annotated[
         Path | None, typer.Option(help="PEM file with the server's certificate chain.")
     ] = None,
@@ -40,27 +43,26 @@ def serve(
     ] = True,
     max_connections: Annotated[
         int, typer.Option(min=1, help="Connections at once.", rich_help_panel=LIMITS)
-    ] = 2_000,
+    ] = DEFAULTS.max_connections,
     max_body: Annotated[
         int, typer.Option(min=1_024, help="Bytes of a request's body.", rich_help_panel=LIMITS)
-    ] = 4_194_304,
+    ] = DEFAULTS.max_body_bytes,
     max_headers: Annotated[
         int, typer.Option(min=1_024, help="Bytes of its headers.", rich_help_panel=LIMITS)
-    ] = 65_536,
+    ] = DEFAULTS.max_header_bytes,
     request_timeout: Annotated[
         float,
         typer.Option(
             min=0.1, help="Seconds in which a request must arrive whole.", rich_help_panel=LIMITS
         ),
-    ] = 30.0,
+    ] = DEFAULTS.request_timeout_s,
     threads: Annotated[
         int, typer.Option(min=1, max=512, help="Client calls at once.", rich_help_panel=LIMITS)
-    ] = 32,
+    ] = DEFAULTS.threads,
 ) -> None:
     """Serve the queues over HTTP: the protocol of Amazon SQS. SIGTERM drains and ends it."""
     try:
         from cassieq_spark.server import serve as server  # noqa: PLC0415 - needs the extra `server`
-        from cassieq_spark.server.settings import GatewaySettings  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         raise ServerMissing(
             f"package {error.name!r} is not installed, and `cassieq serve` needs it. Run: "
@@ -77,7 +79,7 @@ def serve(
         max_connections=max_connections,
         request_timeout_s=request_timeout,
         threads=threads,
-        repairs_every_s=30.0 if repair else None,
+        repairs_every_s=DEFAULTS.repairs_every_s if repair else None,
     )
     access = "only this machine is served" if settings.is_loopback else "EVERYBODY is served"
     server.serve(

@@ -30,7 +30,7 @@ from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.options import QueueSettings, queue_name
 from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.apart import apart, first_of
-from cassieq_spark.queue.find import at_home, check_home, read_row
+from cassieq_spark.queue.find import at_home, check_home, missing, read_row
 from cassieq_spark.queue.lane import Lane, attempts, live_buckets, windows
 from cassieq_spark.queue.reserve import give_up
 from cassieq_spark.store.cas import Applied, Stored
@@ -38,7 +38,7 @@ from cassieq_spark.store.tables.monotons import Monoton
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from cassieq_spark.store.store import Store
 
@@ -96,13 +96,10 @@ def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
         QueueExists: A setting cannot change, or dead-letter queues would form a cycle.
         UsageError: It, or its dead-letter queue, lives in another data centre.
     """
-    for _ in attempts(store.clock):
-        found = read_row(store, name)
-        if found is None or found.value.status is not QueueStatus.ACTIVE:
-            raise missing(store, name)
-        check_home(store, found.value)
-        settings = found.value.settings.altered(changes)
-        different = [key for key, _, _ in settings.differences(found.value.settings)]
+
+    def change(row: QueueRow) -> QueueRow:
+        settings = row.settings.altered(changes)
+        different = [key for key, _, _ in settings.differences(row.settings)]
         if fixed := [key for key in different if key in FIXED]:
             raise QueueExists(
                 f"{', '.join(fixed)} of queue {name!r} cannot change: where its messages are "
@@ -112,14 +109,43 @@ def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
             )
         if "dead_letter_queue" in different:
             check_dead_letter_queue(store, name, settings)
-        if not different:
-            return found.value
-        row = replace(found.value, settings=settings)
+        return replace(row, settings=settings)
+
+    before, after = change_row(store, name, change)
+    if different := after.value.settings.differences(before.settings):
+        _undo_if_a_cycle(store, after, before.settings)
+        keys = ",".join(key for key, _, _ in different)
+        event(_logger, "queue_altered", queue=name, settings=keys)
+    return after.value
+
+
+def change_row(
+    store: Store, name: QueueName, change: Callable[[QueueRow], QueueRow]
+) -> tuple[QueueRow, Stored[QueueRow]]:
+    """CAS the row of an active queue from what ``change`` is given to what it returns.
+
+    Args:
+        change: May be called again with a newer row. The same row again: nothing is to be changed.
+
+    Returns:
+        The row as it was, and as it is then.
+
+    Raises:
+        QueueNotFound: It does not exist.
+        UsageError: It lives in another data centre.
+        CasContention: It lost too many times in a row.
+    """
+    for _ in attempts(store.clock):
+        found = read_row(store, name)
+        if found is None or found.value.status is not QueueStatus.ACTIVE:
+            raise missing(store, name)
+        check_home(store, found.value)
+        row = change(found.value)
+        if row == found.value:
+            return found.value, found
         outcome = store.queues.update(found, row)
         if isinstance(outcome, Applied):
-            _undo_if_a_cycle(store, outcome.now, found.value.settings)
-            event(_logger, "queue_altered", queue=name, settings=",".join(different))
-            return row
+            return found.value, outcome.now
     raise CasContention(f"other clients alter queue {name!r} again and again. Try again later")
 
 
@@ -210,14 +236,6 @@ def _purge_lane(
         dropped += sum(done.values())
         failed |= {lane.place(bucket): error for bucket, error in (unread | undone).items()}
     return dropped
-
-
-def missing(store: Store, name: str) -> QueueNotFound:
-    """The error for a queue that does not exist."""
-    return QueueNotFound(
-        f"there is no queue {name!r} in keyspace {store.session.keyspace!r}. Create it with "
-        f"client.create_queue({name!r})"
-    )
 
 
 def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettings) -> None:

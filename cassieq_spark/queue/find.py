@@ -68,11 +68,16 @@ def open_lane(store: Store, name: QueueName) -> Lane:
     """
     found = find_row(store, name)
     if found is None or found.value.status is not QueueStatus.ACTIVE:
-        raise QueueNotFound(
-            f"there is no queue {name!r} in keyspace {store.session.keyspace!r}. Create it with "
-            f"client.create_queue({name!r})"
-        )
+        raise missing(store, name)
     return lane_of(store, found.value)
+
+
+def missing(store: Store, name: str) -> QueueNotFound:
+    """The error for a queue that does not exist."""
+    return QueueNotFound(
+        f"there is no queue {name!r} in keyspace {store.session.keyspace!r}. Create it with "
+        f"client.create_queue({name!r})"
+    )
 
 
 def find_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:

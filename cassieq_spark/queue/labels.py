@@ -8,20 +8,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cassieq_spark.errors import CasContention
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.admin import missing
-from cassieq_spark.queue.find import check_home, read_row
-from cassieq_spark.queue.lane import attempts
-from cassieq_spark.store.cas import Applied
-from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
+from cassieq_spark.queue.admin import change_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cassieq_spark.model.ids import QueueName
     from cassieq_spark.store.store import Store
+    from cassieq_spark.store.tables.queues import QueueRow
 
 _logger = get_logger("queue")
 
@@ -34,18 +30,14 @@ def label(store: Store, name: QueueName, changes: Mapping[str, str | None]) -> Q
         OptionInvalid: The labels would be too large together.
         UsageError: It lives in another data centre.
     """
-    for _ in attempts(store.clock):
-        found = read_row(store, name)
-        if found is None or found.value.status is not QueueStatus.ACTIVE:
-            raise missing(store, name)
-        check_home(store, found.value)
-        merged = {**found.value.labels, **changes}
+
+    def change(row: QueueRow) -> QueueRow:
+        merged = {**row.labels, **changes}
         labels = {key: text for key, text in merged.items() if text is not None}
         arguments.check_labels(labels)
-        if labels == found.value.labels:
-            return found.value
-        row = replace(found.value, labels=labels)
-        if isinstance(store.queues.update(found, row), Applied):
-            event(_logger, "queue_altered", queue=name, settings="labels")
-            return row
-    raise CasContention(f"other clients alter queue {name!r} again and again. Try again later")
+        return replace(row, labels=labels)
+
+    before, after = change_row(store, name, change)
+    if after.value != before:
+        event(_logger, "queue_altered", queue=name, settings="labels")
+    return after.value

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+POOL_PREFIX: Final = "cassieq-gateway"
+"""The names of the pool's threads begin with this."""
+
 AGAIN_S: Final = 1.0
 """The pause between two tries to connect."""
 
@@ -49,7 +52,7 @@ class Backend:
 
     def __init__(self, open_client: Callable[[], Client], *, threads: int) -> None:
         self._open_client = open_client
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cassieq-gateway")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=POOL_PREFIX)
         self._most_calls = threads * CALLS_WAITING
         self._calls = 0
         self._client: Client | None = None
@@ -99,6 +102,15 @@ class Backend:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
         finally:
             self._calls -= 1
+
+    async def opened(self, name: str) -> Queue:
+        """The open handle of a queue; a thread is needed only to open it.
+
+        Raises:
+            QueueNotFound: No queue has that name.
+        """
+        found = self._handles.get(name)
+        return await self.run(lambda: self.handle(name)) if found is None else found
 
     async def on_queue(self, name: str, work: Callable[[Queue], T]) -> T:
         """Run a blocking call on a queue, whose handle is kept.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 
 from cassieq_spark.server.app import Gateway
+from cassieq_spark.server.backend import POOL_PREFIX
 from cassieq_spark.server.limits import limited
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 DRAIN_S: Final = 7
 """How long requests in flight may take after SIGTERM. The process ends within ten seconds."""
-
-POOL_PREFIX: Final = "cassieq-gateway"
 
 
 class GatewayServer(uvicorn.Server):

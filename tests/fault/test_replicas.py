@@ -43,7 +43,7 @@ def take_down(node: Node, ring: EmbeddedCassandra) -> None:
     node.kill()
     wait_until(
         lambda: not any(other.sees_up(node) for other in others),
-        deadline_s=60,
+        deadline_s=150,
         describe=f"the others to notice that {node.address} is down",
     )
 

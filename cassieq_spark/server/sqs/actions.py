@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from cassieq_spark.server.sqs.errors import SqsError, missing
+from cassieq_spark.server.sqs.errors import SqsError, empty_batch, missing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -120,9 +120,7 @@ def checked(wanted: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = _value(name, kind, value, wanted.entries)
         elif name in wanted.required:
             if kind is Kind.ENTRIES:
-                raise SqsError(
-                    "EmptyBatchRequest", "There should be at least one entry in the request."
-                )
+                raise empty_batch()
             raise missing(name)
     return found
 

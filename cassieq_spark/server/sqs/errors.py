@@ -77,6 +77,11 @@ def missing(parameter: str) -> SqsError:
     return SqsError("MissingParameter", f"The request must contain the parameter {parameter}.")
 
 
+def empty_batch() -> SqsError:
+    """The error for a batch without entries."""
+    return SqsError("EmptyBatchRequest", "There should be at least one entry in the request.")
+
+
 def _unavailable(message: str) -> SqsError:
     return SqsError("ServiceUnavailable", message, status=503, is_senders=False)
 

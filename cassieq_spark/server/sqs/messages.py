@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.errors import CassieqError, ReceiptExpired, StoreTimeout
+from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.settle.ack_group import Verdict
 from cassieq_spark.server.sending import Outgoing
 from cassieq_spark.server.sqs import attributes as settings
 from cassieq_spark.server.sqs import bodies
 from cassieq_spark.server.sqs.actions import Typed
-from cassieq_spark.server.sqs.errors import SqsError, expired, invalid, translated
+from cassieq_spark.server.sqs.errors import SqsError, empty_batch, expired, invalid, translated
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.handle import Queue
@@ -26,7 +27,6 @@ MOST_VISIBILITY_S: Final = 43_200
 LEAST_VISIBILITY_S: Final = 0.1
 """The shortest lease that a queue grants. SQS knows 0: such a message is visible again at once."""
 
-SOURCE_HEADER: Final = "cassieq-source-queue"
 _ENTRY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 Entry = Mapping[str, Any]
@@ -35,7 +35,7 @@ Entry = Mapping[str, Any]
 async def send(call: Call) -> dict[str, Any]:
     """SendMessage."""
     queue = call.queue("put")
-    kept = await call.backend.on_queue(queue, settings.of_queue)
+    kept = settings.of_queue(await call.backend.opened(queue))
     outgoing, answer = _outgoing(call.parameters, kept)
     (found,) = await call.sending.put(queue, [outgoing])
     if isinstance(found, Exception):
@@ -49,7 +49,7 @@ async def send_batch(call: Call) -> dict[str, Any]:
     """SendMessageBatch: each entry succeeds or fails for itself."""
     queue = call.queue("put")
     entries = _entries(call)
-    kept = await call.backend.on_queue(queue, settings.of_queue)
+    kept = settings.of_queue(await call.backend.opened(queue))
     ready: dict[int, tuple[Outgoing, dict[str, Any]]] = {}
     failed: dict[int, SqsError] = {}
     total = 0
@@ -86,7 +86,7 @@ async def receive(call: Call) -> dict[str, Any]:
     at_most = _within(call, "MaxNumberOfMessages", 1, MOST_IN_BATCH)
     visibility_s = _within(call, "VisibilityTimeout", 0, MOST_VISIBILITY_S)
     wait_s = _within(call, "WaitTimeSeconds", 0, settings.MOST_WAIT_S)
-    kept = await call.backend.on_queue(queue, settings.of_queue)
+    kept = settings.of_queue(await call.backend.opened(queue))
     messages = await call.waiting.receive(
         queue,
         at_most=1 if at_most is None else at_most,
@@ -147,11 +147,7 @@ async def change_visibility_batch(call: Call) -> dict[str, Any]:
 
 async def _extend(call: Call, queue: str, given: Entry) -> None:
     seconds = given["VisibilityTimeout"]
-    if not 0 <= seconds <= MOST_VISIBILITY_S:
-        raise invalid(
-            f"Value {seconds} for parameter VisibilityTimeout is invalid. Reason: Must be between "
-            f"0 and {MOST_VISIBILITY_S}, if provided."
-        )
+    _check_range("VisibilityTimeout", seconds, 0, MOST_VISIBILITY_S)
 
     def extend(handle: Queue) -> None:
         handle.extend(given["ReceiptHandle"], seconds)
@@ -232,26 +228,31 @@ def _system_attributes(call: Call, message: Message, now_ms: int) -> dict[str, s
         known["ApproximateFirstReceiveTimestamp"] = str(max(now_ms, sent_ms))
     if (trace := message.headers.get(bodies.TRACE_HEADER)) is not None:
         known["AWSTraceHeader"] = trace
-    if (source := message.headers.get(SOURCE_HEADER)) is not None:
+    if (source := headers_of(message.headers).source_queue) is not None:
         known["DeadLetterQueueSourceArn"] = call.arn(source)
     return known
 
 
 def _within(call: Call, name: str, low: int, high: int) -> int | None:
     value: int | None = call.get(name)
-    if value is not None and not low <= value <= high:
+    if value is not None:
+        _check_range(name, value, low, high)
+    return value
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
         raise invalid(
             f"Value {value} for parameter {name} is invalid. Reason: Must be between {low} and "
             f"{high}, if provided."
         )
-    return value
 
 
 def _entries(call: Call) -> list[dict[str, Any]]:
     """The entries of a batch, checked together."""
     entries: list[dict[str, Any]] = call.parameters["Entries"]
     if not entries:
-        raise SqsError("EmptyBatchRequest", "There should be at least one entry in the request.")
+        raise empty_batch()
     if len(entries) > MOST_IN_BATCH:
         raise SqsError(
             "TooManyEntriesInBatchRequest",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from cassieq_spark.errors import QueueExists, QueueNotFound
 from cassieq_spark.server.sqs import attributes
-from cassieq_spark.server.sqs.errors import SqsError, invalid
+from cassieq_spark.server.sqs.errors import SqsError, invalid, no_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,7 +64,7 @@ async def get_url(call: Call) -> dict[str, Any]:
     call.allowed("info", name)
     owner = call.get("QueueOwnerAWSAccountId")
     if owner not in (None, call.principal.account):
-        raise SqsError("QueueDoesNotExist", "The specified queue does not exist.")
+        raise no_queue()
 
     def work() -> None:
         call.backend.keep(call.backend.client.queue(name))
