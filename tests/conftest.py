@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from xdist.scheduler import LoadFileScheduling
 
 from cassieq_spark.clock import SystemClock
@@ -99,9 +99,16 @@ SHARED_THREAD_MODULES = ("cassandra.io.", "py4j.", "pyspark.", "socketserver")
 
 # A shared machine is slow now and then: hypothesis' own deadlines would be time assertions. In CI
 # the examples are the same in every run, so a red run is red again.
-settings.register_profile("local", deadline=None)
+# The phase that explains a failure traces every line of each run, also of those that pass: four
+# fifths of the time.
+PHASES = [phase for phase in Phase if phase is not Phase.explain]
+settings.register_profile("local", deadline=None, phases=PHASES)
 settings.register_profile(
-    "ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "ci",
+    deadline=None,
+    derandomize=True,
+    phases=PHASES,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
