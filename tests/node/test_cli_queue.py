@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 DEFAULTS = {
     "bucket_size": 50_000,
+    "priorities": 1,
+    "shards": 1,
+    "fairness": 0.1,
     "visibility_timeout_s": 30.0,
     "max_deliveries": None,
     "dead_letter_queue": None,
