@@ -302,7 +302,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T1",
         rule="A mover cuts its chunks by the room that is left in the bucket.",
-        old="encode.pack_into(rows, capacity=writer.capacity)",
+        old="encode.pack_into(rows, capacity=into.capacity)",
         new="encode.pack(rows, delay_us=0, bucket_size=target.bucket_size)",
         tests=(
             "tests/node/test_bulk.py::test_t1_whatever_the_bucket_size_each_moved_message_has_an_id_of_its_own_and_can_be_acked",

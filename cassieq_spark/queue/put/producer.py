@@ -23,7 +23,7 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Runs, message_id_of
-from cassieq_spark.model.sizes import BUCKET_BYTES, BYTES_IN_FLIGHT
+from cassieq_spark.model.sizes import BUCKET_BYTES
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store.tables.messages import ChunkRow
@@ -205,15 +205,13 @@ class Producer:
 
 def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
     """Step 2 of the handshake: write rows at quorum; return whether all were answered."""
-    writer = lane.messages.writer(
-        writes_in_flight=WRITES_IN_FLIGHT, bytes_in_flight=BYTES_IN_FLIGHT
-    )
+    writer = lane.store.chunk_writer(writes_in_flight=WRITES_IN_FLIGHT)
     now_us = lane.clock.now_us()
     try:
         for one in some:
             delay_us = one.packed.delay_us
             writer.write(
-                bucket,
+                lane.place(bucket),
                 ChunkRow(
                     first=one.first,
                     count=one.packed.count,
