@@ -138,7 +138,7 @@ def _begin(target: Lane, sink_id: str) -> Begun | Standing:
             standing = _standing(target, sink_id, stored.value)
             if standing is not None:
                 return standing
-    raise target.contended(f"sink {sink_id!r}")
+    raise target.contended(f"sink {sink_id!r} of queue {target.queue!r}")
 
 
 def _standing(target: Lane, sink_id: str, row: SinkRow) -> Standing | None:
@@ -172,7 +172,7 @@ def _copy_once(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Be
             return 0
         count = sum(part.runs.count for part in dead)
         raise SinkFenced(
-            f"{count} messages of bucket {bucket} of queue {lane.queue!r} are not in "
+            f"{count} messages of {lane.bucket_title(bucket)} are not in "
             f"{target.queue!r} yet: their move was ended while it went on, because it was silent "
             f"for {target.settings.repair_timeout_s:g} s (repair_timeout of {target.queue!r}) or "
             "longer. The next pass moves them",

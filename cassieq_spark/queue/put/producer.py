@@ -135,7 +135,7 @@ class Producer:
         if unsettled or (todo and done):
             raise _ambiguous(lane, unsettled, done.values()) from failure
         if todo:
-            raise failure or lane.contended("every bucket of this producer")
+            raise failure or lane.contended(f"every bucket of this producer in {lane.title}")
         metrics.MESSAGES_PUT.inc(sum(one.packed.count for one in done.values()))
         return [done[at] for at in range(len(rows))]
 
@@ -222,7 +222,7 @@ def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
             )
         writer.flush()
     except (StoreTimeout, StoreUnavailable) as error:
-        event(_logger, "put_unanswered", queue=lane.queue, bucket=bucket, error=str(error))
+        event(_logger, "put_unanswered", **lane.as_fields(bucket), error=str(error))
         return False
     return True
 
@@ -248,7 +248,7 @@ def prove(lane: Lane, bucket: BucketNo, *, is_written: bool) -> Proof:
         # Check a sealed row, too: it may be a ghost of a bucket that was dropped (G5, ADR 11).
         is_gone = closed is None or lane.is_dropped(bucket)
     except StoreError as error:
-        event(_logger, "put_unproven", queue=lane.queue, bucket=bucket, error=str(error))
+        event(_logger, "put_unproven", **lane.as_fields(bucket), error=str(error))
         return Proof(kept=None)
     return Proof(kept=None if closed is None or is_gone else closed.row.value.manifest)
 

@@ -79,7 +79,7 @@ def _open_block(lane: Lane, buckets: list[BucketNo], sink: SinkRef) -> list[Open
     opened = []
     for bucket, row in zip(buckets, rows, strict=True):
         if row is None or bucket < dropped_below:
-            event(_logger, "reserved_bucket_lost", queue=lane.queue, bucket=bucket)
+            event(_logger, "reserved_bucket_lost", **lane.as_fields(bucket))
         else:
             opened.append(OpenBucket(bucket=bucket, row=row, sink=sink))
     return opened
@@ -99,7 +99,7 @@ def prepare(lane: Lane, filled: OpenBucket) -> tuple[Place, int]:
     if filled.count > lane.bucket_size:
         # The surplus would have ids of the next bucket: two messages under one id (I6) [T1].
         raise rules.IllegalMove(
-            f"bucket {filled.bucket} of queue {lane.queue!r} has {lane.bucket_size} ids, but "
+            f"{lane.bucket_title(filled.bucket)} has {lane.bucket_size} ids, but "
             f"{filled.count} messages were written into it"
         )
     outcome = lane.buckets.fill(
@@ -117,7 +117,7 @@ def prepare(lane: Lane, filled: OpenBucket) -> tuple[Place, int]:
         lane.read_pointers()  # says so if the queue was deleted [R25]
         sink_id = filled.sink.sink_id
         raise SinkFenced(
-            f"bucket {filled.bucket} of queue {lane.queue!r} was closed while it was written: "
+            f"{lane.bucket_title(filled.bucket)} was closed while it was written: "
             f"the transaction of sink {sink_id!r} was aborted. Nothing of it is visible",
             sink_id=sink_id,
         )

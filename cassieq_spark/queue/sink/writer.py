@@ -254,7 +254,7 @@ class LaneWriter:
             if row is not None and not lane.is_dropped(bucket):
                 self._opens_s = lane.clock.monotonic() - began
                 return OpenBucket(bucket=bucket, row=row, sink=sink)
-            event(_logger, "reserved_bucket_lost", queue=lane.queue, bucket=bucket)
+            event(_logger, "reserved_bucket_lost", **lane.as_fields(bucket))
 
     def _give_back(self) -> None:
         """Void what was reserved and not used: otherwise readers wait for the gap timeout (I10).
@@ -273,7 +273,7 @@ class LaneWriter:
                     rules.unused(sink, now_us=lane.clock.now_us()),
                 )
         except CassieqError as error:
-            event(_logger, "give_back_failed", queue=lane.queue, error=str(error))
+            event(_logger, "give_back_failed", **lane.as_fields(), error=str(error))
         self._block = Block(first=self._block.end, end=self._block.end)
 
     def _void(self, row: Bucket) -> Bucket | None:
