@@ -214,7 +214,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P5",
         rule="A driver that opens a block of buckets reads the repair pointer after the last of their rows.",
-        old=" or bucket < dropped_below",
+        old=" or bucket < dropped_below[lane]",
         new="",
         tests=(
             "tests/node/test_bulk_buckets.py::test_p5_the_repair_pointer_is_read_after_the_rows_and_once_a_block",
@@ -988,8 +988,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="R11",
         rule="Buckets are reserved by 64 at most, each block's rows inserted before the next is reserved.",
-        old="min(number - len(opened), LARGEST_BLOCK)",
-        new="number - len(opened)",
+        old="min(todo[lane], most)",
+        new="todo[lane]",
         tests=(
             "tests/node/test_bulk_buckets.py::test_r11_no_block_is_larger_than_its_rows_are_soon_there",
         ),

@@ -255,7 +255,7 @@ def test_t1_a_writer_that_is_given_more_than_its_room_writes_nothing_of_it(door:
 
 @pytest.mark.invariant("I6")
 def test_t1_no_bucket_is_prepared_with_more_than_its_ids(door: Door) -> None:
-    (opened,) = open_buckets(door.lane, 1, sink_id="s", epoch=1)
+    ((opened,),) = open_buckets([(door.lane, 1)], sink_id="s", epoch=1)
     opened.count = 11
     with pytest.raises(rules.IllegalMove, match="10 ids"):
         prepare(door.lane, opened)
