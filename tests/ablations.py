@@ -1557,6 +1557,24 @@ ABLATIONS: Final = (
         ),
     ),
     Ablation(
+        mark="T14",
+        rule="L of the first lane is read after that row, which may have been born again (ADR 24).",
+        old="            first.read_pointers()\n",
+        new="",
+        tests=(
+            "tests/node/test_fixed_lanes.py::test_t14_the_first_lanes_row_may_be_that_of_a_lane_that_has_ended",
+        ),
+    ),
+    Ablation(
+        mark="T14",
+        rule="Who gives a queue up closes other lanes only if the first was unused (ADR 24).",
+        old="    if row is None or not close_unused(store, first, row):\n        return\n",
+        new="    if row is not None:\n        close_unused(store, first, row)\n",
+        tests=(
+            "tests/node/test_fixed_lanes.py::test_t14_a_queue_in_use_by_its_first_lane_keeps_its_others",
+        ),
+    ),
+    Ablation(
         mark="T15",
         rule="A deletion notes L before it raises it: another begins there, not at bucket 0 (ADR 23).",
         old="                _note(store, lane, Pointer.DROPPED, dropped)\n",

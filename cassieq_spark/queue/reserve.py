@@ -48,6 +48,9 @@ def _begin_queue(first: Lane) -> None:
         if found is None:
             raise first.deleted()
         if found.version.row_version > CREATED:
+            # A row that was ended may be born again by a copy of its INSERT, and be changed then:
+            # L went up before it went, so L is read after it.
+            first.read_pointers()
             known.add(first.lane_id)
             return
         # Whatever becomes of it: the row is read again.

@@ -326,6 +326,32 @@ def test_t14_a_queue_in_use_by_its_second_lane_alone_is_not_given_up(open_door: 
     door.queue.put(b"more", priority=1)
 
 
+@pytest.mark.invariant("I10")
+def test_t14_a_queue_in_use_by_its_first_lane_keeps_its_others(open_door: OpenDoor) -> None:
+    door = open_door(priorities=2)
+    unused = {lane.lane_id: lane.monotons.find() for lane in door.lane.all}
+    door.queue.put(b"low")
+
+    reserve.give_up(door.store, unused)
+
+    door.queue.put(b"high", priority=1)
+    assert {b"low", b"high"} == {message.body for message in drained(door.queue)}
+
+
+@pytest.mark.invariant("I1")
+def test_t14_the_first_lanes_row_may_be_that_of_a_lane_that_has_ended(open_door: OpenDoor) -> None:
+    """Its creator dies on the way, and a copy of the row's INSERT lands where the row was."""
+    door = open_door(priorities=2)
+    first = door.lane.first
+    made = first.monotons.find()
+    assert made is not None
+    assert reserve.close_unused(door.store, first.lane_id, made)
+    first.monotons.insert(made.value)
+
+    with pytest.raises(QueueDeleted):
+        door.queue.put(b"m", priority=1)
+
+
 @pytest.mark.invariant("I1")
 def test_t14_a_queue_that_was_given_up_takes_no_put_into_any_lane(open_door: OpenDoor) -> None:
     door = open_door(priorities=2)
