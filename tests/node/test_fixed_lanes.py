@@ -314,6 +314,23 @@ def test_deleting_a_queue_ends_every_lane(client: cassieq.Client, open_door: Ope
 
 
 @pytest.mark.invariant("I1")
+def test_nothing_of_a_deleted_queue_goes_before_all_its_lanes_are_marked(
+    open_door: OpenDoor,
+) -> None:
+    """More lanes than are ended at once: a put into the last one reads L in vain otherwise."""
+    door = open_door(shards=20)
+    lanes, marked = door.lane.all, []
+    door.faults.before(
+        "delete_monoton",
+        lambda: marked.append([lane.pointers.read().is_deleted for lane in lanes]),
+    )
+
+    door.queue.delete()
+
+    assert [[True] * 20] == marked
+
+
+@pytest.mark.invariant("I1")
 def test_t14_a_queue_in_use_by_its_second_lane_alone_is_not_given_up(open_door: OpenDoor) -> None:
     """Its INSERT has landed late, and somebody puts into a lane that is not the first."""
     door = open_door(priorities=2)
