@@ -94,6 +94,7 @@ demo: setup  ## Spark streams through a queue, on a Cassandra that is started fo
 bench: setup  ## The benchmarks, into bench/results
 	@$(WITH_JAVA) $(PYTHON) -m bench
 	@$(WITH_JAVA) $(PYTHON) -m bench.programs
+	@$(WITH_JAVA) $(PYTHON) -m bench.shards
 	@$(WITH_JAVA) $(PYTHON) -m bench.latency
 	@$(WITH_JAVA) $(PYTHON) -m bench.sinks
 
@@ -101,6 +102,7 @@ bench: setup  ## The benchmarks, into bench/results
 bench-smoke: setup  ## Each benchmark small: does it run, do its counts agree
 	@$(WITH_JAVA) $(PYTHON) -m bench --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.programs --smoke
+	@$(WITH_JAVA) $(PYTHON) -m bench.shards --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.latency --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.sinks --smoke
 

@@ -14,6 +14,11 @@ BENCH = Path("bench") / "results" / "queue.json"
 PROGRAMS = Path("bench") / "results" / "programs.json"
 LATENCY = Path("bench") / "results" / "latency.json"
 SINKS = Path("bench") / "results" / "sinks.json"
+SHARDS = Path("bench") / "results" / "shards.json"
+
+NONE_YET = (
+    "There are no figures yet: the benchmark has only been run small, to see that it works.\n"
+)
 
 SIDES = {
     "sink_batch": "`df.write` into a queue",
@@ -38,15 +43,23 @@ PROGRAM_SIDES = {
 }
 
 
+SHARDS_SIDES = {
+    "put": "16 processes put",
+    "get": "16 processes get and ack",
+    "both": "8 put, 8 get and ack",
+}
+
+
 def pages(root: Path) -> dict[str, str]:
-    """The parts of docs/benchmarks.md by their markers; empty where nothing was measured."""
+    """The parts of docs/benchmarks.md by their markers."""
     made = {
         "numbers": (BENCH, numbers_page),
         "programs": (PROGRAMS, programs_page),
+        "shards": (SHARDS, shards_page),
         "sinks": (SINKS, sinks_page),
         "latency": (LATENCY, latency_page),
     }
-    return {marker: _made(root / file, page) for marker, (file, page) in made.items()}
+    return {marker: _made(root / file, page) or NONE_YET for marker, (file, page) in made.items()}
 
 
 def numbers_table(root: Path) -> str:
@@ -120,6 +133,34 @@ def programs_page(found: dict[str, Any]) -> str:
         f"all clients; {_run_as(found)}"
     )
     return _with_text(table(titles, rows), text)
+
+
+def shards_page(found: dict[str, Any]) -> str:
+    """What shards bring, and what lanes cost who waits."""
+    rows = [
+        [
+            name,
+            shards,
+            _spread(sides[side]["of_one_shard"], "{:.2f}"),
+            _spread(sides[side]["messages_per_s"], "{:,.0f}"),
+            f"{sides[side]['lwts_per_message']:.4f}",
+        ]
+        for side, name in SHARDS_SIDES.items()
+        for shards, sides in found["busy"].items()
+    ]
+    titles = ["", "shards", "of one shard", "messages a second", "LWTs a message"]
+    idle = [
+        [lanes, f"{one['reads_per_s']:.1f}", _spread(one["cpu"], "{:.1%}")]
+        for lanes, one in found["idle"].items()
+    ]
+    waits = table(["lanes", "reads a second", "of a core, in the consumer"], idle)
+    text = (
+        f"{found['messages']:,} messages of {found['body_bytes']} bytes, {found['at_once']} at "
+        f"once, buckets of {found['bucket_size']:,}; medians of {found['rounds']} rounds (least to "
+        f"most); {found['machine']['cores']} cores shared by Cassandra and all clients; "
+        f"{_run_as(found)}"
+    )
+    return _with_text(f"{table(titles, rows)}\n{waits}", text)
 
 
 def sinks_page(found: dict[str, Any]) -> str:

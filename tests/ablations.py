@@ -214,7 +214,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P5",
         rule="A driver that opens a block of buckets reads the repair pointer after the last of their rows.",
-        old=" or bucket < dropped_below",
+        old=" or bucket < dropped_below[lane]",
         new="",
         tests=(
             "tests/node/test_bulk_buckets.py::test_p5_the_repair_pointer_is_read_after_the_rows_and_once_a_block",
@@ -302,7 +302,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T1",
         rule="A mover cuts its chunks by the room that is left in the bucket.",
-        old="encode.pack_into(rows, capacity=writer.capacity)",
+        old="encode.pack_into(rows, capacity=into.capacity)",
         new="encode.pack(rows, delay_us=0, bucket_size=target.bucket_size)",
         tests=(
             "tests/node/test_bulk.py::test_t1_whatever_the_bucket_size_each_moved_message_has_an_id_of_its_own_and_can_be_acked",
@@ -988,8 +988,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="R11",
         rule="Buckets are reserved by 64 at most, each block's rows inserted before the next is reserved.",
-        old="min(number - len(opened), LARGEST_BLOCK)",
-        new="number - len(opened)",
+        old="min(todo[lane], most)",
+        new="todo[lane]",
         tests=(
             "tests/node/test_bulk_buckets.py::test_r11_no_block_is_larger_than_its_rows_are_soon_there",
         ),
@@ -1295,7 +1295,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="A pointer that cannot be written fails no get.",
-        old='        event(_logger, "pointer_not_advanced", queue=lane.queue, error=str(error))\n',
+        old='        event(_logger, "pointer_not_advanced", **lane.as_fields(), error=str(error))\n',
         new="        raise\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t22_what_was_claimed_is_handed_out_though_a_pointer_cannot_be_written",
@@ -1554,6 +1554,248 @@ ABLATIONS: Final = (
         tests=(
             "tests/node/test_fixed_lanes.py::test_t14_a_queue_in_use_by_its_second_lane_alone_is_not_given_up",
             "tests/node/test_fixed_lanes.py::test_t14_a_queue_that_was_given_up_takes_no_put_into_any_lane",
+        ),
+    ),
+    Ablation(
+        mark="T14",
+        rule="L of the first lane is read after that row, which may have been born again (ADR 24).",
+        old="            first.read_pointers()\n",
+        new="",
+        tests=(
+            "tests/node/test_fixed_lanes.py::test_t14_the_first_lanes_row_may_be_that_of_a_lane_that_has_ended",
+        ),
+    ),
+    Ablation(
+        mark="T14",
+        rule="Who gives a queue up closes other lanes only if the first was unused (ADR 24).",
+        old="    if row is None or not close_unused(store, first, row):\n        return\n",
+        new="    if row is not None:\n        close_unused(store, first, row)\n",
+        tests=(
+            "tests/node/test_fixed_lanes.py::test_t14_a_queue_in_use_by_its_first_lane_keeps_its_others",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="All monoton rows of a queue exist before its row does.",
+        old="monotons.insert(begin).now, lanes)",
+        new="monotons.insert(begin).now, lanes[:1])",
+        tests=(
+            "tests/node/test_fixed_lanes.py::test_a_queue_has_a_lane_for_each_priority_and_shard",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="A deletion marks all lanes before it removes anything of one.",
+        old="    for lane in row.lanes if len(row.lanes) > 1 else ():\n        _raise(store, lane)\n",
+        new="",
+        tests=(
+            "tests/node/test_fixed_lanes.py::test_nothing_of_a_deleted_queue_goes_before_all_its_lanes_are_marked",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="A key has its shard for ever, in every client.",
+        old="    return crc32(key.encode()) % shards\n",
+        new="    return hash(key) % shards\n",
+        tests=("tests/unit/test_lanes.py::test_the_shard_of_a_key_never_changes",),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="Messages without a key keep to one shard of their client.",
+        old="        shard = self.shard % settings.shards\n",
+        new="        shard = self.shard = (self.shard + 1) % settings.shards\n",
+        tests=(
+            "tests/node/test_fixed_lanes.py::test_a_producer_keeps_to_one_shard_so_that_a_trickle_fills_one_bucket",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="The limit of what is under way is a task's, not a lane's.",
+        old="                self._chunks,\n",
+        new="                self._lane.store.chunk_writer(writes_in_flight=4),\n",
+        tests=(
+            "tests/node/test_bulk.py::test_a_task_writes_no_more_at_once_into_many_lanes_than_into_one",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="The buckets of a connector's batch are opened in all lanes side by side.",
+        old="blocks = session.map(lambda lane: reserve(lane, min(todo[lane], most)), lanes)",
+        new="blocks = [reserve(lane, min(todo[lane], most)) for lane in lanes]",
+        tests=(
+            "tests/node/test_bulk_buckets.py::test_buckets_of_all_lanes_are_opened_side_by_side",
+        ),
+    ),
+    Ablation(
+        mark="U6",
+        rule="An ack goes to the lane that its receipt names.",
+        old="                    _settle(lane.sibling(place.lane), place.bucket, together)\n",
+        new="                    _settle(lane, place.bucket, together)\n",
+        tests=(
+            "tests/node/test_fixed_lanes.py::test_receipts_of_the_same_bucket_and_offsets_in_two_lanes_settle_their_own",
+        ),
+    ),
+    Ablation(
+        mark="U6",
+        rule="So does every other verdict.",
+        old="settle_bucket(its_lane, place.bucket, leases, tells_acked=tells_acked)",
+        new="settle_bucket(lane, place.bucket, leases, tells_acked=tells_acked)",
+        tests=(
+            "tests/node/test_fixed_lanes.py::test_receipts_of_the_same_bucket_and_offsets_in_two_lanes_settle_their_own",
+        ),
+    ),
+    Ablation(
+        mark="U18",
+        rule="An offset names the lane of each of its leases.",
+        old="[at[leased.place.lane], leased.place.bucket,",
+        new="[0, leased.place.bucket,",
+        tests=(
+            "tests/spark/test_fixed_lanes.py::test_a_batch_over_lanes_is_replayed_from_its_offset_alone",
+        ),
+    ),
+    Ablation(
+        mark="U18",
+        rule="A redrive by ids takes those of the lane that they name.",
+        within="cassieq_spark/repair/redrive.py",
+        old="                if place.lane == lane.lane_id\n",
+        new="                if place.bucket >= 0\n",
+        tests=(
+            "tests/node/test_lane_moves.py::test_a_redrive_takes_messages_of_the_lanes_they_are_in_and_no_others",
+        ),
+    ),
+    Ablation(
+        mark="U18",
+        rule="Whoever finds a decision in one lane publishes the batch in all.",
+        old="    lane, bucket = lane.sibling(place.lane), place.bucket\n",
+        new="    bucket = place.bucket\n",
+        tests=(
+            "tests/spark/test_fixed_lanes.py::test_a_transaction_over_lanes_is_visible_in_all_or_none",
+        ),
+    ),
+    Ablation(
+        mark="U12",
+        rule="The id of a due lane follows from the queue's.",
+        old='        return LaneId(uuid5(queue_id, f"due:{self.period}:{self.priority}"))\n',
+        new="        return LaneId(UUID(int=id(self)))\n",
+        tests=(
+            "tests/unit/test_lanes.py::test_u12_the_id_of_a_due_lane_follows_from_the_queue_and_is_every_ones",
+        ),
+    ),
+    Ablation(
+        mark="U16",
+        rule="The time pointer of a due lane starts just before its period.",
+        old="        return self.begins_us(period_us) - NOT_BEGUN_US\n",
+        new="        return 0\n",
+        tests=(
+            "tests/unit/test_lanes.py::test_u16_the_time_pointer_of_a_due_lane_starts_just_before_its_period",
+        ),
+    ),
+    Ablation(
+        mark="U15",
+        rule="A coin decides whether a small claim is offered to a lower class.",
+        old="    return int(whole) + (coin < rest)\n",
+        new="    return int(whole)\n",
+        tests=(
+            "tests/unit/test_lanes.py::test_u15_a_claim_for_one_message_offers_it_with_the_probability_of_fairness",
+            "tests/node/test_fixed_lanes.py::test_a_low_priority_is_slow_and_never_stuck",
+        ),
+    ),
+    Ablation(
+        mark="U15",
+        rule="Each get begins with the next shard.",
+        old="        self._first_shard = (self._first_shard + 1) % self.lane.settings.shards\n",
+        new="",
+        tests=("tests/node/test_fixed_lanes.py::test_one_consumer_serves_all_shards_in_turn",),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="The highest class is asked first.",
+        old="            for priority in reversed(range(at_least, self.priorities))\n",
+        new="            for priority in range(at_least, self.priorities)\n",
+        tests=(
+            "tests/unit/test_lanes.py::test_each_lane_is_read_once_in_a_turn_and_no_lower_class_before_a_higher",
+            "tests/node/test_fixed_lanes.py::test_the_highest_priority_is_handed_out_first",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="Of a limit in bytes a lower class is offered its share.",
+        old="            offered.size_bytes = budget.size_bytes * fairness\n",
+        new="            pass\n",
+        tests=(
+            "tests/node/test_lanes_away.py::test_a_batch_limited_by_bytes_is_mostly_of_the_highest_priority",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="Of a claim for everything a lower class is offered nothing.",
+        old="        if not fairness or not is_part:\n",
+        new="        if not fairness:\n",
+        tests=(
+            "tests/node/test_lanes_away.py::test_a_claim_of_everything_begins_with_the_highest_priority",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="A get of the higher classes is quiet by those alone.",
+        old="        self._looked_at = order\n",
+        new="",
+        tests=(
+            "tests/node/test_lanes_away.py::test_a_get_of_higher_priorities_is_quiet_by_those_alone",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="A lane that does not answer is passed over.",
+        old="            search.fail(error)\n",
+        new="            raise\n",
+        tests=(
+            "tests/node/test_fixed_lanes.py::test_a_lane_that_does_not_answer_holds_up_no_other",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="A round waits for nothing: a young bucket of one lane is left to the next round.",
+        old="search, budget, self._below.get(lane_id), waits=False",
+        new="search, budget, self._below.get(lane_id), waits=True",
+        tests=(
+            "tests/node/test_lanes_away.py::test_what_is_young_in_one_lane_does_not_wait_for_a_silent_bucket_of_another",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="While a lane does not answer, quiet ones are asked for news again.",
+        old="                awake = self._readers.news(self._order) if failures else []\n",
+        new="                awake = []\n",
+        tests=(
+            "tests/node/test_lanes_away.py::test_what_comes_into_one_lane_while_a_get_waits_for_another_is_found",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="Once something is claimed, a get ends at the first lane that does not answer.",
+        old="            if not self._step(lane_id, budget) and self._claimed:\n                return",
+        new="            if not self._step(lane_id, budget) and self._order is None:\n                return",
+        tests=(
+            "tests/node/test_lanes_away.py::test_what_was_claimed_does_not_wait_for_lanes_that_do_not_answer",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="A message that dies keeps its class and shard.",
+        old="    return fixed.lane(min(priority, fixed.priorities - 1), shard % fixed.shards)\n",
+        new="    return target.lane_id\n",
+        tests=(
+            "tests/node/test_lane_moves.py::test_dead_letters_keep_their_priority_as_far_as_there_are_such",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="A redrive puts it back there.",
+        old="        priority = priority if before.priority is None else before.priority\n",
+        new="",
+        tests=(
+            "tests/node/test_lane_moves.py::test_a_redrive_puts_messages_back_into_their_priority_and_shard",
         ),
     ),
     Ablation(
@@ -2016,7 +2258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Take them away one by one; 1 if one was not missed by each of its tests."""
     parser = argparse.ArgumentParser(prog="python -m tests.ablations", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("marks", nargs="*", metavar="MARK", help="P1 ... R26; none: all")
+    parser.add_argument("marks", nargs="*", metavar="MARK", help="P1 ... U18, lanes; none: all")
     parser.add_argument("--table", action="store_true", help="print the table of docs/marks.md")
     asked = parser.parse_args(arguments)
     if asked.table:

@@ -87,8 +87,10 @@ def show(found: RepairReport | VerifyReport, *, as_json: bool) -> bool:
 
 
 def _where(finding: dict[str, Any]) -> list[str]:
-    """The queue and bucket of a finding, as far as they are known."""
+    """The queue, lane and bucket of a finding, as far as they are known."""
     places = [f"queue {finding['queue']!r}"] if finding["queue"] else []
+    if finding["lane"] is not None:
+        places.append(f"lane {finding['lane']}")
     if finding["bucket"] is not None:
         places.append(f"bucket {finding['bucket']}")
     return [", ".join(places)] if places else []

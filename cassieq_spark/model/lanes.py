@@ -17,6 +17,8 @@ from cassieq_spark.model.ids import LaneId
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cassieq_spark.model.ids import QueueName
+
 MAX_PRIORITIES: Final = 10
 MAX_SHARDS: Final = 64
 MAX_LANES: Final = 64
@@ -59,6 +61,14 @@ class Fixed:
             ValueError: It is none of these.
         """
         return divmod(list(self.ids).index(lane), self.shards)
+
+    def has_others(self, lane: LaneId) -> bool:
+        """Whether the queue has lanes beside this one: its name alone does not say which."""
+        return tuple(self.ids) != (lane,)
+
+    def title(self, queue: QueueName, lane: LaneId) -> str:
+        """A lane, as errors name it: by its queue alone if that has no other."""
+        return f"lane {lane} of queue {queue!r}" if self.has_others(lane) else f"queue {queue!r}"
 
     def in_turn(self, first_shard: int, *, at_least: int = 0) -> list[LaneId]:
         """Lanes as they are read: the highest class first, each from this shard around [U15]."""

@@ -217,7 +217,7 @@ FORMATS: Final[tuple[Option, ...]] = (
         values=values.whole(1, 64),
         default=8,
         unit="statements",
-        doc="The number of chunks that one task writes at the same time.",
+        doc="The number of chunks that one task writes at the same time, in all lanes together.",
     ),
 )
 

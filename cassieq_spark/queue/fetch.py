@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
+    from cassieq_spark.model.lanes import Fixed
     from cassieq_spark.store.store import LaneTables, Store
     from cassieq_spark.store.tables.messages import ChunkRow
 
@@ -72,7 +73,7 @@ class Found:
         return [offset - self.chunk.first for offset in self.keep.offsets()]
 
 
-def fetch(store: Store, queue: QueueName, plan: Sequence[Planned]) -> Iterator[Found]:
+def fetch(store: Store, queue: QueueName, lanes: Fixed, plan: Sequence[Planned]) -> Iterator[Found]:
     """Yield the chunks that hold the planned messages, in order; a few buckets are read ahead.
 
     Raises:
@@ -81,15 +82,15 @@ def fetch(store: Store, queue: QueueName, plan: Sequence[Planned]) -> Iterator[F
         RowCorrupt: An updated body is lost.
     """
     for lane_id, some in groupby(plan, key=lambda planned: planned.lane):
-        yield from _fetch(store.lane(lane_id), queue, list(some))
+        yield from _fetch(store.lane(lane_id), lanes.title(queue, lane_id), list(some))
 
 
-def _fetch(tables: LaneTables, queue: QueueName, plan: Sequence[Planned]) -> Iterator[Found]:
+def _fetch(tables: LaneTables, title: str, plan: Sequence[Planned]) -> Iterator[Found]:
     parts = [part for planned in plan for part in _parts(planned)]
     wanted = [(part.bucket, part.runs) for part in parts]
     for position, chunks in tables.messages.read(wanted):
         planned = parts[position]
-        bodies = _Bodies(tables, queue, planned)
+        bodies = _Bodies(tables, title, planned)
         seen = EMPTY
         for chunk in chunks:
             span = Runs.span(chunk.first, chunk.first + chunk.count - 1)
@@ -108,7 +109,7 @@ def _fetch(tables: LaneTables, queue: QueueName, plan: Sequence[Planned]) -> Ite
             missing = planned.runs - seen
             raise DataLoss(
                 f"{missing.count} of {planned.runs.count} planned messages are not in bucket "
-                f"{planned.bucket} of queue {queue!r} (first offset {missing.first}). Was the "
+                f"{planned.bucket} of {title} (first offset {missing.first}). Was the "
                 "queue purged, deleted or repaired by hand while the batch ran?"
             )
 
@@ -116,9 +117,9 @@ def _fetch(tables: LaneTables, queue: QueueName, plan: Sequence[Planned]) -> Ite
 class _Bodies:
     """Reads the updated bodies of one read side by side, ahead of the chunks they belong to."""
 
-    def __init__(self, tables: LaneTables, queue: QueueName, planned: Planned) -> None:
+    def __init__(self, tables: LaneTables, title: str, planned: Planned) -> None:
         self._tables = tables
-        self._queue = queue
+        self._title = title
         self._planned = planned
         self._offsets = [offset for offset, _ in planned.revisions]
         self._ahead: dict[int, bytes | None] = {}
@@ -166,11 +167,11 @@ class _Bodies:
         named = [offset for offset, revision in gone if now.get(offset) == revision]
         if named:
             return RowCorrupt(
-                f"the updated body of message {named[0]} of bucket {bucket} of queue "
-                f"{self._queue!r} is not complete. Was table overlay altered by hand?"
+                f"the updated body of message {named[0]} of bucket {bucket} of {self._title} is "
+                "not complete. Was table overlay altered by hand?"
             )
         return LeaseLost(
-            f"message {gone[0][0]} of bucket {bucket} of queue {self._queue!r} was delivered to "
+            f"message {gone[0][0]} of bucket {bucket} of {self._title} was delivered to "
             "another consumer, and updated or acked, before it was read: its lease had run out. "
             "Use a longer visibility timeout"
         )

@@ -108,11 +108,23 @@ class Lane:
         """One of this lane's buckets, among all of the queue."""
         return Place(self.lane_id, bucket)
 
+    @property
+    def title(self) -> str:
+        """The lane, as errors name it: by its queue alone if that has no other."""
+        return self.fixed.title(self.queue, self.lane_id)
+
     def bucket_title(self, bucket: BucketNo) -> str:
         """A bucket of this lane, as errors name it."""
-        if len(self.lanes) == 1:
-            return f"bucket {bucket} of queue {self.queue!r}"
-        return f"bucket {bucket} of lane {self.lane_id} of queue {self.queue!r}"
+        return f"bucket {bucket} of {self.title}"
+
+    def as_fields(self, bucket: BucketNo | None = None) -> dict[str, object]:
+        """The lane, or one of its buckets, as log events name it: as `title` does."""
+        fields: dict[str, object] = {"queue": self.queue}
+        if self.fixed.has_others(self.lane_id):
+            fields["lane"] = str(self.lane_id)
+        if bucket is not None:
+            fields["bucket"] = bucket
+        return fields
 
     @property
     def monotons(self) -> Monotons:
@@ -212,7 +224,7 @@ class Lane:
                     return now
                 case Refused(now=now) | Evicted(now=now):
                     row = now
-        raise self.contended(f"bucket {bucket}")
+        raise self.contended(self.bucket_title(bucket))
 
     def attempts(self) -> Iterator[None]:
         """See the function `attempts`; when it ends, raise `contended`."""
@@ -226,11 +238,10 @@ class Lane:
         )
 
     def contended(self, what: str) -> CasContention:
-        """The error of too many lost races."""
+        """The error of too many lost races for ``what``, which says of which queue or lane."""
         return CasContention(
-            f"other clients changed {what} of queue {self.queue!r} {MAX_LOST_RACES} times in a "
-            "row before our own change. Try again. If that fails too, use larger batches or "
-            "fewer clients"
+            f"other clients changed {what} {MAX_LOST_RACES} times in a row before our own change. "
+            "Try again. If that fails too, use larger batches or fewer clients"
         )
 
 

@@ -121,7 +121,7 @@ def read_messages(lane: Lane, plan: Iterable[tuple[Planned, int | None]]) -> Ite
     until_us = {
         (planned.lane, planned.bucket, planned.lease_id): until for planned, until in entries
     }
-    for found in fetch(lane.store, lane.queue, [planned for planned, _ in entries]):
+    for found in fetch(lane.store, lane.queue, lane.fixed, [planned for planned, _ in entries]):
         planned = found.planned
         until = until_us[planned.lane, planned.bucket, planned.lease_id]
         yield from _messages(lane.sibling(planned.lane), found, until)

@@ -48,11 +48,14 @@ def _begin_queue(first: Lane) -> None:
         if found is None:
             raise first.deleted()
         if found.version.row_version > CREATED:
+            # A row that was ended may be born again by a copy of its INSERT, and be changed then:
+            # L went up before it went, so L is read after it.
+            first.read_pointers()
             known.add(first.lane_id)
             return
         # Whatever becomes of it: the row is read again.
         first.monotons.update(found, replace(found.value, reserved_us=first.clock.now_us()))
-    raise first.contended("the monoton row")
+    raise first.contended(f"the monoton row of {first.title}")
 
 
 def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Block:
@@ -81,7 +84,7 @@ def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Bloc
         outcome = lane.monotons.update(old, new)
         if isinstance(outcome, Applied):
             return Block(first=BucketNo(first), end=BucketNo(first + buckets))
-    raise lane.contended("the monoton row")
+    raise lane.contended(f"the monoton row of {lane.title}")
 
 
 def give_up(store: Store, unused: dict[LaneId, Stored[Monoton] | None]) -> None:

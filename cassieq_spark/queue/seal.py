@@ -89,7 +89,7 @@ def finish(
             returns.confirm()  # for delays; the lease's claimer checks its own hint [P17] [T4]
             return Closed(row=outcome.now, leases=leases)
         row = outcome.now
-    raise lane.contended(f"bucket {bucket}")
+    raise lane.contended(lane.bucket_title(bucket))
 
 
 def _scan(lane: Lane, bucket: BucketNo) -> tuple[Runs, dict[int, int], int]:

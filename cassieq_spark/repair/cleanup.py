@@ -67,12 +67,12 @@ def drop(lane: Lane) -> int:
         # Only up to the first failure: nobody looks below the pointer again.
         end = min(failed)
         done = [bucket for bucket in done if bucket < end]
-        event(_logger, "repair_failed", queue=lane.queue, error=str(first_of(failed)))
+        event(_logger, "repair_failed", **lane.as_fields(), error=str(first_of(failed)))
     if not done:
         return 0
     lane.pointers.advance(Pointer.REPAIR, end)
     each_bucket(lane, lane.buckets.delete, done)
-    event(_logger, "buckets_dropped", queue=lane.queue, buckets=len(done))
+    event(_logger, "buckets_dropped", **lane.as_fields(), buckets=len(done))
     return len(done)
 
 

@@ -13,7 +13,6 @@ removed the row since, and a row that is born again is another version [T3].
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
@@ -36,7 +35,7 @@ from cassieq_spark.model.sink_txn import (
     move_id,
     new_row,
 )
-from cassieq_spark.model.sizes import BUCKET_BYTES, BYTES_IN_FLIGHT, PART_BYTES
+from cassieq_spark.model.sizes import BUCKET_BYTES, BYTES_IN_FLIGHT
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.message import read_messages, time_of
 from cassieq_spark.queue.put import encode
@@ -139,7 +138,7 @@ def _begin(target: Lane, sink_id: str) -> Begun | Standing:
             standing = _standing(target, sink_id, stored.value)
             if standing is not None:
                 return standing
-    raise target.contended(f"sink {sink_id!r}")
+    raise target.contended(f"sink {sink_id!r} of queue {target.queue!r}")
 
 
 def _standing(target: Lane, sink_id: str, row: SinkRow) -> Standing | None:
@@ -173,7 +172,7 @@ def _copy_once(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Be
             return 0
         count = sum(part.runs.count for part in dead)
         raise SinkFenced(
-            f"{count} messages of bucket {bucket} of queue {lane.queue!r} are not in "
+            f"{count} messages of {lane.bucket_title(bucket)} are not in "
             f"{target.queue!r} yet: their move was ended while it went on, because it was silent "
             f"for {target.settings.repair_timeout_s:g} s (repair_timeout of {target.queue!r}) or "
             "longer. The next pass moves them",
@@ -182,8 +181,13 @@ def _copy_once(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Be
 
 
 def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) -> int:
-    writers: dict[LaneId, BulkWriter] = {}
-    with ExitStack() as opened:
+    with BulkWriter(
+        target,
+        sink_id=begun.who.sink_id,
+        epoch=begun.epoch,
+        bucket_bytes=BUCKET_BYTES,
+        writes_in_flight=WRITES_IN_FLIGHT,
+    ) as writer:
         entries = {offset: part for part in dead for offset in part.runs.offsets()}
         base = first_id(bucket, lane.bucket_size)
         for some in _together(_dead_messages(lane, bucket, dead)):
@@ -193,26 +197,12 @@ def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) 
                 row = _with_history(lane, one, entry)
                 by_lane.setdefault(_lane_for(lane, target, one, entry), []).append(row)
             for lane_id, rows in by_lane.items():
-                if lane_id not in writers:
-                    writers[lane_id] = opened.enter_context(_writer(target, lane_id, begun))
-                writer = writers[lane_id]
-                for packed in encode.pack_into(rows, capacity=writer.capacity):
-                    writer.add(packed.payload, packed.count)
-        finished = target.store.session.map(BulkWriter.finish, writers.values())
-        buckets = tuple(place for some in finished for place in some)
+                into = writer.of(lane_id)
+                for packed in encode.pack_into(rows, capacity=into.capacity):
+                    into.add(packed.payload, packed.count)
+        buckets = writer.finish()
     result = TaskResult(who=begun.who, epoch=begun.epoch, buckets=buckets)
     return transaction.commit_once(target, begun, [result])
-
-
-def _writer(target: Lane, lane_id: LaneId, begun: Begun) -> BulkWriter:
-    return BulkWriter(
-        target.sibling(lane_id),
-        sink_id=begun.who.sink_id,
-        epoch=begun.epoch,
-        bucket_bytes=BUCKET_BYTES,
-        writes_in_flight=WRITES_IN_FLIGHT,
-        bytes_in_flight=max(BYTES_IN_FLIGHT // len(target.lanes), PART_BYTES),
-    )
 
 
 def _lane_for(lane: Lane, target: Lane, message: Message, dead: DeadSet) -> LaneId:

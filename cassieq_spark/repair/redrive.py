@@ -327,7 +327,7 @@ class _Redrive:
         now = None if row is None else lane.change_bucket(bucket, change, known=row)
         if is_full:
             self.done.problems.append(
-                f"the row of bucket {bucket} of queue {lane.queue!r} has no space for the "
+                f"the row of {lane.bucket_title(bucket)} has no space for the "
                 "messages to redrive. Run repair to move what waits in it, then redrive the rest"
             )
         if now is None or lane.is_dropped(bucket):

@@ -156,7 +156,7 @@ def _move(
     name = redriven_to or lane.settings.dead_letter_queue
     if name is None:
         done.problems.append(
-            f"{count} messages of bucket {bucket} of queue {lane.queue!r} died while it had a "
+            f"{count} messages of {lane.bucket_title(bucket)} died while the queue had a "
             "dead-letter queue. They stay until it has one again: "
             f"client.alter_queue({lane.queue!r}, dead_letter_queue=...)"
         )
@@ -167,7 +167,7 @@ def _move(
         if redriven_to is None:
             raise
         raise QueueNotFound(
-            f"{count} messages of bucket {bucket} of queue {lane.queue!r} were being redriven to "
+            f"{count} messages of {lane.bucket_title(bucket)} were being redriven to "
             f"{name!r} when that queue was deleted. They stay until it exists again: "
             f"client.create_queue({name!r})"
         ) from error

@@ -79,7 +79,7 @@ class Finding:
         queue: The queue's name; empty if it is unknown.
         kind: One of `FINDINGS`.
         bucket: None: the finding is about the queue as a whole.
-        lane: The lane of the bucket.
+        lane: The lane that it is about; None if the queue has no other.
     """
 
     queue: str
@@ -384,4 +384,5 @@ def _verify_sinks(
 
 
 def _finding(lane: Lane, kind: str, bucket: BucketNo | None, what: str) -> Finding:
-    return Finding(queue=lane.queue, kind=kind, bucket=bucket, what=what, lane=str(lane.lane_id))
+    named = str(lane.lane_id) if lane.fixed.has_others(lane.lane_id) else None
+    return Finding(queue=lane.queue, kind=kind, bucket=bucket, what=what, lane=named)

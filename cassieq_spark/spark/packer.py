@@ -43,7 +43,7 @@ class ChunkTaker(Protocol):
         """How many messages the next chunk may have: 1 or more."""
 
     def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
-        """Take one chunk; see `queue.sink.writer.BulkWriter.add`."""
+        """Take one chunk; see `queue.sink.writer.LaneWriter.add`."""
 
 
 class Packer:

@@ -118,7 +118,7 @@ def read_partition(partition: PlannedPartition) -> Iterator[pa.RecordBatch]:
         )
         for lane in {planned.lane for planned in partition.plan}
     }
-    for found in fetch(reader, where.queue, partition.plan):
+    for found in fetch(reader, where.queue, where.lanes, partition.plan):
         planned, row = found.planned, found.chunk
         yield builders[planned.lane].build(
             chunks.decode(row.payload),

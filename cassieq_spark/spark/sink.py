@@ -7,7 +7,6 @@ tasks' messages carry what the commit must know (Spark 4.2, 4.3).
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -22,7 +21,6 @@ from pyspark.sql.datasource import (
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import UsageError
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Begun, Identity, TaskResult
-from cassieq_spark.model.sizes import BYTES_IN_FLIGHT, PART_BYTES
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.heartbeat import Heartbeat
@@ -159,25 +157,16 @@ def _write(
 ) -> Written:
     if isinstance(admission, AlreadyCommitted):
         return Written(TaskResult(who=who, epoch=None))
-    writers: list[BulkWriter] = []
-    # What is in flight at once is one task's limit, whichever lanes it writes to.
-    bytes_in_flight = max(BYTES_IN_FLIGHT // len(lane.lanes), PART_BYTES)
-    with Heartbeat(lane, who.sink_id), ExitStack() as opened:
-
-        def taker(place: int) -> BulkWriter:
-            writer = BulkWriter(
-                lane.sibling(lane.lanes[place]),
-                sink_id=who.sink_id,
-                epoch=admission.epoch,
-                bucket_bytes=options.bucket_bytes,
-                writes_in_flight=options.writes_in_flight,
-                bytes_in_flight=bytes_in_flight,
-            )
-            writers.append(opened.enter_context(writer))
-            return writer
-
+    writer = BulkWriter(
+        lane,
+        sink_id=who.sink_id,
+        epoch=admission.epoch,
+        bucket_bytes=options.bucket_bytes,
+        writes_in_flight=options.writes_in_flight,
+    )
+    with Heartbeat(lane, who.sink_id), writer:
         packer = LanePacker(
-            taker,
+            lambda place: writer.of(lane.lanes[place]),
             sorting(lane, _context().partitionId()),
             lane.clock.now_us,
             chunk_messages=options.chunk_messages,
@@ -186,9 +175,7 @@ def _write(
         for batch in batches:
             packer.add(batch)
         packer.flush()
-        # Side by side: each waits for the LWTs of its last bucket.
-        finished = lane.store.session.map(BulkWriter.finish, writers)
-        buckets = tuple(bucket for some in finished for bucket in some)
+        buckets = writer.finish()
     return Written(TaskResult(who=who, epoch=admission.epoch, buckets=buckets, costs=meter.read()))
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import CassieqError
+from cassieq_spark.model.sizes import BYTES_IN_FLIGHT
 from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.store import schema
 from cassieq_spark.store.cas import CasSender
@@ -19,7 +20,7 @@ from cassieq_spark.store.tables.at_work import Heartbeats, Leaders
 from cassieq_spark.store.tables.buckets import Buckets
 from cassieq_spark.store.tables.everything import Everything
 from cassieq_spark.store.tables.hints import Hints
-from cassieq_spark.store.tables.messages import Messages
+from cassieq_spark.store.tables.messages import ChunkWriter, Messages
 from cassieq_spark.store.tables.monotons import Monotons
 from cassieq_spark.store.tables.overlays import Overlays
 from cassieq_spark.store.tables.pointers import PointerTable
@@ -77,6 +78,14 @@ class Store:
             overlays=Overlays(self.session, lane),
             pointers=pointers,
             hints=Hints(self.session, lane, pointers=pointers, clock=lambda: self.clock),
+        )
+
+    def chunk_writer(
+        self, *, writes_in_flight: int, bytes_in_flight: int = BYTES_IN_FLIGHT
+    ) -> ChunkWriter:
+        """Make a writer of chunks for any lanes, with one limit on what is under way."""
+        return ChunkWriter(
+            self.session, writes_in_flight=writes_in_flight, bytes_in_flight=bytes_in_flight
         )
 
 

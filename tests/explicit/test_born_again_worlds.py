@@ -1,8 +1,8 @@
 """Rows that are removed, and born again by copies of what made them: every interleaving of a few
 movers, creators, deleters and writers keeps I1, I7, I9 and I10 (explicit states).
 
-`moves` and `lives` say what is kept out. Each negative control takes one rule away, and must be
-caught by the invariant that rests on it.
+`moves`, `lives` and `fixed` say what is kept out. Each negative control takes one rule away, and
+must be caught by the invariant that rests on it.
 """
 
 # ruff: noqa: T201 - how many states there were is the result
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.explicit import lives, moves
+from tests.explicit import fixed, lives, moves
 from tests.explicit.explore import Explored, explore
+from tests.explicit.fixed import FIRST, SECOND, FixedLanes
 from tests.explicit.lives import Lives
 from tests.explicit.moves import Moves
 
@@ -33,7 +34,7 @@ pytestmark = [
     pytest.mark.invariant("I10"),
 ]
 
-World = Moves | Lives
+World = Moves | Lives | FixedLanes
 
 
 def search(world: World) -> Explored[State]:
@@ -52,6 +53,11 @@ def lived(*roles: str, **size: object) -> Lives:
     return Lives(roles=roles, rules=lives.Rules(**rules), **size)  # type: ignore[arg-type]
 
 
+def laned(*puts: int, **size: object) -> FixedLanes:
+    rules = {name: size.pop(name) for name in [*size] if hasattr(fixed.Rules(), name)}
+    return FixedLanes(puts=puts, rules=fixed.Rules(**rules), **size)  # type: ignore[arg-type]
+
+
 PUT = ("create", "delete", "open")
 RACE = ("create", "create", "delete", "open")
 TWICE = ("create", "delete", "delete", "open")
@@ -68,6 +74,9 @@ WORLDS: Mapping[str, World] = {
     "two deleters beside a put": lived(*TWICE, begins=True, lost=0),
     "a sink's commit beside delete and create": lived(*COMMIT, begins=True),
     "a mover beside delete and create": lived(*MOVE, begins=True),
+    "a queue of two lanes is given up, put into and deleted": laned(SECOND, deletes=2, lost=2),
+    "a queue of two lanes that is given up has two producers": laned(SECOND, SECOND, lost=2),
+    "a queue of two lanes that is given up is used by both": laned(FIRST, SECOND, deletes=2),
 }
 
 
@@ -154,6 +163,30 @@ CONTROLS: Mapping[str, tuple[World, str, str]] = {
     "a mover does not read L before it takes the set out": (
         *(lived(*MOVE, begins=True, move_reads_low=False), "I1"),
         "move3 takes the set out",
+    ),
+    "a second lane is used before the first lane's row has changed (ADR 24)": (
+        *(laned(SECOND, touches_first=False), "I1"),
+        "put0 is acknowledged",
+    ),
+    "whoever changed that row does not read what became of it (ADR 24)": (
+        *(laned(SECOND, reads_again=False), "I1"),
+        "put0 is acknowledged",
+    ),
+    "nor whether it was the row of a lane that has ended (ADR 24)": (
+        *(laned(SECOND, lost=2, reads_low=False), "I1"),
+        "put0 is acknowledged",
+    ),
+    "who gives a queue up closes another lane before the first (ADR 24)": (
+        *(laned(SECOND, closes_first=False), "I10"),
+        "a copy of creator's insert lands",
+    ),
+    "and another lane though the first was in use (ADR 24)": (
+        *(laned(SECOND, asks_first=False), "I10"),
+        "creator's closing is applied",
+    ),
+    "and raises L of a lane that it has not closed (ADR 24)": (
+        *(laned(SECOND, closes_before_raising=False), "I1"),
+        "put0 is acknowledged",
     ),
 }
 

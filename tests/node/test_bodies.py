@@ -123,7 +123,7 @@ def pieces(door: Door, runs: Runs, *, is_look: bool = False) -> Iterator[Found]:
         revisions=row.revisions_of(runs),
         is_look=is_look,
     )
-    return fetch(door.store, door.lane.queue, [planned])
+    return fetch(door.store, door.lane.queue, door.lane.fixed, [planned])
 
 
 def reads_of_bodies(monkeypatch: pytest.MonkeyPatch) -> list[int]:

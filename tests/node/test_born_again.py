@@ -182,9 +182,8 @@ def leave(lane: Lane) -> BucketNo:
     """Reserve a bucket and write into it, as a producer does who knows of nothing."""
     bucket = reserve(lane, 1).first
     row = ChunkRow(first=0, count=1, payload=payload(b"left"), enqueued_us=lane.clock.now_us())
-    with_two = {"writes_in_flight": 2, "bytes_in_flight": 1 << 20}
-    writer = lane.messages.writer(**with_two)
-    writer.write(bucket, row)
+    writer = lane.store.chunk_writer(writes_in_flight=2)
+    writer.write(lane.place(bucket), row)
     writer.flush()
     return bucket
 

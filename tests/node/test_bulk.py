@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,10 +14,11 @@ from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
+from cassieq_spark.model.sink_txn import TaskResult
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.sink.buckets import open_buckets, prepare
 from cassieq_spark.store.tables.monotons import Monoton
-from tests.fixtures.queues import payload
+from tests.fixtures.queues import drain, payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,24 +68,26 @@ def test_p8_attempts_have_buckets_of_their_own_and_the_loser_is_void(open_door: 
 def test_p8_a_bucket_closed_under_its_writer_fences_the_attempt(door: Door) -> None:
     who = door.identity()
     door.task(who, 0)
-    with door.bulk_writer(who, 1) as writer:
+    with door.bulk_writer(who, 1) as bulk:
+        writer = bulk.of(door.lane.lane_id)
         writer.add(payload(b"a"), 1)
         (bucket,) = (at for at in range(3) if door.row(at) is not None)
         door.lane.change_bucket(
             BucketNo(bucket), lambda row: rules.voided(row, now_us=row.changed_us)
         )
         with pytest.raises(SinkFenced):
-            writer.finish()
+            bulk.finish()
 
 
 def test_a_bucket_takes_its_ids_or_its_bytes_whichever_is_first(door: Door) -> None:
     result = door.task(door.identity(), 0, *(b"%d" % number for number in range(25)))
     assert [10, 10, 5] == [count for _, count in result.buckets]
-    with door.bulk_writer(door.identity(), 1) as writer:
+    with door.bulk_writer(door.identity(), 1) as bulk:
+        writer = bulk.of(door.lane.lane_id)
         writer._bucket_bytes = 1
         for body in (b"a", b"b"):
             writer.add(payload(body), 1)
-        assert [1, 1] == [count for _, count in writer.finish()]
+        assert [1, 1] == [count for _, count in bulk.finish()]
 
 
 @pytest.mark.invariant("I10")
@@ -101,12 +105,11 @@ def test_what_was_reserved_and_not_used_is_given_back(door: Door) -> None:
 def test_delays_of_a_batch_are_groups_with_hints(door: Door) -> None:
     who = door.identity()
     door.task(who, 0)
-    with door.bulk_writer(who, 1) as writer:
+    with door.bulk_writer(who, 1) as bulk:
+        writer = bulk.of(door.lane.lane_id)
         now_us = door.lane.clock.now_us()
         writer.add(payload(b"now", b"later"), 2, [0, now_us + 3_600_000_000])
-        buckets = writer.finish()
-    from cassieq_spark.model.sink_txn import TaskResult  # noqa: PLC0415
-
+        buckets = bulk.finish()
     door.commit(who, 0, TaskResult(who=who, epoch=1, buckets=buckets))
     assert [b"now"] == door.drain()
     # Past the minutes that the first claim's own hint is in.
@@ -187,6 +190,48 @@ def _crash() -> None:
     raise _CrashError
 
 
+# --- several lanes --------------------------------------------------------------------------------
+
+
+@pytest.mark.invariant("I7")
+def test_a_task_writes_no_more_at_once_into_many_lanes_than_into_one(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``writesInFlight`` is a task's limit: a node does not care whose lane a statement is for."""
+    door = open_door(shards=8, bucket_size=10)
+    under_way, most = 0, 0
+    start, finish = door.session.start, door.session.finish
+
+    def started(*given: Any) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        return start(*given)
+
+    def finished(*given: Any) -> Any:
+        nonlocal under_way
+        under_way -= 1
+        return finish(*given)
+
+    monkeypatch.setattr(door.session, "start", started)
+    monkeypatch.setattr(door.session, "finish", finished)
+    who = door.identity()
+    door.task(who, 0)
+    before = door.session.counts["write_message"]
+    with door.bulk_writer(who, 1) as bulk:
+        for number in range(15):
+            for lane_id in door.lane.lanes:
+                bulk.of(lane_id).add(payload(b"%d" % number), 1)
+        buckets = bulk.finish()
+
+    assert 8 * 15 == door.session.counts["write_message"] - before
+    assert (4, 0) == (most, under_way)
+    assert Counter({5: 8, 10: 8}) == Counter(count for _, count in buckets)
+    assert 120 == door.commit(who, 0, TaskResult(who=who, epoch=1, buckets=buckets))
+    got = Counter(message.body for message in drain(door.queue))
+    assert {b"%d" % number: 8 for number in range(15)} == got
+
+
 # --- no bucket takes more than its ids ------------------------------------------------------------
 
 
@@ -195,7 +240,8 @@ def test_t1_a_writer_that_is_given_more_than_its_room_writes_nothing_of_it(door:
     """Ids beyond the bucket are those of the next one: a caller's mistake, told at once."""
     who = door.identity()
     door.task(who, 0)
-    with door.bulk_writer(who, 1) as writer:
+    with door.bulk_writer(who, 1) as bulk:
+        writer = bulk.of(door.lane.lane_id)
         writer.add(payload(*[b"m"] * 8), 8)
         assert 2 == writer.capacity()
         written = door.session.counts["write_message"]
@@ -204,12 +250,12 @@ def test_t1_a_writer_that_is_given_more_than_its_room_writes_nothing_of_it(door:
                 writer.add(payload(*[b"m"] * 3), count)
         assert written == door.session.counts["write_message"]
         writer.add(payload(b"m", b"m"), 2)
-        assert [10] == [count for _, count in writer.finish()]
+        assert [10] == [count for _, count in bulk.finish()]
 
 
 @pytest.mark.invariant("I6")
 def test_t1_no_bucket_is_prepared_with_more_than_its_ids(door: Door) -> None:
-    (opened,) = open_buckets(door.lane, 1, sink_id="s", epoch=1)
+    ((opened,),) = open_buckets([(door.lane, 1)], sink_id="s", epoch=1)
     opened.count = 11
     with pytest.raises(rules.IllegalMove, match="10 ids"):
         prepare(door.lane, opened)

@@ -11,16 +11,18 @@ from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
+from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.queue.sink.buckets import LARGEST_BLOCK, open_buckets, prepare
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.sink.buckets import OpenBucket
-    from tests.fixtures.queues import Door
+    from tests.fixtures.queues import Door, OpenDoor
 
 
 def opened(door: Door, number: int) -> list[OpenBucket]:
     door.task(door.identity(), 0)  # the sink row comes before a bucket that names it
-    return open_buckets(door.lane, number, sink_id=door.queue.name, epoch=1)
+    [found] = open_buckets([(door.lane, number)], sink_id=door.queue.name, epoch=1)
+    return found
 
 
 def test_each_is_writing_and_names_its_transaction_and_its_blocks_end(door: Door) -> None:
@@ -51,6 +53,34 @@ def test_r11_no_block_is_larger_than_its_rows_are_soon_there(door: Door) -> None
     assert {LARGEST_BLOCK, LARGEST_BLOCK + 2} == ends
 
 
+@pytest.mark.invariant("I7")
+def test_buckets_of_all_lanes_are_opened_side_by_side(open_door: OpenDoor) -> None:
+    """Lanes that wait for one another would open no bucket here: all meet before one goes on."""
+    door = open_door(shards=4)
+    door.task(door.identity(), 0)
+    second = door.lane.all[1]
+    reserve(second, 1)
+    second.buckets.insert(BucketNo(2), rules.sealing(now_us=second.clock.now_us()))
+    before = door.session.counts["reserve"]
+    for statement in ("reserve", "insert_bucket"):
+        door.faults.park(statement, 4)
+
+    wanted = [(lane, 1 + at % 2) for at, lane in enumerate(door.lane.all)]
+    found = open_buckets(wanted, sink_id=door.queue.name, epoch=1)
+
+    assert [[0], [1, 3], [0], [0, 1]] == [[one.bucket for one in some] for some in found]
+    assert 5 == door.session.counts["reserve"] - before
+
+
+def test_r11_blocks_of_all_lanes_together_are_no_larger_than_one(open_door: OpenDoor) -> None:
+    door = open_door(shards=4)
+    door.task(door.identity(), 0)
+    found = open_buckets([(lane, 20) for lane in door.lane.all], sink_id=door.queue.name, epoch=1)
+
+    assert 4 * [20] == [len(some) for some in found]
+    assert 4 * [{16, 20}] == [{one.sink.block_end for one in some} for some in found]
+
+
 def test_r11_buckets_that_were_closed_before_are_replaced(door: Door) -> None:
     for bucket in (1, 3):
         door.lane.buckets.insert(BucketNo(bucket), rules.sealing(now_us=door.lane.clock.now_us()))
@@ -65,7 +95,7 @@ def test_p5_the_repair_pointer_is_read_after_the_rows_and_once_a_block(door: Doo
         "read_pointers",
         lambda: door.lane.pointers.advance(Pointer.REPAIR, 2),
     )
-    found = open_buckets(door.lane, 3, sink_id=door.queue.name, epoch=1)
+    [found] = open_buckets([(door.lane, 3)], sink_id=door.queue.name, epoch=1)
     assert [2, 3, 4] == [one.bucket for one in found]
     assert 2 == door.session.counts["read_pointers"] - read_before
 

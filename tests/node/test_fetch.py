@@ -31,7 +31,7 @@ def planned(door: Door, bucket: BucketNo, runs: Runs) -> Planned:
 def offsets(door: Door, plan: list[Planned]) -> list[int]:
     """What came, in the order in which it came."""
     found: list[int] = []
-    for part in fetch(door.store, door.lane.queue, plan):
+    for part in fetch(door.store, door.lane.queue, door.lane.fixed, plan):
         span = Runs.span(part.chunk.first, part.chunk.first + part.chunk.count - 1)
         found += (span if part.keep is None else part.keep).offsets()
     return found

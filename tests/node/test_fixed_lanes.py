@@ -314,6 +314,23 @@ def test_deleting_a_queue_ends_every_lane(client: cassieq.Client, open_door: Ope
 
 
 @pytest.mark.invariant("I1")
+def test_nothing_of_a_deleted_queue_goes_before_all_its_lanes_are_marked(
+    open_door: OpenDoor,
+) -> None:
+    """More lanes than are ended at once: a put into the last one reads L in vain otherwise."""
+    door = open_door(shards=20)
+    lanes, marked = door.lane.all, []
+    door.faults.before(
+        "delete_monoton",
+        lambda: marked.append([lane.pointers.read().is_deleted for lane in lanes]),
+    )
+
+    door.queue.delete()
+
+    assert [[True] * 20] == marked
+
+
+@pytest.mark.invariant("I1")
 def test_t14_a_queue_in_use_by_its_second_lane_alone_is_not_given_up(open_door: OpenDoor) -> None:
     """Its INSERT has landed late, and somebody puts into a lane that is not the first."""
     door = open_door(priorities=2)
@@ -324,6 +341,32 @@ def test_t14_a_queue_in_use_by_its_second_lane_alone_is_not_given_up(open_door: 
 
     assert [b"kept"] == bodies(door.queue.get())
     door.queue.put(b"more", priority=1)
+
+
+@pytest.mark.invariant("I10")
+def test_t14_a_queue_in_use_by_its_first_lane_keeps_its_others(open_door: OpenDoor) -> None:
+    door = open_door(priorities=2)
+    unused = {lane.lane_id: lane.monotons.find() for lane in door.lane.all}
+    door.queue.put(b"low")
+
+    reserve.give_up(door.store, unused)
+
+    door.queue.put(b"high", priority=1)
+    assert {b"low", b"high"} == {message.body for message in drained(door.queue)}
+
+
+@pytest.mark.invariant("I1")
+def test_t14_the_first_lanes_row_may_be_that_of_a_lane_that_has_ended(open_door: OpenDoor) -> None:
+    """Its creator dies on the way, and a copy of the row's INSERT lands where the row was."""
+    door = open_door(priorities=2)
+    first = door.lane.first
+    made = first.monotons.find()
+    assert made is not None
+    assert reserve.close_unused(door.store, first.lane_id, made)
+    first.monotons.insert(made.value)
+
+    with pytest.raises(QueueDeleted):
+        door.queue.put(b"m", priority=1)
 
 
 @pytest.mark.invariant("I1")

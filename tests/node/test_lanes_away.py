@@ -47,6 +47,28 @@ def test_what_is_young_in_one_lane_does_not_wait_for_a_silent_bucket_of_another(
     assert door.clock.monotonic() - began < 5
 
 
+@pytest.mark.parametrize("priorities", [1, 2])
+def test_errors_and_events_name_the_lane_of_a_bucket_where_there_are_several(
+    open_door: OpenDoor, caplog: pytest.LogCaptureFixture, priorities: int
+) -> None:
+    door = open_door(priorities=priorities, fairness=0, linger=0)
+    door.queue.put(b"m", priority=priorities - 1)
+    lane = door.lane.lanes[-1]
+    door.faults.unreachable(0, lane=lane, how=Away.TIMES_OUT)
+
+    with door.session.within(1), pytest.raises(StoreError) as raised:
+        door.queue.get(1)
+
+    fields = [one.fields for one in caplog.records if one.event == "bucket_unreachable"]
+    assert fields
+    if priorities == 1:
+        assert f"bucket 0 of queue {door.queue.name!r}" in str(raised.value)
+        assert all(one["bucket"] == 0 and "lane" not in one for one in fields)
+    else:
+        assert f"bucket 0 of lane {lane} of queue {door.queue.name!r}" in str(raised.value)
+        assert all((one["lane"], one["bucket"]) == (str(lane), 0) for one in fields)
+
+
 @pytest.mark.invariant("I10")
 def test_what_comes_into_one_lane_while_a_get_waits_for_another_is_found(
     open_door: OpenDoor,

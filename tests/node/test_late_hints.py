@@ -57,11 +57,12 @@ def batch(door: Door, buckets: int, *, delay_s: float) -> TaskResult:
     """Written, not committed: all of it delayed."""
     who = door.identity()
     door.task(who, 0)
-    with door.bulk_writer(who, 1) as writer:
+    with door.bulk_writer(who, 1) as bulk:
+        writer = bulk.of(door.lane.lane_id)
         due_us = door.clock.now_us() + int(delay_s * SECOND_US)
         for _ in range(buckets):
             writer.add(payload(*[b"m"] * 10), 10, [due_us] * 10)
-        return TaskResult(who=who, epoch=1, buckets=writer.finish())
+        return TaskResult(who=who, epoch=1, buckets=bulk.finish())
 
 
 @pytest.mark.invariant("I1")
@@ -203,13 +204,13 @@ def test_t4_delays_that_a_release_moves_are_hinted_where_they_are_now(open_door:
     """One delay too many for a row widens the steps of all: their old minutes are long passed."""
     door = open_door(bucket_size=5_000)
     bucket, now_us = door.reserve(), door.clock.now_us()
-    chunks = door.lane.messages.writer(writes_in_flight=32, bytes_in_flight=1 << 20)
+    chunks = door.store.chunk_writer(writes_in_flight=32, bytes_in_flight=1 << 20)
     for at in range(DELAYED_GROUPS_LIMIT + 1):
         due_us = None if at == DELAYED_GROUPS_LIMIT else now_us + (at + 1) * 600 * SECOND_US
         chunk = ChunkRow(
             first=at, count=1, payload=payload(b"m"), enqueued_us=now_us, due_us=due_us
         )
-        chunks.write(bucket, chunk)
+        chunks.write(door.place(bucket), chunk)
     chunks.flush()
     seal.close(door.lane, bucket)
     before = {group.due_us for group in door.value(bucket).delayed}

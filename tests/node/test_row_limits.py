@@ -96,12 +96,13 @@ def test_t2_a_bulk_batch_with_spread_delays_is_delivered_when_it_is_due(
     who = door.identity()
     admission = transaction.admit(door.lane, who, 0)
     assert isinstance(admission, WriteUnder)
-    with door.bulk_writer(who, admission.epoch) as writer:
+    with door.bulk_writer(who, admission.epoch) as bulk:
+        writer = bulk.of(door.lane.lane_id)
         in_an_hour_us = door.clock.now_us() + 3_600_000_000
         for _ in range(40):
             due_us = [in_an_hour_us + noise.randrange(86_400_000_000) for _ in range(2_500)]
             writer.add(payload(*[b"x"] * 2_500), 2_500, due_us)
-        buckets = writer.finish()
+        buckets = bulk.finish()
     door.commit(who, 0, TaskResult(who=who, epoch=admission.epoch, buckets=buckets))
     assert OLD_LIMIT < size_of(door.value(BUCKET)) < limit_of(100_000)
     door.queue.put(b"behind it")
@@ -192,10 +193,11 @@ def _fill(door: Door, size: int) -> None:
     """One bucket that is full and sealed, and was not claimed from."""
     admission = transaction.admit(door.lane, door.identity(), 0)
     assert isinstance(admission, WriteUnder)
-    with door.bulk_writer(door.identity(), admission.epoch) as writer:
+    with door.bulk_writer(door.identity(), admission.epoch) as bulk:
+        writer = bulk.of(door.lane.lane_id)
         for _ in range(0, size, 2_500):
             writer.add(payload(*[b"x"] * 2_500), 2_500)
-        buckets = writer.finish()
+        buckets = bulk.finish()
     result = TaskResult(who=door.identity(), epoch=admission.epoch, buckets=buckets)
     assert size == door.commit(door.identity(), 0, result)
 

@@ -180,3 +180,6 @@ def test_a_finding_is_shown_with_as_much_of_its_place_as_is_known(
     assert ["k: queue 'q', bucket 3: w", "k: queue 'q': w", "k: w"] == [
         line.rpartition("cassieq: ")[2] for line in capsys.readouterr().err.splitlines()
     ]
+    one = Finding(queue="q", kind="k", bucket=3, what="w", lane="1-2")
+    assert show(VerifyReport(findings=[one]), as_json=False)
+    assert "k: queue 'q', lane 1-2, bucket 3: w" in " ".join(capsys.readouterr().err.split())

@@ -230,18 +230,17 @@ def _written(lanes: Streams, count: int) -> TaskResult:
     who = Identity(sink_id=lanes.queue.name, lane=lane.lane_id)
     admission = transaction.admit(lane, who, 0)
     assert isinstance(admission, WriteUnder)
-    buckets = []
-    for one in lane.all:
-        with BulkWriter(
-            one,
-            sink_id=who.sink_id,
-            epoch=admission.epoch,
-            bucket_bytes=1 << 20,
-            writes_in_flight=4,
-        ) as writer:
-            writer.add(payload(*[b"m"] * count), count)
-            buckets += writer.finish()
-    return TaskResult(who=who, epoch=admission.epoch, buckets=tuple(buckets))
+    with BulkWriter(
+        lane,
+        sink_id=who.sink_id,
+        epoch=admission.epoch,
+        bucket_bytes=1 << 20,
+        writes_in_flight=4,
+    ) as writer:
+        for lane_id in lane.lanes:
+            writer.of(lane_id).add(payload(*[b"m"] * count), count)
+        buckets = writer.finish()
+    return TaskResult(who=who, epoch=admission.epoch, buckets=buckets)
 
 
 def _decided(row: Any, result: TaskResult) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cassieq_spark.model.ids import LaneId
+from cassieq_spark.model.ids import LaneId, QueueName
 from cassieq_spark.model.lanes import (
     LONGEST_DELAY_US,
     LONGEST_PERIODS,
@@ -55,6 +55,15 @@ def test_u15_the_first_shard_moves_and_so_one_consumer_serves_all() -> None:
 def test_classes_below_what_is_asked_for_are_not_read() -> None:
     lanes = fixed(3, 2)
     assert {1, 2} == {lanes.class_and_shard(lane)[0] for lane in lanes.in_turn(0, at_least=1)}
+
+
+def test_a_lane_is_named_only_where_a_queue_has_several() -> None:
+    queue = QueueName("orders")
+    one, two = fixed(1, 1), fixed(2, 1)
+
+    assert "queue 'orders'" == one.title(queue, one.ids[0])
+    assert f"lane {two.ids[0]} of queue 'orders'" == two.title(queue, two.ids[0])
+    assert f"lane {two.ids[1]} of queue 'orders'" == one.title(queue, two.ids[1])
 
 
 def test_a_lane_of_another_queue_has_no_place() -> None:

@@ -194,7 +194,7 @@ class Claimer:
         if closed is None:
             return [], None
         manifest = closed.row.value.manifest
-        event(_logger, "bucket_sealed", queue=lane.queue, bucket=bucket, messages=manifest.count)
+        event(_logger, "bucket_sealed", **lane.as_fields(bucket), messages=manifest.count)
         got = held(lane, bucket, closed.row, closed.leases)
         if got or budget is None:
             return got, closed.row
@@ -235,8 +235,7 @@ class Claimer:
                 event(
                     _logger,
                     "claim_answered_late",
-                    queue=lane.queue,
-                    bucket=late.bucket,
+                    **lane.as_fields(late.bucket),
                     messages=late.lease.runs.count,
                 )
         passed = pointers.time
@@ -283,8 +282,7 @@ def give_back(claimed: list[Claimed]) -> None:
             event(
                 _logger,
                 "bucket_unreachable",
-                queue=one.lane.queue,
-                bucket=one.bucket,
+                **one.lane.as_fields(one.bucket),
                 error=str(failure),
             )
 

@@ -68,7 +68,7 @@ class Gathered:
             # One that is ambiguous may exist: it runs out by itself, and takes no other with it
             # [T22].
             self.failed[bucket] = named(error, lane, bucket)
-            event(_logger, "bucket_unreachable", queue=lane.queue, bucket=bucket, error=str(error))
+            event(_logger, "bucket_unreachable", **lane.as_fields(bucket), error=str(error))
         else:
             self.claimed += got
             if now is not None:
@@ -107,7 +107,7 @@ def gather(
     gathered.claimed.sort(key=lambda one: order[one.bucket])
     for flight in waiting:
         bucket = flights[flight]
-        event(_logger, "bucket_unreachable", queue=lane.queue, bucket=bucket, error="not yet")
+        event(_logger, "bucket_unreachable", **lane.as_fields(bucket), error="not yet")
         gathered.failed[bucket] = named(
             CasAmbiguous("a claim is not answered yet. The messages that it leases are given back"),
             lane,
@@ -147,8 +147,7 @@ def _give_back(lane: Lane, bucket: BucketNo, flight: Future[Answer]) -> None:
         event(
             _logger,
             "claim_answered_late",
-            queue=lane.queue,
-            bucket=bucket,
+            **lane.as_fields(bucket),
             messages=sum(one.lease.runs.count for one in claimed),
         )
         give_back(claimed)

@@ -203,8 +203,7 @@ def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list
             event(
                 _logger,
                 "messages_unreadable",
-                queue=lane.queue,
-                bucket=one.bucket,
+                **one.lane.as_fields(one.bucket),
                 messages=one.lease.runs.count,
                 error=str(read),
             )

@@ -254,7 +254,7 @@ class Reader:
                 except StoreError as error:
                     if not has_found:
                         raise  # no hint could be written; else what was granted goes out [T22]
-                    event(_logger, "bucket_unreachable", queue=self._lane.queue, error=str(error))
+                    event(_logger, "bucket_unreachable", **self._lane.as_fields(), error=str(error))
                     return claimed + got
             claimed += got
             budget.take_claimed(got)

@@ -350,7 +350,7 @@ class Scanner:
             # Neither a candidate nor finished: the reader pointer stays below it (I1) [T21].
             if bucket not in self._corrupt:
                 self._corrupt.add(bucket)
-                event(_logger, "bucket_row_corrupt", queue=self._lane.queue, bucket=bucket)
+                event(_logger, "bucket_row_corrupt", **self._lane.as_fields(bucket))
             return
         if bucket in scan.candidates:
             return
@@ -374,7 +374,7 @@ class Scanner:
         found, unread = lane.buckets.read_some(buckets)
         for bucket, error in unread.items():
             self.pass_over(bucket, named(error, lane, bucket))
-            event(_logger, "bucket_unreachable", queue=lane.queue, error=str(error))
+            event(_logger, "bucket_unreachable", **lane.as_fields(bucket), error=str(error))
         return found
 
 

@@ -85,7 +85,7 @@ class Search:
             if not one.has_sealed:
                 self._in_vain += 1
                 if self._in_vain >= MAX_LOST_RACES:
-                    raise self._lane.contended("what is visible")
+                    raise self._lane.contended(f"what is visible in {self._lane.title}")
                 self.pause_s = jitter(RACE_PAUSE_S, min(self._in_vain, RACE_DOUBLINGS))
 
     def _note_away(self, away: dict[BucketNo, CassieqError]) -> None:

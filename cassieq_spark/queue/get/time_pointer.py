@@ -101,7 +101,7 @@ def advance_pointer(lane: Lane, pointer: Pointer, value: int) -> None:
         with lane.store.session.within(each_s=ADVANCE_S):
             lane.pointers.advance(pointer, value)
     except StoreError as error:
-        event(_logger, "pointer_not_advanced", queue=lane.queue, error=str(error))
+        event(_logger, "pointer_not_advanced", **lane.as_fields(), error=str(error))
 
 
 def still_due(row: Stored[Bucket] | None, minute: int) -> bool:

@@ -23,7 +23,7 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Runs, message_id_of
-from cassieq_spark.model.sizes import BUCKET_BYTES, BYTES_IN_FLIGHT
+from cassieq_spark.model.sizes import BUCKET_BYTES
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store.tables.messages import ChunkRow
@@ -135,7 +135,7 @@ class Producer:
         if unsettled or (todo and done):
             raise _ambiguous(lane, unsettled, done.values()) from failure
         if todo:
-            raise failure or lane.contended("every bucket of this producer")
+            raise failure or lane.contended(f"every bucket of this producer in {lane.title}")
         metrics.MESSAGES_PUT.inc(sum(one.packed.count for one in done.values()))
         return [done[at] for at in range(len(rows))]
 
@@ -205,15 +205,13 @@ class Producer:
 
 def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
     """Step 2 of the handshake: write rows at quorum; return whether all were answered."""
-    writer = lane.messages.writer(
-        writes_in_flight=WRITES_IN_FLIGHT, bytes_in_flight=BYTES_IN_FLIGHT
-    )
+    writer = lane.store.chunk_writer(writes_in_flight=WRITES_IN_FLIGHT)
     now_us = lane.clock.now_us()
     try:
         for one in some:
             delay_us = one.packed.delay_us
             writer.write(
-                bucket,
+                lane.place(bucket),
                 ChunkRow(
                     first=one.first,
                     count=one.packed.count,
@@ -224,7 +222,7 @@ def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
             )
         writer.flush()
     except (StoreTimeout, StoreUnavailable) as error:
-        event(_logger, "put_unanswered", queue=lane.queue, bucket=bucket, error=str(error))
+        event(_logger, "put_unanswered", **lane.as_fields(bucket), error=str(error))
         return False
     return True
 
@@ -250,7 +248,7 @@ def prove(lane: Lane, bucket: BucketNo, *, is_written: bool) -> Proof:
         # Check a sealed row, too: it may be a ghost of a bucket that was dropped (G5, ADR 11).
         is_gone = closed is None or lane.is_dropped(bucket)
     except StoreError as error:
-        event(_logger, "put_unproven", queue=lane.queue, bucket=bucket, error=str(error))
+        event(_logger, "put_unproven", **lane.as_fields(bucket), error=str(error))
         return Proof(kept=None)
     return Proof(kept=None if closed is None or is_gone else closed.row.value.manifest)
 

@@ -252,8 +252,7 @@ def _drop_body(lane: Lane, receipt: Receipt, revision: int | None) -> None:
             event(
                 _logger,
                 "bucket_unreachable",
-                queue=lane.queue,
-                bucket=receipt.bucket,
+                **lane.as_fields(receipt.bucket),
                 error=str(error),
             )
 

@@ -19,11 +19,14 @@ from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store.cas import Applied, Stored
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
 
 LARGEST_BLOCK = 64
-"""The most buckets that are reserved at once: all have their rows long before the gap timeout,
-after which a reader would take those without a row for gaps [R11]."""
+"""The most buckets that are reserved at once, in all lanes together: all have their rows long
+before the gap timeout, after which a reader would take those without a row for gaps [R11]."""
 
 _logger = get_logger("queue")
 
@@ -55,34 +58,51 @@ def insert_writing(lane: Lane, bucket: BucketNo, sink: SinkRef) -> Stored[Bucket
     return outcome.now if is_ours else None
 
 
-def open_buckets(lane: Lane, number: int, *, sink_id: str, epoch: int) -> list[OpenBucket]:
-    """Open this many buckets of one's own, ascending, each with its ``writing`` row.
+def open_buckets(
+    wanted: Sequence[tuple[Lane, int]], *, sink_id: str, epoch: int
+) -> list[list[OpenBucket]]:
+    """Open so many buckets of one's own in each of these lanes of a queue, all lanes side by side.
 
-    One LWT for each block of up to 64, and one for each bucket, 16 at once.
+    One LWT for each block, of up to 64 buckets in all lanes together, and one for each bucket.
+
+    Returns:
+        For each lane its buckets, ascending, each with its ``writing`` row.
 
     Raises:
-        QueueDeleted: The lane does not exist any more.
+        QueueDeleted: The queue does not exist any more.
     """
-    opened: list[OpenBucket] = []
-    while len(opened) < number:
-        block = reserve(lane, min(number - len(opened), LARGEST_BLOCK))
-        sink = SinkRef(sink_id=sink_id, epoch=epoch, block_end=block.end)
-        buckets = [BucketNo(bucket) for bucket in range(block.first, block.end)]
-        opened += _open_block(lane, buckets, sink)
-    return opened
+    opened: dict[LaneId, list[OpenBucket]] = {lane.lane_id: [] for lane, _ in wanted}
+    while True:
+        todo = {lane: number - len(opened[lane.lane_id]) for lane, number in wanted}
+        todo = {lane: number for lane, number in todo.items() if number > 0}
+        if not todo:
+            return [opened[lane.lane_id] for lane, _ in wanted]
+        for lane, bucket in _open_blocks(todo, sink_id=sink_id, epoch=epoch):
+            opened[lane.lane_id].append(bucket)
 
 
-def _open_block(lane: Lane, buckets: list[BucketNo], sink: SinkRef) -> list[OpenBucket]:
-    rows = lane.store.session.map(lambda bucket: insert_writing(lane, bucket, sink), buckets)
-    # One read for all of them, after the last row (G5): those below it are closed and dropped [P5].
-    dropped_below = lane.read_pointers().repair
-    opened = []
-    for bucket, row in zip(buckets, rows, strict=True):
-        if row is None or bucket < dropped_below:
-            event(_logger, "reserved_bucket_lost", queue=lane.queue, bucket=bucket)
+def _open_blocks(
+    todo: Mapping[Lane, int], *, sink_id: str, epoch: int
+) -> Iterator[tuple[Lane, OpenBucket]]:
+    """Open a block in each lane; some of its buckets may be lost."""
+    lanes = list(todo)
+    session = lanes[0].store.session
+    most = LARGEST_BLOCK // len(lanes)
+    blocks = session.map(lambda lane: reserve(lane, min(todo[lane], most)), lanes)
+    places = [
+        (lane, BucketNo(bucket), SinkRef(sink_id=sink_id, epoch=epoch, block_end=block.end))
+        for lane, block in zip(lanes, blocks, strict=True)
+        for bucket in range(block.first, block.end)
+    ]
+    rows = session.map(lambda place: insert_writing(*place), places)
+    # One read a lane, after the last row (G5): those below it are closed and dropped [P5].
+    low = session.map(lambda lane: lane.read_pointers().repair, lanes)
+    dropped_below = dict(zip(lanes, low, strict=True))
+    for (lane, bucket, sink), row in zip(places, rows, strict=True):
+        if row is None or bucket < dropped_below[lane]:
+            event(_logger, "reserved_bucket_lost", **lane.as_fields(bucket))
         else:
-            opened.append(OpenBucket(bucket=bucket, row=row, sink=sink))
-    return opened
+            yield lane, OpenBucket(bucket=bucket, row=row, sink=sink)
 
 
 def prepare(lane: Lane, filled: OpenBucket) -> tuple[Place, int]:
@@ -99,7 +119,7 @@ def prepare(lane: Lane, filled: OpenBucket) -> tuple[Place, int]:
     if filled.count > lane.bucket_size:
         # The surplus would have ids of the next bucket: two messages under one id (I6) [T1].
         raise rules.IllegalMove(
-            f"bucket {filled.bucket} of queue {lane.queue!r} has {lane.bucket_size} ids, but "
+            f"{lane.bucket_title(filled.bucket)} has {lane.bucket_size} ids, but "
             f"{filled.count} messages were written into it"
         )
     outcome = lane.buckets.fill(
@@ -117,7 +137,7 @@ def prepare(lane: Lane, filled: OpenBucket) -> tuple[Place, int]:
         lane.read_pointers()  # says so if the queue was deleted [R25]
         sink_id = filled.sink.sink_id
         raise SinkFenced(
-            f"bucket {filled.bucket} of queue {lane.queue!r} was closed while it was written: "
+            f"{lane.bucket_title(filled.bucket)} was closed while it was written: "
             f"the transaction of sink {sink_id!r} was aborted. Nothing of it is visible",
             sink_id=sink_id,
         )

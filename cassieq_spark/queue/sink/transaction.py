@@ -64,7 +64,7 @@ def begin_once(lane: Lane, sink_id: str) -> Begun:
         outcome = sinks.update(
             sink_id, outcome.now, rules.abort(outcome.now.value, now_us=lane.clock.now_us())
         )
-    raise lane.contended(f"sink {sink_id!r}")
+    raise lane.contended(f"sink {sink_id!r} of queue {lane.queue!r}")
 
 
 def begun(who: Identity, outcome: Applied[SinkRow]) -> Begun:
@@ -192,7 +192,7 @@ def commit(
                     return _committed(lane, who, batch_id, row, costs)
             case _:
                 assert_never(decision)
-    raise lane.contended(f"sink {who.sink_id!r}")
+    raise lane.contended(f"sink {who.sink_id!r} of queue {lane.queue!r}")
 
 
 def forget(lane: Lane, sink_id: str) -> None:
@@ -218,7 +218,7 @@ def forget(lane: Lane, sink_id: str) -> None:
         if isinstance(lane.store.sinks.update(sink_id, stored, row), Applied):
             event(_logger, "sink_forgotten", sink=sink_id)
             return
-    raise lane.contended(f"sink {sink_id!r}")
+    raise lane.contended(f"sink {sink_id!r} of queue {lane.queue!r}")
 
 
 def _check_lane(lane: Lane, *whos: Identity) -> None:

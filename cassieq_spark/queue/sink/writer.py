@@ -10,7 +10,7 @@ import math
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import CassieqError
@@ -19,7 +19,6 @@ from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, SinkRef, Status
 from cassieq_spark.model.costs import Costs
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Place
-from cassieq_spark.model.sizes import BYTES_IN_FLIGHT
 from cassieq_spark.queue.reserve import Block, reserve
 from cassieq_spark.queue.sink.buckets import OpenBucket, insert_writing, prepare
 from cassieq_spark.store.tables.messages import ChunkRow
@@ -27,13 +26,15 @@ from cassieq_spark.store.tables.messages import ChunkRow
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.tables.messages import ChunkWriter
 
 MOST_AHEAD = 4
 """The most buckets that are opened ahead: each one that is not needed costs two LWTs."""
 
-BESIDE = 2 * MOST_AHEAD
-"""Threads for LWTs beside the chunk writes: as many for opening buckets as for preparing them."""
+BESIDE: Final = 4 * MOST_AHEAD
+"""The most threads of a task for LWTs beside its chunk writes, for all its lanes together."""
 
 LARGEST_BLOCK = 8
 """A task's reservations grow 1, 2, 4, 8 buckets: few LWTs on the one monoton row for a large
@@ -46,13 +47,10 @@ _logger = get_logger("queue")
 
 
 class BulkWriter:
-    """Writes encoded chunks into buckets of its own. Use as a context manager, in one thread.
+    """One task attempt's chunks, in buckets of its own. Use as a context manager, in one thread.
 
-    The next bucket is opened, and the last one prepared, while chunks of the present one are
-    written: LWTs cost latency, not throughput.
-
-    Attributes:
-        written: (place, messages in it) of every prepared bucket, once `finish` has returned.
+    Whatever number of lanes it writes to, what is under way at once is limited for all of them
+    together: the limit is one task's.
     """
 
     def __init__(
@@ -63,16 +61,82 @@ class BulkWriter:
         epoch: int,
         bucket_bytes: int,
         writes_in_flight: int,
-        bytes_in_flight: int = BYTES_IN_FLIGHT,
     ) -> None:
+        """Prepare; nothing is sent before a lane has its first chunk.
+
+        Args:
+            lane: Any lane of the queue.
+        """
         self._lane = lane
         self._sink_id = sink_id
         self._epoch = epoch
         self._bucket_bytes = bucket_bytes
-        self._writer = lane.messages.writer(
-            writes_in_flight=writes_in_flight, bytes_in_flight=bytes_in_flight
-        )
+        self._chunks = lane.store.chunk_writer(writes_in_flight=writes_in_flight)
         self._beside = ThreadPoolExecutor(BESIDE, thread_name_prefix="cassieq-bulk")
+        self._lanes: dict[LaneId, LaneWriter] = {}
+
+    def of(self, lane_id: LaneId) -> LaneWriter:
+        """The writer into one lane of the queue; always the same for a lane."""
+        if lane_id not in self._lanes:
+            self._lanes[lane_id] = LaneWriter(
+                self._lane.sibling(lane_id),
+                self._chunks,
+                self._beside,
+                sink_id=self._sink_id,
+                epoch=self._epoch,
+                bucket_bytes=self._bucket_bytes,
+            )
+        return self._lanes[lane_id]
+
+    def finish(self) -> tuple[tuple[Place, int], ...]:
+        """Prepare what is left, give back what was not needed, return what was written.
+
+        Returns:
+            (place, messages in it) of every bucket.
+
+        Raises:
+            StoreTimeout, StoreUnavailable, SinkFenced: As `LaneWriter.add`.
+        """
+        writers = list(self._lanes.values())
+        for writer in writers:
+            writer.close()
+        self._chunks.flush()
+        # Side by side: each waits for the LWTs of its last bucket.
+        written = self._lane.store.session.map(LaneWriter.finish, writers)
+        return tuple(bucket for some in written for bucket in some)
+
+    def __enter__(self) -> Self:
+        """Return the writer; its threads end with the block."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """End its threads. Without `finish` the buckets stay undecided, and become void later."""
+        self._beside.shutdown(wait=True, cancel_futures=True)
+
+
+class LaneWriter:
+    """Writes a task attempt's encoded chunks into one lane; made by `BulkWriter.of`.
+
+    The next bucket is opened, and the last one prepared, while chunks of the present one are
+    written: LWTs cost latency, not throughput.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        chunks: ChunkWriter,
+        beside: ThreadPoolExecutor,
+        *,
+        sink_id: str,
+        epoch: int,
+        bucket_bytes: int,
+    ) -> None:
+        self._lane = lane
+        self._chunks = chunks
+        self._beside = beside
+        self._sink_id = sink_id
+        self._epoch = epoch
+        self._bucket_bytes = bucket_bytes
         self._block_lock = threading.Lock()
         self._block = Block(first=FIRST_BUCKET, end=FIRST_BUCKET)
         self._block_size = 0
@@ -82,7 +146,6 @@ class BulkWriter:
         self._fills_s = self._opens_s = LEAST_S
         self._current: OpenBucket | None = None
         self._preparing: list[Future[tuple[Place, int]]] = []
-        self.written: tuple[tuple[Place, int], ...] = ()
 
     def capacity(self) -> int:
         """How many messages the present bucket still takes: 1 or more."""
@@ -114,8 +177,8 @@ class BulkWriter:
         if current is None:
             current = self._current = self._take_next()
         first = current.count
-        self._writer.write(
-            current.bucket,
+        self._chunks.write(
+            self._lane.place(current.bucket),
             ChunkRow(
                 first=first,
                 count=count,
@@ -132,22 +195,16 @@ class BulkWriter:
         else:
             self._open_ahead(current)
 
-    def finish(self) -> tuple[tuple[Place, int], ...]:
-        """Prepare what is left, give back what was not needed, return what was written."""
+    def close(self) -> None:
+        """Take no more: the present bucket is prepared once its chunks are stored."""
         if self._current is not None:
             self._close_current(self._current)
-        self._writer.flush()
-        self.written = tuple(future.result() for future in self._preparing)
+
+    def finish(self) -> tuple[tuple[Place, int], ...]:
+        """Wait for the prepared buckets, once all chunks are stored; give back the unused ones."""
+        written = tuple(future.result() for future in self._preparing)
         self._give_back()
-        return self.written
-
-    def __enter__(self) -> Self:
-        """Return the writer; its threads end with the block."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """End its threads. Without `finish` the buckets stay undecided, and become void later."""
-        self._beside.shutdown(wait=True, cancel_futures=True)
+        return written
 
     def _is_full(self, current: OpenBucket, more_bytes: int) -> bool:
         return current.count > 0 and current.size_bytes + more_bytes > self._bucket_bytes
@@ -174,7 +231,7 @@ class BulkWriter:
         self._current = None
         self._filled += 1
         self._fills_s = max(self._lane.clock.monotonic() - self._began, LEAST_S)
-        self._writer.after_these(
+        self._chunks.after_these(
             lambda: self._preparing.append(self._beside.submit(prepare, self._lane, current))
         )
 
@@ -197,7 +254,7 @@ class BulkWriter:
             if row is not None and not lane.is_dropped(bucket):
                 self._opens_s = lane.clock.monotonic() - began
                 return OpenBucket(bucket=bucket, row=row, sink=sink)
-            event(_logger, "reserved_bucket_lost", queue=lane.queue, bucket=bucket)
+            event(_logger, "reserved_bucket_lost", **lane.as_fields(bucket))
 
     def _give_back(self) -> None:
         """Void what was reserved and not used: otherwise readers wait for the gap timeout (I10).
@@ -216,7 +273,7 @@ class BulkWriter:
                     rules.unused(sink, now_us=lane.clock.now_us()),
                 )
         except CassieqError as error:
-            event(_logger, "give_back_failed", queue=lane.queue, error=str(error))
+            event(_logger, "give_back_failed", **lane.as_fields(), error=str(error))
         self._block = Block(first=self._block.end, end=self._block.end)
 
     def _void(self, row: Bucket) -> Bucket | None:

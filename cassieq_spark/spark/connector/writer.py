@@ -224,13 +224,13 @@ def _sorting(priorities: int, shards: int, partition: int) -> Sorting:
 
 def _open(lane: Lane, plans: Sequence[BucketPlan], *, sink_id: str, epoch: int) -> list[OpenBucket]:
     """Open a bucket for each plan, in their order; plans are sorted by lane."""
-    return [
-        bucket
-        for place, number in Counter(plan.lane for plan in plans).items()
-        for bucket in open_buckets(
-            lane.sibling(lane.lanes[place]), number, sink_id=sink_id, epoch=epoch
-        )
-    ]
+    wanted = Counter(plan.lane for plan in plans)
+    opened = open_buckets(
+        [(lane.sibling(lane.lanes[place]), number) for place, number in wanted.items()],
+        sink_id=sink_id,
+        epoch=epoch,
+    )
+    return [bucket for some in opened for bucket in some]
 
 
 def message_rows(

@@ -157,9 +157,7 @@ class Renewal:
     def _end_round(self, place: Place, failure: Exception | None) -> None:
         if failure is not None:
             # The next round tries again; nothing is lost until the leases run out.
-            text = str(failure)
-            at, queue = place.bucket, self._lane.queue
-            event(_logger, "renewal_failed", queue=queue, bucket=at, error=text)
+            event(_logger, "renewal_failed", **self._fields(place), error=str(failure))
         with self._lock:
             self._under_way.discard(place)
             (self._failed.discard if failure is None else self._failed.add)(place)
@@ -182,6 +180,9 @@ class Renewal:
                     "Two queries must not share a checkpoint: stop one of them"
                 )
                 self._held.clear()
+
+    def _fields(self, place: Place) -> dict[str, object]:
+        return self._lane.sibling(place.lane).as_fields(place.bucket)
 
     def _keep(self, place: Place, left: frozenset[UUID]) -> None:
         """Keep only these leases of a bucket. The caller holds the lock."""
@@ -209,7 +210,6 @@ class Renewal:
             event(
                 _logger,
                 "lease_lost_in_batch",
-                queue=self._lane.queue,
-                bucket=place.bucket,
+                **self._fields(place),
                 leases=len(lost),
             )

@@ -141,8 +141,7 @@ class Replay:
         event(
             _logger,
             "lease_lost_on_replay",
-            queue=self.lane.queue,
-            bucket=leased.place.bucket,
+            **self._fields(leased.place),
             messages=leased.runs.count,
             dropped=is_gone,
         )
@@ -153,6 +152,9 @@ class Replay:
                 "timeout. Set onLeaseLost to 'skip' to go on without them (they are processed "
                 "elsewhere), and set a longer visibilityTimeout"
             )
+
+    def _fields(self, place: Place) -> dict[str, object]:
+        return self.lane.sibling(place.lane).as_fields(place.bucket)
 
     def _title(self, place: Place) -> str:
         return self.lane.sibling(place.lane).bucket_title(place.bucket)
@@ -165,6 +167,4 @@ class Replay:
                 f"messages of {self._title(place)}, which are in the query's batch, are gone. "
                 "Start with a new checkpoint, or set failOnDataLoss to false to go on without them"
             )
-        event(
-            _logger, "batch_purged", queue=self.lane.queue, bucket=place.bucket, messages=messages
-        )
+        event(_logger, "batch_purged", **self._fields(place), messages=messages)

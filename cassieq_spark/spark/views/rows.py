@@ -232,7 +232,7 @@ def _dead(lane: Lane, spans: tuple[range, ...], asked: Asked) -> Iterator[pa.Rec
                 revisions=row.revisions_of(runs),
                 is_look=True,
             )
-            for found in fetch(lane.store, lane.queue, [planned]):
+            for found in fetch(lane.store, lane.queue, lane.fixed, [planned]):
                 yield _dead_batch(builder, asked.names, found, part)
 
 

@@ -18,7 +18,7 @@ from cassieq_spark.store.tables.overlays import DROP_AHEAD_US
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from cassieq_spark.model.ids import Runs
+    from cassieq_spark.model.ids import Place, Runs
     from cassieq_spark.store.session import CqlSession
 
 
@@ -42,23 +42,17 @@ class ChunkRow:
 
 
 class ChunkWriter:
-    """Writes chunk rows of one lane, with a limit on what is under way.
+    """Writes chunk rows of any lanes, with one limit on what is under way. Not thread-safe."""
 
-    Use it as a context manager: leaving it without an error waits until all is stored.
-    """
-
-    def __init__(
-        self, session: CqlSession, lane: LaneId, *, writes_in_flight: int, bytes_in_flight: int
-    ) -> None:
+    def __init__(self, session: CqlSession, *, writes_in_flight: int, bytes_in_flight: int) -> None:
         self._session = session
-        self._lane = lane
         self._writes = writes_in_flight
         self._bytes = bytes_in_flight
         self._sent: deque[tuple[Any, tuple[Any, ...], int] | Callable[[], None]] = deque()
         self._sent_writes = 0
         self._sent_bytes = 0
 
-    def write(self, bucket: BucketNo, chunk: ChunkRow) -> None:
+    def write(self, place: Place, chunk: ChunkRow) -> None:
         """Send one chunk; wait for older ones first when too many are under way.
 
         Raises:
@@ -72,8 +66,8 @@ class ChunkWriter:
             ):
                 self._finish_oldest()
             params = (
-                self._lane,
-                bucket,
+                place.lane,
+                place.bucket,
                 chunk.first,
                 number,
                 chunk.count,
@@ -115,15 +109,6 @@ class Messages:
     def __init__(self, session: CqlSession, lane: LaneId) -> None:
         self._session = session
         self._lane = lane
-
-    def writer(self, *, writes_in_flight: int, bytes_in_flight: int) -> ChunkWriter:
-        """Make a writer for the lane, with a limit on what is under way."""
-        return ChunkWriter(
-            self._session,
-            self._lane,
-            writes_in_flight=writes_in_flight,
-            bytes_in_flight=bytes_in_flight,
-        )
 
     def scan(self, bucket: BucketNo) -> list[ChunkRow]:
         """Read every whole chunk of a bucket: all columns, by quorum, paged [P4].
