@@ -167,7 +167,7 @@ def _write(
     with Heartbeat(lane, who.sink_id), writer:
         packer = LanePacker(
             lambda place: writer.of(lane.lanes[place]),
-            sorting(lane, _context().partitionId()),
+            sorting(lane, _partition()),
             lane.clock.now_us,
             chunk_messages=options.chunk_messages,
             chunk_bytes=options.chunk_bytes,
@@ -204,6 +204,12 @@ def _context() -> TaskContext:
     if context is None:
         raise UsageError("the writer runs outside a Spark task, which Spark never does")
     return context
+
+
+def _partition() -> int:
+    """The task's partition, which says in which shard rows without a key go; 0 outside Spark."""
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
 
 
 def run_id(context: TaskContext | SparkContext) -> str | None:
