@@ -11,9 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cassieq_spark.errors import (
+    CasAmbiguous,
+    CasContention,
     CassieqError,
+    PutAmbiguous,
     QueueDeleted,
     QueueNotFound,
+    SchemaMismatch,
+    SchemaMissing,
     StoreTimeout,
     StoreUnavailable,
 )
@@ -39,6 +44,17 @@ so the caller is told to come again."""
 
 HANDLES: Final = 10_000
 """The most open queue handles. The oldest is forgotten first; it is opened again when needed."""
+
+COME_AGAIN: Final = (
+    CasAmbiguous,
+    CasContention,
+    PutAmbiguous,
+    SchemaMismatch,
+    SchemaMissing,
+    StoreTimeout,
+    StoreUnavailable,
+)
+"""Errors of the cluster, not of the request: the same request may succeed later."""
 
 _logger = get_logger("server")
 

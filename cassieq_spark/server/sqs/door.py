@@ -12,6 +12,7 @@ from starlette.responses import Response
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.server.departing import unless_gone
 from cassieq_spark.server.limits import TooLong
 from cassieq_spark.server.principal import Principal, authenticate
 from cassieq_spark.server.sqs import messages, moves, queues
@@ -97,7 +98,7 @@ class SqsDoor:
         )
         run = HANDLERS[action]
         if action == "ReceiveMessage":
-            result = await _unless_gone(request, run(call), call)
+            result = await unless_gone(request, run(call), call.give_back)
             if result is None:
                 return None
         else:
@@ -131,33 +132,6 @@ HANDLERS: Final[dict[str, Callable[[Call], Awaitable[dict[str, Any]]]]] = {
     "TagQueue": queues.tag,
     "UntagQueue": queues.untag,
 }
-
-
-async def _unless_gone(
-    request: Request, work: Awaitable[dict[str, Any]], call: Call
-) -> dict[str, Any] | None:
-    """The result, unless the client goes away first; then what was leased for it is given back."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_gone(request))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not gone.done():
-            return await task
-        if not task.done():
-            task.cancel()  # `Waiting.receive` gives back what comes too late
-            await asyncio.wait({task})
-        if not task.cancelled() and task.exception() is None:
-            call.give_back()
-        return None
-    finally:
-        gone.cancel()
-        if not task.done():
-            task.cancel()
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _failure(protocol: JsonProtocol | QueryProtocol, error: Exception, request_id: str) -> Response:

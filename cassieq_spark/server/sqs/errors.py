@@ -6,22 +6,15 @@ from typing import Final
 
 from cassieq_spark.errors import (
     BodyInvalid,
-    CasAmbiguous,
-    CasContention,
     CassieqError,
     OptionInvalid,
-    PutAmbiguous,
     QueueDeleted,
     QueueNotFound,
     ReceiptExpired,
     ReceiptInvalid,
-    SchemaMismatch,
-    SchemaMissing,
-    StoreTimeout,
-    StoreUnavailable,
     UsageError,
 )
-from cassieq_spark.server.backend import Busy
+from cassieq_spark.server.backend import COME_AGAIN, Busy
 
 _SQS: Final = "AWS.SimpleQueueService."
 QUERY_CODES: Final[dict[str, str]] = {
@@ -86,17 +79,6 @@ def _unavailable(message: str) -> SqsError:
     return SqsError("ServiceUnavailable", message, status=503, is_senders=False)
 
 
-_AGAIN: Final = (
-    CasAmbiguous,
-    CasContention,
-    PutAmbiguous,
-    SchemaMismatch,
-    SchemaMissing,
-    StoreTimeout,
-    StoreUnavailable,
-)
-
-
 def translated(error: Exception) -> SqsError | None:  # noqa: PLR0911 - a table
     """The SQS error for an error of the client; None: it is none that a request can have."""
     match error:
@@ -116,7 +98,7 @@ def translated(error: Exception) -> SqsError | None:  # noqa: PLR0911 - a table
             return invalid(str(error))
         case Busy():
             return _unavailable("The gateway has too many requests to do. Send it again later.")
-        case CassieqError() if isinstance(error, _AGAIN):
+        case CassieqError() if isinstance(error, COME_AGAIN):
             return _unavailable(str(error))
         case _:
             return None

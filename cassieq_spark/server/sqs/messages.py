@@ -6,11 +6,11 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from cassieq_spark.errors import CassieqError, ReceiptExpired, StoreTimeout
+from cassieq_spark.errors import CassieqError, ReceiptExpired, ReceiptInvalid, StoreTimeout
 from cassieq_spark.model.dead_letter import headers_of
-from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.settle.ack_group import Verdict
 from cassieq_spark.server.sending import Outgoing
+from cassieq_spark.server.settling import each
 from cassieq_spark.server.sqs import attributes as settings
 from cassieq_spark.server.sqs import bodies
 from cassieq_spark.server.sqs.actions import Typed
@@ -115,16 +115,15 @@ async def delete(call: Call) -> dict[str, Any]:
 async def delete_batch(call: Call) -> dict[str, Any]:
     """DeleteMessageBatch: all that can be deleted are, by one LWT for each bucket."""
     queue, entries = call.queue("ack"), _entries(call)
-    good, bad = _readable(entries)
+    receipts = [entry["ReceiptHandle"] for entry in entries]
 
-    def ack(handle: Queue) -> list[Verdict | Exception]:
-        return _each_acked(handle, [entries[at]["ReceiptHandle"] for at in good])
+    def ack(handle: Queue) -> list[Verdict | ReceiptInvalid]:
+        return each(receipts, handle.ack_each)
 
-    found = await call.backend.on_queue(queue, ack)
-    answers: list[dict[str, Any] | SqsError] = [bad.get(at, {}) for at in range(len(entries))]
-    for at, verdict in zip(good, found, strict=True):
+    answers: list[dict[str, Any] | SqsError] = []
+    for verdict in await call.backend.on_queue(queue, ack):
         failure = _as_sqs(verdict) if isinstance(verdict, Exception) else _not_acked(verdict)
-        answers[at] = failure or {}
+        answers.append(failure or {})
     return _batch_answer(entries, answers)
 
 
@@ -289,36 +288,6 @@ def _batch_answer(
         else:
             done.append({"Id": entry["Id"], **answer})
     return {"Successful": done, **({"Failed": failed} if failed else {})}
-
-
-def _readable(entries: list[dict[str, Any]]) -> tuple[list[int], dict[int, SqsError]]:
-    """Which entries have something that is a receipt, and errors for the others."""
-    good: list[int] = []
-    bad: dict[int, SqsError] = {}
-    for at, entry in enumerate(entries):
-        try:
-            Receipt.decode(entry["ReceiptHandle"])
-        except CassieqError as error:
-            bad[at] = _as_sqs(error)
-        else:
-            good.append(at)
-    return good, bad
-
-
-def _each_acked(handle: Queue, receipts: list[str]) -> list[Verdict | Exception]:
-    """Ack together; if one receipt is another queue's, which refuses all of them, one by one."""
-    try:
-        return list(handle.ack_each(receipts))
-    except CassieqError:
-        if len(receipts) <= 1:
-            raise
-    found: list[Verdict | Exception] = []
-    for receipt in receipts:
-        try:
-            found += handle.ack_each([receipt])
-        except CassieqError as error:
-            found.append(error)
-    return found
 
 
 def _not_acked(verdict: Verdict) -> SqsError | None:
