@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.server.backend import Backend, Busy
 from cassieq_spark.server.limits import BodyLimit
+from cassieq_spark.server.principal import Gate
 from cassieq_spark.server.repairing import repair_every
+from cassieq_spark.server.rest.door import RestDoor, too_long
+from cassieq_spark.server.rest.openapi import PREFIX
+from cassieq_spark.server.rest.page import docs, openapi_json
 from cassieq_spark.server.sending import Sending
 from cassieq_spark.server.sqs.door import SqsDoor
 from cassieq_spark.server.waiting import Waiting
@@ -42,6 +46,7 @@ class Gateway:
     def __init__(self, settings: GatewaySettings, open_client: Callable[[], Client]) -> None:
         self.settings = settings
         self.backend = Backend(open_client, threads=settings.threads)
+        self.gate = Gate()
         self.waiting = Waiting(self.backend)
         self.sending = Sending(self.backend)
         self.failure: CassieqError | None = None
@@ -54,10 +59,15 @@ class Gateway:
             routes=[
                 Route("/healthz", _healthz),
                 Route("/readyz", self._readyz),
+                Mount(PREFIX, RestDoor(self.backend, self.waiting, self.sending, self.gate)),
+                Route("/openapi.json", openapi_json),
+                Route("/docs", docs),
                 Route("/", sqs, methods=["GET", "POST"]),
                 Route("/{account:str}/{queue:str}", sqs, methods=["GET", "POST"]),
             ],
-            middleware=[Middleware(BodyLimit, most_bytes=self.settings.max_body_bytes)],
+            middleware=[
+                Middleware(BodyLimit, most_bytes=self.settings.max_body_bytes, refusal=too_long)
+            ],
             lifespan=self._running,
         )
 

@@ -136,12 +136,9 @@ class Sending:
             for one in together:
                 await self._put(key, [one])
             return
-        stored = set(failure.stored) if isinstance(failure, PutAmbiguous) else set()
         for asked in together:
             if not asked.answer.done():
-                asked.answer.set_result(
-                    [one if failure is None or one in stored else failure for one in asked.ids]
-                )
+                asked.answer.set_result(_answers(asked.ids, failure))
 
     async def _failure(self, key: tuple[str, _Group], together: list[_Asked]) -> Exception | None:
         queue, group = key
@@ -164,3 +161,19 @@ class Sending:
         except Exception as error:  # noqa: BLE001 - it is raised where the requests wait
             return error
         return None
+
+
+def _answers(ids: list[str], failure: Exception | None) -> list[str | Exception]:
+    """The answers for the messages of one request, of a put that has failed or not."""
+    if failure is None:
+        return list(ids)
+    if not isinstance(failure, PutAmbiguous):
+        return [failure for _ in ids]
+    own = set(ids)
+    # It names the messages of all requests that were put together.
+    mine = PutAmbiguous(
+        failure.message,
+        message_ids=tuple(one for one in failure.message_ids if one in own),
+        stored=tuple(one for one in failure.stored if one in own),
+    )
+    return [one if one in mine.stored else mine for one in ids]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import boto3
+import httpx
 import pytest
 from botocore.config import Config
 
@@ -140,3 +141,20 @@ def sqs(gateway: Gateway) -> Iterator[Any]:
 def name(queue_name: str) -> str:
     """A queue name that SQS allows."""
     return re.sub(r"[^A-Za-z0-9_-]", "-", queue_name)[-80:]
+
+
+@pytest.fixture(scope="session")
+def rest(gateway: Gateway) -> Iterator[httpx.Client]:
+    """A client of the REST door."""
+    with httpx.Client(base_url=f"{gateway.url}/v1", timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+def queue(rest: httpx.Client, name: str) -> Iterator[str]:
+    """The path of a queue of the test's own."""
+    path = f"/queues/{name}"
+    settings = {"linger": 0, "visibility_timeout": 60, "priorities": 2}
+    assert 201 == rest.put(path, json={"settings": settings}).status_code
+    yield path
+    rest.delete(path)

@@ -112,6 +112,9 @@ def test_it_serves_when_cassandra_comes_and_again_when_it_comes_back(
     status, headers, body = gateway.ask("POST", "/", b"Action=ListQueues")
     assert (503, "1") == (status, headers["retry-after"])
     assert b"ServiceUnavailable" in body
+    status, headers, body = gateway.ask("POST", "/v1/queues/outage/messages", b"x")
+    assert (503, "1") == (status, headers["retry-after"])
+    assert b'"code": "store_unavailable"' in body
 
     node.start()
     gateway.wait_until_ready()
