@@ -60,7 +60,7 @@ def serve(
         int, typer.Option(min=1, max=512, help="Client calls at once.", rich_help_panel=LIMITS)
     ] = DEFAULTS.threads,
 ) -> None:
-    """Serve the queues over HTTP: the protocol of Amazon SQS. SIGTERM drains and ends it."""
+    """Serve the queues over HTTP: Amazon SQS's protocol, and REST. SIGTERM drains and ends it."""
     try:
         from cassieq_spark.server import serve as server  # noqa: PLC0415 - needs the extra `server`
     except ModuleNotFoundError as error:

@@ -28,7 +28,8 @@ _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _DURATION: Final = re.compile(r"(?P<number>[0-9]{1,12}(?:\.[0-9]{1,9})?) ?(?P<unit>ms|s|m|h|d)?")
 _SIZE: Final = re.compile(r"(?P<number>[0-9]{1,19}) ?(?P<unit>[bkmg])?")
 _ACCOUNT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-_QUEUE_NAME: Final = re.compile(rf"(?:{_ACCOUNT_NAME.pattern}/)?[A-Za-z0-9._-]{{1,200}}")
+_OWN_NAME: Final = "[A-Za-z0-9._-]{1,200}"
+_QUEUE_NAME: Final = re.compile(rf"(?:{_ACCOUNT_NAME.pattern}/)?{_OWN_NAME}")
 _KEYSPACE: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _CONTACT_POINT: Final = re.compile(
     r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[\w.-]+))(?::(?P<port>[0-9]{1,5}))?"
@@ -251,7 +252,8 @@ def queue_name() -> Values[QueueName]:
     return Values(
         "1 to 200 letters (a-z, A-Z), digits, '.', '-' or '_'; before it may be an account and '/'",
         parse,
-        {"type": "string", "pattern": f"^{_QUEUE_NAME.pattern}$"},
+        # Over HTTP, the account is the caller's.
+        {"type": "string", "pattern": f"^{_OWN_NAME}$"},
     )
 
 

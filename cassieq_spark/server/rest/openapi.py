@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 import cassieq_spark
 from cassieq_spark.options import values
-from cassieq_spark.server.rest import models
+from cassieq_spark.server.rest import answers
 from cassieq_spark.server.rest.call import JSON, RAW, Operation, Raw
 from cassieq_spark.server.rest.operations import OPERATIONS
 from cassieq_spark.server.rest.problems import MEDIA_TYPE
@@ -61,7 +61,7 @@ def document() -> dict[str, Any]:
 
 
 def _schemas() -> dict[str, Any]:
-    wanted: dict[type[BaseModel], JsonSchemaMode] = {models.Problem: "serialization"}
+    wanted: dict[type[BaseModel], JsonSchemaMode] = {answers.Problem: "serialization"}
     for one in OPERATIONS:
         wanted[one.query] = "validation"
         if isinstance(one.body, type):
@@ -121,7 +121,7 @@ def _responses(one: Operation) -> dict[str, Any]:
     for status in sorted({*EVERYWHERE, *one.errors}):
         found[str(status)] = {
             "description": HTTPStatus(status).phrase,
-            "content": {MEDIA_TYPE: {"schema": _ref(models.Problem)}},
+            "content": {MEDIA_TYPE: {"schema": _ref(answers.Problem)}},
         }
     return found
 

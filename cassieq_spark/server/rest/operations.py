@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cassieq_spark.model.rights import Right
-from cassieq_spark.server.rest import letters, messages, models, queues, receipts
+from cassieq_spark.server.rest import answers, letters, messages, models, queues, receipts
 from cassieq_spark.server.rest.call import Operation, Raw
 
 _QUEUE: Final = "/queues/{queue}"
@@ -28,7 +28,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         doc="List queues by name.",
         run=queues.list_queues,
         query=models.Page,
-        answers={200: models.QueueNames},
+        answers={200: answers.QueueNames},
     ),
     Operation(
         name="createQueue",
@@ -40,7 +40,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         run=queues.create,
         body=models.NewQueue,
         is_body_needed=False,
-        answers={201: models.Queue, 200: models.Queue},
+        answers={201: answers.Queue, 200: answers.Queue},
         errors=(404, 409),
     ),
     Operation(
@@ -50,7 +50,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         right=Right.INFO,
         doc="Show the settings and labels of a queue.",
         run=queues.show,
-        answers={200: models.Queue},
+        answers={200: answers.Queue},
         errors=(404,),
     ),
     Operation(
@@ -61,7 +61,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         doc="Change settings and labels of a queue. Other gateways see them within ten seconds.",
         run=queues.alter,
         body=models.QueueChange,
-        answers={200: models.Queue},
+        answers={200: answers.Queue},
         errors=(404, 409),
     ),
     Operation(
@@ -81,7 +81,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         right=Right.INFO,
         doc="Count the messages of a queue.",
         run=queues.statistics,
-        answers={200: models.Statistics},
+        answers={200: answers.Statistics},
         errors=(404,),
     ),
     Operation(
@@ -91,7 +91,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         right=Right.DELETE,
         doc="Drop all messages of a queue: visible, leased, delayed and dead.",
         run=queues.purge,
-        answers={200: models.Purged},
+        answers={200: answers.Purged},
         errors=(404,),
     ),
     Operation(
@@ -104,7 +104,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         query=models.PutOne,
         body=BODY_WITH_HEADERS,
         is_body_needed=False,
-        answers={201: models.Put},
+        answers={201: answers.Put},
         errors=(404,),
     ),
     Operation(
@@ -115,7 +115,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         doc="Put many messages. Not all or nothing: each has its own result.",
         run=messages.put_many,
         body=models.PutMany,
-        answers={200: models.PutResults},
+        answers={200: answers.PutResults},
         errors=(404,),
     ),
     Operation(
@@ -128,7 +128,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "is in its headers; 204 if there is none.",
         run=messages.next_messages,
         query=models.Next,
-        answers={200: models.Messages, 204: None},
+        answers={200: answers.Messages, 204: None},
         can_be_raw=True,
         errors=(404,),
     ),
@@ -140,7 +140,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         doc="Look at visible messages. They stay visible.",
         run=messages.peek,
         query=models.Peek,
-        answers={200: models.Messages},
+        answers={200: answers.Messages},
         errors=(404,),
     ),
     Operation(
@@ -164,7 +164,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         query=models.Update,
         body=BODY,
         is_body_needed=False,
-        answers={200: models.NewReceipt},
+        answers={200: answers.NewReceipt},
         errors=(404, 409),
     ),
     Operation(
@@ -175,7 +175,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         doc="Ack messages: one LWT for each bucket, however many there are.",
         run=receipts.ack,
         body=models.Ack,
-        answers={200: models.Verdicts},
+        answers={200: answers.Verdicts},
         errors=(404,),
     ),
     Operation(
@@ -186,7 +186,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         doc="Make leases end later, or sooner.",
         run=receipts.extend,
         body=models.Extend,
-        answers={200: models.Verdicts},
+        answers={200: answers.Verdicts},
         errors=(404,),
     ),
     Operation(
@@ -197,7 +197,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         doc="Give messages back, at once or after a delay.",
         run=receipts.release,
         body=models.Release,
-        answers={200: models.Verdicts},
+        answers={200: answers.Verdicts},
         errors=(404,),
     ),
     Operation(
@@ -208,7 +208,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         doc="Declare messages dead. Repair moves them to the dead-letter queue.",
         run=receipts.reject,
         body=models.Reject,
-        answers={200: models.Verdicts},
+        answers={200: answers.Verdicts},
         errors=(404,),
     ),
     Operation(
@@ -220,7 +220,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "answer has the new ones.",
         run=receipts.update,
         body=models.UpdateMany,
-        answers={200: models.Verdicts},
+        answers={200: answers.Verdicts},
         errors=(404,),
     ),
     Operation(
@@ -231,7 +231,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         doc="Show the messages of a dead-letter queue. They stay in it.",
         run=letters.show,
         query=models.Letters,
-        answers={200: models.LettersShown},
+        answers={200: answers.LettersShown},
         errors=(404,),
     ),
     Operation(
@@ -244,7 +244,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         run=letters.redrive,
         body=models.Redrive,
         is_body_needed=False,
-        answers={200: models.Redriven},
+        answers={200: answers.Redriven},
         errors=(404,),
     ),
 )
