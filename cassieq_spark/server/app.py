@@ -14,6 +14,7 @@ from starlette.routing import Route
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.server.backend import Backend, Busy
 from cassieq_spark.server.limits import BodyLimit
+from cassieq_spark.server.principal import Gate
 from cassieq_spark.server.repairing import repair_every
 from cassieq_spark.server.sending import Sending
 from cassieq_spark.server.sqs.door import SqsDoor
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from cassieq_spark.accounts.master_key import MasterKey
     from cassieq_spark.client import Client
     from cassieq_spark.server.settings import GatewaySettings
 
@@ -39,9 +41,20 @@ class Gateway:
         failure: What has ended the gateway by itself, such as a wrong password for Cassandra.
     """
 
-    def __init__(self, settings: GatewaySettings, open_client: Callable[[], Client]) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        open_client: Callable[[], Client],
+        master_key: MasterKey | None = None,
+    ) -> None:
+        """Prepare; nothing runs before the application does.
+
+        Args:
+            master_key: Checks accounts; None: everybody has all rights.
+        """
         self.settings = settings
         self.backend = Backend(open_client, threads=settings.threads)
+        self.gate = Gate(self.backend, master_key)
         self.waiting = Waiting(self.backend)
         self.sending = Sending(self.backend)
         self.failure: CassieqError | None = None
@@ -49,7 +62,7 @@ class Gateway:
 
     def app(self) -> Starlette:
         """The ASGI application."""
-        sqs = SqsDoor(self.backend, self.waiting, self.sending)
+        sqs = SqsDoor(self.backend, self.waiting, self.sending, self.gate)
         return Starlette(
             routes=[
                 Route("/healthz", _healthz),
@@ -72,6 +85,7 @@ class Gateway:
                 await beside
             await self.waiting.close()
             await self.sending.close()
+            self.gate.close()
             self.backend.close()
 
     async def _beside(self) -> None:

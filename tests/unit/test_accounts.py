@@ -253,7 +253,7 @@ CLAIMS = {
 def test_a_token_says_what_it_was_signed_for() -> None:
     read = tokens.read(token())
     assert KEY == read.key_id
-    assert (READ_ORDERS,) == read.verify(SECRET, now_us=NOW_US)
+    assert (READ_ORDERS,) == read.verify(SECRET, now_us=NOW_US).grants
     assert (READ_ORDERS,) == tokens.read(own(CLAIMS)).verify(SECRET, now_us=NOW_US)
     assert SECRET.reveal() not in token()
 
