@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from cassieq_spark.accounts.master_key import MasterKey
     from cassieq_spark.client import Client
     from cassieq_spark.server.settings import GatewaySettings
 
@@ -43,10 +44,20 @@ class Gateway:
         failure: What has ended the gateway by itself, such as a wrong password for Cassandra.
     """
 
-    def __init__(self, settings: GatewaySettings, open_client: Callable[[], Client]) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        open_client: Callable[[], Client],
+        master_key: MasterKey | None = None,
+    ) -> None:
+        """Prepare; nothing runs before the application does.
+
+        Args:
+            master_key: Checks accounts; None: everybody has all rights.
+        """
         self.settings = settings
         self.backend = Backend(open_client, threads=settings.threads)
-        self.gate = Gate()
+        self.gate = Gate(self.backend, master_key)
         self.waiting = Waiting(self.backend)
         self.sending = Sending(self.backend)
         self.failure: CassieqError | None = None
@@ -54,7 +65,7 @@ class Gateway:
 
     def app(self) -> Starlette:
         """The ASGI application."""
-        sqs = SqsDoor(self.backend, self.waiting, self.sending)
+        sqs = SqsDoor(self.backend, self.waiting, self.sending, self.gate)
         return Starlette(
             routes=[
                 Route("/healthz", _healthz),
@@ -82,6 +93,7 @@ class Gateway:
                 await beside
             await self.waiting.close()
             await self.sending.close()
+            self.gate.close()
             self.backend.close()
 
     async def _beside(self) -> None:

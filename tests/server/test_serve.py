@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 def test_it_says_where_it_listens_and_whom_it_serves(gateway: Gateway) -> None:
     (line,) = gateway.said
-    assert f"Listening on {gateway.url}. No accounts are checked: only this machine is served" in (
-        line
-    )
+    assert f"Listening on {gateway.url}. No accounts are checked: everybody on this machine" in line
     assert (200, 200) == (gateway.status("/healthz"), gateway.status("/readyz"))
 
 

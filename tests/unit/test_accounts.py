@@ -253,8 +253,8 @@ CLAIMS = {
 def test_a_token_says_what_it_was_signed_for() -> None:
     read = tokens.read(token())
     assert KEY == read.key_id
-    assert (READ_ORDERS,) == read.verify(SECRET, now_us=NOW_US)
-    assert (READ_ORDERS,) == tokens.read(own(CLAIMS)).verify(SECRET, now_us=NOW_US)
+    assert (READ_ORDERS,) == read.verify(SECRET, now_us=NOW_US).grants
+    assert (READ_ORDERS,) == tokens.read(own(CLAIMS)).verify(SECRET, now_us=NOW_US).grants
     assert SECRET.reveal() not in token()
 
 
@@ -325,7 +325,7 @@ def test_no_text_raises_anything_but_a_named_error(head: str, tail: str, data: A
         except CassieqError as refused:
             assert isinstance(refused, AuthenticationFailed)  # noqa: PT017 - the only one allowed
         else:
-            assert (text, (READ_ORDERS,)) == (good, found)
+            assert (text, (READ_ORDERS,)) == (good, found.grants)
 
 
 def test_a_token_that_would_be_too_long_is_not_made() -> None:

@@ -107,8 +107,8 @@ class Call:
 
     def give_back(self) -> None:
         """Give back what was leased: nobody will see it."""
-        self.waiting.give_back(self.queue, self.leased)
-        self.leased.clear()
+        leased, self.leased = self.leased, []  # it happens in the background
+        self.waiting.give_back(self.queue, leased)
 
     def target(self, name: str) -> str:
         """A queue that messages shall go to, as the client knows it.

@@ -122,7 +122,7 @@ def problem_response(error: Exception, request_id: str = "") -> Response:
     if found["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = "1"
     elif found["status"] == HTTPStatus.UNAUTHORIZED:
-        headers["WWW-Authenticate"] = "Bearer, AWS4-HMAC-SHA256"
+        headers["WWW-Authenticate"] = "AWS4-HMAC-SHA256, Bearer"
     return Response(
         json.dumps(found), status_code=found["status"], media_type=MEDIA_TYPE, headers=headers
     )

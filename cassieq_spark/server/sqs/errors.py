@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from cassieq_spark.errors import (
+    AccessError,
+    AuthenticationFailed,
     BodyInvalid,
     CassieqError,
     OptionInvalid,
@@ -18,18 +20,35 @@ from cassieq_spark.server.backend import COME_AGAIN, Busy
 
 _SQS: Final = "AWS.SimpleQueueService."
 QUERY_CODES: Final[dict[str, str]] = {
+    "AccessDeniedException": "AccessDenied",
     "BatchEntryIdsNotDistinct": f"{_SQS}BatchEntryIdsNotDistinct",
     "BatchRequestTooLong": f"{_SQS}BatchRequestTooLong",
     "EmptyBatchRequest": f"{_SQS}EmptyBatchRequest",
+    "IncompleteSignatureException": "IncompleteSignature",
     "InvalidBatchEntryId": f"{_SQS}InvalidBatchEntryId",
+    "InvalidSignatureException": "SignatureDoesNotMatch",
     "MessageNotInflight": f"{_SQS}MessageNotInflight",
+    "MissingAuthenticationTokenException": "MissingAuthenticationToken",
     "QueueDoesNotExist": f"{_SQS}NonExistentQueue",
     "QueueNameExists": "QueueAlreadyExists",
     "TooManyEntriesInBatchRequest": f"{_SQS}TooManyEntriesInBatchRequest",
     "UnknownOperationException": "InvalidAction",
+    "UnrecognizedClientException": "InvalidClientTokenId",
     "UnsupportedOperation": f"{_SQS}UnsupportedOperation",
 }
 """The code of the older protocol, where it is not the name in the JSON protocol."""
+
+UNKNOWN_CALLERS: Final[dict[str, tuple[str, int]]] = {
+    "missing": ("MissingAuthenticationTokenException", 401),
+    "refused": ("UnrecognizedClientException", 401),
+    "signature": ("InvalidSignatureException", 403),
+    "malformed": ("IncompleteSignatureException", 400),
+    "unsupported": ("IncompleteSignatureException", 400),
+    "skewed": ("RequestExpired", 400),
+    "expired": ("RequestExpired", 400),
+}
+"""The name and the status for each reason of `AuthenticationFailed`. They are those that AWS
+documents, except that 401 says that a caller is unknown, where AWS has 403 for this, too."""
 
 
 class SqsError(Exception):
@@ -84,6 +103,8 @@ def translated(error: Exception) -> SqsError | None:  # noqa: PLR0911 - a table
     match error:
         case SqsError():
             return error
+        case AccessError():
+            return _refused(error)
         case QueueNotFound() | QueueDeleted():
             return no_queue()
         case ReceiptInvalid():
@@ -109,3 +130,11 @@ def expired() -> SqsError:
     return invalid(
         "Value for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired."
     )
+
+
+def _refused(error: AccessError) -> SqsError:
+    message = f"{error.message[:1].upper()}{error.message[1:]}."
+    if isinstance(error, AuthenticationFailed):
+        name, status = UNKNOWN_CALLERS[error.reason]
+        return SqsError(name, message, status=status)
+    return SqsError("AccessDeniedException", message, status=403)

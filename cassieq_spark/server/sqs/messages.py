@@ -34,7 +34,7 @@ Entry = Mapping[str, Any]
 
 async def send(call: Call) -> dict[str, Any]:
     """SendMessage."""
-    queue = call.queue("put")
+    queue = call.queue()
     kept = settings.of_queue(await call.backend.opened(queue))
     outgoing, answer = _outgoing(call.parameters, kept)
     (found,) = await call.sending.put(queue, [outgoing])
@@ -47,7 +47,7 @@ async def send(call: Call) -> dict[str, Any]:
 
 async def send_batch(call: Call) -> dict[str, Any]:
     """SendMessageBatch: each entry succeeds or fails for itself."""
-    queue = call.queue("put")
+    queue = call.queue()
     entries = _entries(call)
     kept = settings.of_queue(await call.backend.opened(queue))
     ready: dict[int, tuple[Outgoing, dict[str, Any]]] = {}
@@ -82,7 +82,7 @@ async def send_batch(call: Call) -> dict[str, Any]:
 
 async def receive(call: Call) -> dict[str, Any]:
     """ReceiveMessage: what is leased is noted in the call, for the case that nobody gets it."""
-    queue = call.queue("read")
+    queue = call.queue()
     at_most = _within(call, "MaxNumberOfMessages", 1, MOST_IN_BATCH)
     visibility_s = _within(call, "VisibilityTimeout", 0, MOST_VISIBILITY_S)
     wait_s = _within(call, "WaitTimeSeconds", 0, settings.MOST_WAIT_S)
@@ -94,6 +94,8 @@ async def receive(call: Call) -> dict[str, Any]:
         wait_s=kept.wait_s if wait_s is None else wait_s,
     )
     call.leased.append((queue, messages))
+    if messages:
+        await call.confirm(queue)
     now_ms = call.backend.client.now_us() // 1_000
     shown = [_received(call, one, now_ms) for one in messages]
     return {"Messages": shown} if shown else {}
@@ -101,7 +103,7 @@ async def receive(call: Call) -> dict[str, Any]:
 
 async def delete(call: Call) -> dict[str, Any]:
     """DeleteMessage."""
-    queue, receipt = call.queue("ack"), call.parameters["ReceiptHandle"]
+    queue, receipt = call.queue(), call.parameters["ReceiptHandle"]
 
     def ack(handle: Queue) -> Verdict:
         return handle.ack_each([receipt])[0]
@@ -114,7 +116,7 @@ async def delete(call: Call) -> dict[str, Any]:
 
 async def delete_batch(call: Call) -> dict[str, Any]:
     """DeleteMessageBatch: all that can be deleted are, by one LWT for each bucket."""
-    queue, entries = call.queue("ack"), _entries(call)
+    queue, entries = call.queue(), _entries(call)
     receipts = [entry["ReceiptHandle"] for entry in entries]
 
     def ack(handle: Queue) -> list[Verdict | ReceiptInvalid]:
@@ -129,13 +131,13 @@ async def delete_batch(call: Call) -> dict[str, Any]:
 
 async def change_visibility(call: Call) -> dict[str, Any]:
     """ChangeMessageVisibility."""
-    await _extend(call, call.queue("ack"), call.parameters)
+    await _extend(call, call.queue(), call.parameters)
     return {}
 
 
 async def change_visibility_batch(call: Call) -> dict[str, Any]:
     """ChangeMessageVisibilityBatch."""
-    queue, entries = call.queue("ack"), _entries(call)
+    queue, entries = call.queue(), _entries(call)
 
     async def one(entry: Entry) -> dict[str, Any]:
         await _extend(call, queue, {"VisibilityTimeout": 30, **entry})
@@ -218,7 +220,7 @@ def _received(call: Call, message: Message, now_ms: int) -> dict[str, Any]:
 def _system_attributes(call: Call, message: Message, now_ms: int) -> dict[str, str]:
     sent_ms = int(message.enqueued_at.timestamp() * 1_000)
     known = {
-        "SenderId": call.principal.sender_id,
+        "SenderId": call.number,
         "SentTimestamp": str(sent_ms),
         "ApproximateReceiveCount": str(message.delivery_count),
     }
@@ -227,8 +229,9 @@ def _system_attributes(call: Call, message: Message, now_ms: int) -> dict[str, s
         known["ApproximateFirstReceiveTimestamp"] = str(max(now_ms, sent_ms))
     if (trace := message.headers.get(bodies.TRACE_HEADER)) is not None:
         known["AWSTraceHeader"] = trace
-    if (source := headers_of(message.headers).source_queue) is not None:
-        known["DeadLetterQueueSourceArn"] = call.arn(source)
+    source = headers_of(message.headers).source_queue
+    if source is not None and (arn := call.arn(source)) is not None:
+        known["DeadLetterQueueSourceArn"] = arn
     return known
 
 
