@@ -203,7 +203,8 @@ class Principal:
 def _split(queue: str) -> tuple[str, str]:
     """The account of a queue, empty if it has none, and its name in it."""
     account, separator, name = queue.partition(_ACCOUNT_SEPARATOR)
-    return (account, name) if separator else ("", queue)
+    # Nobody's account is "/", so that "/orders" is not taken for "orders".
+    return (account or _ACCOUNT_SEPARATOR, name) if separator else ("", queue)
 
 
 def _texts(name: str, given: Any) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import ssl
+import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -13,6 +15,8 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.exceptions import ClientError
 
+from cassieq_spark.accounts.admin import AccountAdmin
+from cassieq_spark.entropy import new_uuid
 from cassieq_spark.server.sqs.actions import ACTIONS, RIGHTS
 from cassieq_spark.server.sqs.errors import UNKNOWN_CALLERS
 from cassieq_spark.server.sqs.names import number_of
@@ -443,3 +447,35 @@ def _https(url: str, context: ssl.SSLContext) -> int:
     except urllib.error.HTTPError as error:
         with error:
             return error.code
+
+
+def test_an_account_from_the_command_line_works_with_boto3_and_with_curl(
+    cassandra: EmbeddedCassandra, guarded: Gateway, master_key_file: Path, client: cassieq.Client
+) -> None:
+    name = f"acme-{new_uuid().hex[:12]}"
+    command = CommandLine(cassandra.contact_points)
+    key = command(
+        "account", "create", name, "--master-key-file", str(master_key_file), "--json"
+    ).object
+    proof = key["access_key_id"], key["secret_access_key"]
+    try:
+        sqs = sqs_at(guarded.url, key=proof)
+        url = sqs.create_queue(QueueName="orders")["QueueUrl"]
+        if (curl := shutil.which("curl")) is not None:
+            ended = subprocess.run(
+                [
+                    curl, "--silent", "--show-error", "--aws-sigv4", "aws:amz:eu-central-1:sqs",
+                    "--user", ":".join(proof), "-d", "Action=SendMessage",
+                    "-d", "MessageBody=by curl", "--data-urlencode", f"QueueUrl={url}",
+                    f"{guarded.url}/",
+                ],
+                capture_output=True, check=True, timeout=60,
+            )  # fmt: skip
+            assert b"<SendMessageResponse" in ended.stdout, ended.stdout
+        else:
+            sqs.send_message(QueueUrl=url, MessageBody="by curl")
+        (message,) = client.queue(f"{name}/orders").get(1, wait=10)
+        assert b"by curl" == message.body
+        sqs.close()
+    finally:
+        AccountAdmin(client.store).delete(name, with_queues=True)
