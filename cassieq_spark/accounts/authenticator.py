@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.accounts import signature, tokens
 from cassieq_spark.accounts.key_cache import MOST, KeyCache
 from cassieq_spark.accounts.keys import KEY_ID, new_secret
+from cassieq_spark.accounts.tokens import Token
 from cassieq_spark.errors import AuthenticationFailed, CassieqError, MasterKeyInvalid
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Grant, Principal
@@ -19,6 +20,7 @@ from cassieq_spark.store.tables.accounts import AccountStatus
 if TYPE_CHECKING:
     from cassieq_spark.accounts.canonical import SignedRequest
     from cassieq_spark.accounts.master_key import MasterKey
+    from cassieq_spark.accounts.signature import Claim
     from cassieq_spark.clock import Clock
     from cassieq_spark.store.store import Store
 
@@ -42,6 +44,10 @@ class Authenticator:
     A key is read at most once in ten seconds, so a disabled one is refused within that time. A
     request with an unknown key does the same work as one with a wrong signature: it is checked
     against a secret that nobody has.
+
+    `by_signature` and `by_token` do all of it, and may wait for Cassandra. An event loop takes the
+    same steps itself: it reads the claim, gets the key in a thread unless it is `remembered`, and
+    `proves` the claim.
     """
 
     def __init__(self, store: Store, master_key: MasterKey, clock: Clock | None = None) -> None:
@@ -66,17 +72,8 @@ class Authenticator:
             RequestTimeSkewed: It was signed more than five minutes from now.
             StoreError: The key could not be read.
         """
-        claim = signature.claim_of(request, now_us=self._clock.now_us())
-        key = self._get(claim.key_id)
-        is_proved = claim.is_proved_by(self._nobodys if key is None else key.secret)
-        if key is None or not is_proved:
-            raise AuthenticationFailed(
-                "the signature is not accepted: its key is unknown or disabled, or its secret "
-                "makes another signature of this request. Check the access key id and the secret",
-                reason="refused",
-            )
-        self._note_use(claim.key_id)
-        return Principal(account=key.account, key_id=claim.key_id, grants=key.grants)
+        now_us = self._clock.now_us()
+        return self._waited_for(signature.claim_of(request, now_us=now_us), now_us)
 
     def by_token(self, text: str) -> Principal:
         """Whoever shows this bearer token; it may do at most what its key may do now.
@@ -85,18 +82,80 @@ class Authenticator:
             AuthenticationFailed: The token is not accepted; ``reason`` says more.
             StoreError: The key could not be read.
         """
-        token = tokens.read(text)
-        key = self._get(token.key_id)
-        limits = token.verify(
-            self._nobodys if key is None else key.secret, now_us=self._clock.now_us()
-        )
-        if key is None:
-            raise tokens.refused()
-        self._note_use(token.key_id)
-        return Principal(account=key.account, key_id=token.key_id, grants=key.grants, limits=limits)
+        return self._waited_for(tokens.read(text), self._clock.now_us())
 
-    def _get(self, key_id: str) -> LiveKey | None:
+    def key(self, key_id: str) -> LiveKey | None:
+        """The key of that id, if it is accepted now; it may wait for Cassandra.
+
+        Raises:
+            StoreError: The key could not be read.
+        """
         return self._keys.get(key_id) if KEY_ID.fullmatch(key_id) else None
+
+    def remembered(self, key_id: str) -> tuple[bool, LiveKey | None]:
+        """Whether `key` would answer without waiting, and its answer then."""
+        return self._keys.remembered(key_id) if KEY_ID.fullmatch(key_id) else (True, None)
+
+    def proves(self, claim: Claim | Token, key: LiveKey | None, *, now_us: int) -> Principal:
+        """Whoever has made this claim, if the key proves it. It waits for nothing.
+
+        Args:
+            key: What `key` says about the id that the claim names.
+
+        Raises:
+            AuthenticationFailed: It does not; ``reason`` says more.
+        """
+        secret = self._nobodys if key is None else key.secret
+        if isinstance(claim, Token):
+            verified = claim.verify(secret, now_us=now_us)
+            if key is None:
+                raise tokens.refused()
+            return Principal(
+                account=key.account,
+                key_id=claim.key_id,
+                grants=key.grants,
+                limits=verified.grants,
+                expires_us=verified.expires_us,
+            )
+        is_proved = claim.is_proved_by(secret)
+        if key is None:
+            raise AuthenticationFailed(
+                f"the key {claim.key_id[:80]!r} is not accepted: it is unknown or disabled. Check "
+                "the access key id, or ask whoever administers the account",
+                reason="refused",
+            )
+        if not is_proved:
+            raise AuthenticationFailed(
+                "the signature is not accepted: the secret of its key makes another signature of "
+                "this request. Check the secret, and that nothing on the way changes the request",
+                reason="signature",
+            )
+        return Principal(account=key.account, key_id=claim.key_id, grants=key.grants)
+
+    def is_use_due(self, key_id: str) -> bool:
+        """Whether a use of a key shall be recorded: once a minute. It notes that this was said."""
+        now_s = self._clock.monotonic()
+        with self._lock:
+            if now_s < self._used_s.get(key_id, 0.0):
+                return False
+            self._used_s[key_id] = now_s + USE_EVERY_S
+            self._used_s.move_to_end(key_id)
+            if len(self._used_s) > MOST:
+                self._used_s.popitem(last=False)
+        return True
+
+    def record_use(self, key_id: str) -> None:
+        """Record that a key was used now, if Cassandra answers; nothing depends on it."""
+        try:
+            self._store.key_uses.record(key_id, self._clock.now_us())
+        except CassieqError as error:  # least of all the request
+            event(_logger, "key_use_not_recorded", key=key_id, error=str(error))
+
+    def _waited_for(self, claim: Claim | Token, now_us: int) -> Principal:
+        found = self.proves(claim, self.key(claim.key_id), now_us=now_us)
+        if self.is_use_due(claim.key_id):
+            self.record_use(claim.key_id)
+        return found
 
     def _find(self, key_id: str) -> LiveKey | None:
         row = self._store.account_keys.find(key_id)
@@ -119,17 +178,3 @@ class Authenticator:
             event(_logger, "key_unreadable", key=key_id, account=row.account, error=str(error))
             return None
         return LiveKey(account=row.account, secret=secret, grants=row.grants)
-
-    def _note_use(self, key_id: str) -> None:
-        now_s = self._clock.monotonic()
-        with self._lock:
-            if now_s < self._used_s.get(key_id, 0.0):
-                return
-            self._used_s[key_id] = now_s + USE_EVERY_S
-            self._used_s.move_to_end(key_id)
-            if len(self._used_s) > MOST:
-                self._used_s.popitem(last=False)
-        try:
-            self._store.key_uses.record(key_id, self._clock.now_us())
-        except CassieqError as error:  # nothing depends on it, least of all the request
-            event(_logger, "key_use_not_recorded", key=key_id, error=str(error))

@@ -42,12 +42,9 @@ class KeyCache(Generic[T]):
         """
         # From before the read: a change that the read misses is seen ten seconds later, not twenty.
         now_s = self._clock.monotonic()
-        with self._lock:
-            known = self._known.get(key_id)
-            if known is not None and now_s < known[0]:
-                return known[1]
-            if now_s < self._unknown.get(key_id, 0.0):
-                return None
+        is_remembered, found = self.remembered(key_id)
+        if is_remembered:
+            return found
         found = self._find(key_id)
         with self._lock:
             self._known.pop(key_id, None)
@@ -60,6 +57,15 @@ class KeyCache(Generic[T]):
                 if len(each) > self._most:
                     each.popitem(last=False)
         return found
+
+    def remembered(self, key_id: str) -> tuple[bool, T | None]:
+        """Whether an id is remembered, and what is stored under it; it reads no table."""
+        now_s = self._clock.monotonic()
+        with self._lock:
+            known = self._known.get(key_id)
+            if known is not None and now_s < known[0]:
+                return True, known[1]
+            return now_s < self._unknown.get(key_id, 0.0), None
 
     def __len__(self) -> int:
         """How many ids are remembered, known or not."""

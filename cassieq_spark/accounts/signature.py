@@ -60,14 +60,23 @@ class Claim:
         return any(results)
 
 
-def claim_of(request: SignedRequest, *, now_us: int) -> Claim:
+def claim_of(request: SignedRequest, *, now_us: int, allows_unsigned: bool = True) -> Claim:
     """Read the claim of a request, from its header or from its query.
+
+    Args:
+        allows_unsigned: Whether the signer may leave the body open (``UNSIGNED-PAYLOAD``), as for
+            an upload by somebody who gets a presigned URL. Not where the body says what is done.
 
     Raises:
         AuthenticationFailed: There is none, or it cannot be right; nobody was asked.
         RequestTimeSkewed: It was signed more than five minutes from now.
     """
     query = _amz_query(request)
+    if not allows_unsigned and UNSIGNED in (
+        *request.values_of("x-amz-content-sha256"),
+        query.get("X-Amz-Content-Sha256"),
+    ):
+        _malformed(f"its body is not signed ({UNSIGNED})")
     authorizations = request.values_of("authorization")
     if request.values_of("x-amz-security-token") or "X-Amz-Security-Token" in query:
         raise AuthenticationFailed(

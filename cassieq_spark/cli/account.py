@@ -20,7 +20,6 @@ from cassieq_spark.cli.output import (
     print_note,
     print_result,
     print_rows,
-    show_time,
 )
 from cassieq_spark.cli.queue import Yes, make_sure
 from cassieq_spark.cli.settings import Connection, seconds
@@ -28,7 +27,7 @@ from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import OptionInvalid, UsageError
 from cassieq_spark.model.rights import Grant, Right, parse_grant
 from cassieq_spark.options.values import Secret
-from cassieq_spark.queue.message import time_of
+from cassieq_spark.queue.message import show_time, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

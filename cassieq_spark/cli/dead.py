@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ import typer
 
 from cassieq_spark.cli.exits import FAILED, NOTHING, Commands
 from cassieq_spark.cli.flags import connected
-from cassieq_spark.cli.messages import as_object, show_body
+from cassieq_spark.cli.messages import show_body
 from cassieq_spark.cli.output import (
     Json,
     print_json,
@@ -21,13 +21,13 @@ from cassieq_spark.cli.output import (
     print_result,
     print_rows,
     show_text,
-    show_time,
 )
 from cassieq_spark.cli.queue import QueueName, Yes, make_sure
 from cassieq_spark.cli.settings import Connection
-from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.options import arguments
+from cassieq_spark.queue.inspect.letters import KEYS, conditions, letter_as_object
+from cassieq_spark.queue.message import show_time
 
 if TYPE_CHECKING:
     from cassieq_spark.client import Client
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from cassieq_spark.repair.report import Redriven
 
 app = typer.Typer(help="Show dead letters, and redrive them.", cls=Commands)
-
-KEYS = "tag, source-queue, reason, message-id, header.NAME"
 
 Where = Annotated[
     list[str] | None,
@@ -110,7 +108,7 @@ def show(
     with connection.open() as client:
         found = list(islice(filter(is_wanted, client.browse(queue)), at_most))
     if as_json:
-        print_json(*map(_as_object, found))
+        print_json(*map(letter_as_object, found))
     elif found:
         print_rows(
             [
@@ -175,68 +173,6 @@ def redrive(
         raise typer.Exit(FAILED)
 
 
-def conditions(
-    where: list[str] | None, before: str | None, after: str | None
-) -> Callable[[Message], bool]:
-    """Combine ``--where``, ``--before`` and ``--after`` to one condition.
-
-    Raises:
-        OptionInvalid: A key is unknown, or a time is malformed; nothing was done.
-    """
-    values: dict[str, set[str]] = defaultdict(set)
-    for one in where or []:
-        key, is_there, value = one.partition("=")
-        if not is_there or not _is_key(key):
-            raise OptionInvalid(
-                f"--where is {show_text(one)!r}, allowed: KEY=VALUE, where KEY is one of {KEYS}"
-            )
-        values[key].add(value)
-    end, start = _time("--before", before), _time("--after", after)
-
-    def is_wanted(message: Message) -> bool:
-        if any(_value(message, key) not in allowed for key, allowed in values.items()):
-            return False
-        if end is None and start is None:
-            return True
-        died = headers_of(message.headers).last_time
-        return died is not None and (end is None or died < end) and (start is None or died >= start)
-
-    return is_wanted
-
-
-def _is_key(key: str) -> bool:
-    return key in ("tag", "source-queue", "reason", "message-id") or (
-        key.startswith("header.") and key != "header."
-    )
-
-
-def _value(message: Message, key: str) -> str:
-    """The value of a key; empty if there is none."""
-    letter = headers_of(message.headers)
-    if key.startswith("header."):
-        return message.headers.get(key.removeprefix("header."), "")
-    found = {
-        "tag": message.tag,
-        "source-queue": letter.source_queue,
-        "reason": letter.reason,
-        "message-id": message.message_id,
-    }[key]
-    return found or ""
-
-
-def _time(flag: str, given: str | None) -> datetime | None:
-    if given is None:
-        return None
-    try:
-        found = datetime.fromisoformat(given)
-    except ValueError as error:
-        raise OptionInvalid(
-            f"{flag} is {show_text(given)!r}, allowed: a time such as 2026-11-21T13:00, which is "
-            "UTC if it names no zone"
-        ) from error
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-
-
 def _question(queue: str, run: Callable[..., Redriven]) -> str:
     if not sys.stdin.isatty():
         return f"Redrive messages of queue {queue!r}?"
@@ -274,18 +210,6 @@ def _counts(client: Client, queue: str) -> Iterator[dict[str, Any]]:
             "first_death": show_time(first),
             "last_death": show_time(last),
         }
-
-
-def _as_object(message: Message) -> dict[str, Any]:
-    letter = headers_of(message.headers)
-    return {
-        **as_object(message),
-        "source_queue": letter.source_queue,
-        "reason": letter.reason,
-        "deliveries": letter.deliveries,
-        "first_time": show_time(letter.first_time),
-        "last_time": show_time(letter.last_time),
-    }
 
 
 def _row(message: Message) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 from collections import Counter
@@ -16,7 +15,7 @@ import typer
 from cassieq_spark.cli import files
 from cassieq_spark.cli.exits import FAILED, NOTHING, Interrupt
 from cassieq_spark.cli.flags import connected
-from cassieq_spark.cli.output import Json, print_json, print_note, say, show_text, show_time
+from cassieq_spark.cli.output import Json, print_json, print_note, say, show_text
 from cassieq_spark.cli.queue import QueueName
 from cassieq_spark.cli.settings import Connection, seconds
 from cassieq_spark.clock import Clock, SystemClock
@@ -29,6 +28,7 @@ from cassieq_spark.errors import (
     UsageError,
 )
 from cassieq_spark.queue.handle import Queue
+from cassieq_spark.queue.inspect.letters import as_object
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle.ack_group import Verdict
 
@@ -229,27 +229,6 @@ def give_back(queue: Queue, messages: Sequence[Message | str]) -> None:
     if messages:
         with suppress(CassieqError):
             queue.release(messages)
-
-
-def as_object(message: Message) -> dict[str, Any]:
-    """The message as a JSON object; a body that is not UTF-8 is base64, and marked so."""
-    try:
-        body = {"body": message.body.decode("utf-8")}
-    except UnicodeDecodeError:
-        body = {"body": base64.b64encode(message.body).decode("ascii"), "encoding": "base64"}
-    return {
-        "message_id": message.message_id,
-        "id": message.id,
-        "lane": str(message.lane),
-        "priority": message.priority,
-        **body,
-        "tag": message.tag,
-        "headers": dict(message.headers),
-        "receipt": message.receipt,
-        "delivery_count": message.delivery_count,
-        "enqueued_at": show_time(message.enqueued_at),
-        "visible_until": show_time(message.visible_until),
-    }
 
 
 def _print_messages(messages: Sequence[Message], *, as_json: bool) -> None:

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -122,11 +121,6 @@ def _write(stream: Any, data: bytes) -> None:
         if written is None:
             raise BlockingIOError("the stream is not ready, and does not let us wait")
         rest = rest[written:]
-
-
-def show_time(moment: datetime | None) -> str | None:
-    """The time as ISO 8601, UTC."""
-    return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 
 def show_text(text: str) -> str:

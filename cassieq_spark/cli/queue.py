@@ -18,7 +18,6 @@ from cassieq_spark.cli.output import (
     print_result,
     print_rows,
     show_text,
-    show_time,
 )
 from cassieq_spark.cli.settings import Connection, options_of
 from cassieq_spark.client import QueueInfo
@@ -26,7 +25,7 @@ from cassieq_spark.errors import OptionInvalid, UsageError
 from cassieq_spark.queue.admin import FIXED
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.stats import QueueStats
-from cassieq_spark.queue.message import time_of
+from cassieq_spark.queue.message import show_time, time_of
 
 app = typer.Typer(
     help="Create, list, show, alter, purge and delete queues.", no_args_is_help=True, cls=Commands

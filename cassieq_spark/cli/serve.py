@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cassieq_spark.cli.account import MasterKeyFile, load_master_key
 from cassieq_spark.cli.flags import connected
 from cassieq_spark.cli.output import print_note
 from cassieq_spark.cli.settings import Connection
@@ -23,13 +24,18 @@ def serve(
     connection: Connection,
     *,
     host: Annotated[
-        str, typer.Option(help="The address to listen on. Others than loopback need --insecure.")
+        str,
+        typer.Option(help="The address to listen on. Others than loopback need --auth."),
     ] = DEFAULTS.host,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any free port.")] = DEFAULTS.port,
     tls_cert: Annotated[
         Path | None, typer.Option(help="PEM file with the server's certificate chain.")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM file with its key.")] = None,
+    auth: Annotated[
+        bool, typer.Option("--auth", help="Serve only requests with a key of an account.")
+    ] = False,
+    master_key_file: MasterKeyFile = None,
     insecure: Annotated[
         bool,
         typer.Option("--insecure", help="Let other machines in, although no accounts are checked."),
@@ -60,7 +66,7 @@ def serve(
         int, typer.Option(min=1, max=512, help="Client calls at once.", rich_help_panel=LIMITS)
     ] = DEFAULTS.threads,
 ) -> None:
-    """Serve the queues over HTTP: the protocol of Amazon SQS. SIGTERM drains and ends it."""
+    """Serve the queues over HTTP: Amazon SQS's protocol, and REST. SIGTERM drains and ends it."""
     try:
         from cassieq_spark.server import serve as server  # noqa: PLC0415 - needs the extra `server`
     except ModuleNotFoundError as error:
@@ -73,6 +79,7 @@ def serve(
         port=port,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        checks_accounts=auth,
         is_insecure=insecure,
         max_body_bytes=max_body,
         max_header_bytes=max_headers,
@@ -81,11 +88,9 @@ def serve(
         threads=threads,
         repairs_every_s=DEFAULTS.repairs_every_s if repair else None,
     )
-    access = "only this machine is served" if settings.is_loopback else "EVERYBODY is served"
     server.serve(
         settings,
         connection.open,
-        on_start=lambda address: print_note(
-            f"Listening on {address}. No accounts are checked: {access}"
-        ),
+        on_start=lambda address: print_note(f"Listening on {address}. {settings.access}"),
+        master_key=load_master_key(master_key_file) if auth else None,
     )

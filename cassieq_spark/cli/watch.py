@@ -14,7 +14,7 @@ from rich.table import Table
 
 from cassieq_spark.cli.exits import Interrupt
 from cassieq_spark.cli.flags import connected
-from cassieq_spark.cli.output import Json, print_error, print_json, show_time
+from cassieq_spark.cli.output import Json, print_error, print_json
 from cassieq_spark.cli.queue import stats_of
 from cassieq_spark.cli.settings import Connection, seconds
 from cassieq_spark.client import Client
@@ -22,7 +22,7 @@ from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError, OptionInvalid, QueueDeleted, QueueNotFound
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.stats import QueueStats
-from cassieq_spark.queue.message import time_of
+from cassieq_spark.queue.message import show_time, time_of
 
 COLUMNS = ("visible", "invisible", "delayed", "dead")
 

@@ -65,8 +65,9 @@ class AuthenticationFailed(AccessError):
     """A request does not prove who sent it.
 
     Attributes:
-        reason: ``missing``, ``malformed``, ``refused``, ``skewed``, ``expired`` or ``unsupported``.
-            An unknown key, a disabled one and a wrong signature are all ``refused``.
+        reason: ``missing``, ``malformed``, ``unsupported``, ``skewed``, ``expired``, ``refused``
+            (the key is unknown or disabled, which are not told apart, or did not sign the token)
+            or ``signature`` (the key is known, and did not sign the request).
     """
 
     code = "authentication_failed"

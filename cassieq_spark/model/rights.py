@@ -103,33 +103,51 @@ class Principal:
     """Somebody who has shown a key, or a token that a key has signed.
 
     Attributes:
+        account: Empty if accounts are not checked. Such a caller reaches the queues that belong to
+            no account, and no others.
         grants: What the key may do now.
         limits: What the token may do at most; None if the key itself was used.
+        expires_us: When the token expires; None if the key itself was used.
     """
 
     account: str
     key_id: str
     grants: tuple[Grant, ...]
     limits: tuple[Grant, ...] | None = None
+    expires_us: int | None = None
 
     def full_name(self, queue: str) -> str:
-        """The name by which the client knows a queue of this account: ``acme/orders``."""
-        return f"{self.account}{_ACCOUNT_SEPARATOR}{queue}"
+        """The name by which the client knows a queue of this account: ``acme/orders``.
+
+        Raises:
+            OptionInvalid: The name has a ``/``: callers name queues without the account.
+        """
+        if _ACCOUNT_SEPARATOR in queue:
+            raise OptionInvalid(
+                f"queue name {queue[:200]!r} has a '/'. Name a queue without its account: a key "
+                "reaches the queues of its own account only"
+            )
+        return f"{self.account}{_ACCOUNT_SEPARATOR}{queue}" if self.account else queue
+
+    def own_name(self, queue: str) -> str | None:
+        """The name without the account, as callers know it; None for a queue of another account."""
+        account, name = _split(queue)
+        return name if account == self.account else None
 
     def may(self, right: Right, queue: str) -> bool:
         """Whether it has a right on a queue.
 
         Args:
-            queue: With its account. A queue of another account is always refused.
+            queue: As `full_name` returns it. A queue of another account is always refused.
         """
-        account, separator, name = queue.partition(_ACCOUNT_SEPARATOR)
-        if not separator or account != self.account:
-            return False
-        return all(
-            any(grant.allows(right, name) for grant in grants)
-            for grants in (self.grants, self.limits)
-            if grants is not None
+        name = self.own_name(queue)
+        return name is not None and all(
+            any(grant.allows(right, name) for grant in grants) for grants in self._each()
         )
+
+    def may_somewhere(self, right: Right) -> bool:
+        """Whether it may have a right on some queue: for requests that name none, such as lists."""
+        return all(any(right in grant.rights for grant in grants) for grants in self._each())
 
     def may_administer(self) -> bool:
         """Whether it may change its account: keys and their rights. It needs all queues for that.
@@ -138,8 +156,7 @@ class Principal:
         """
         return all(
             any(Right.ADMIN in one.rights and "*" in one.patterns for one in grants)
-            for grants in (self.grants, self.limits)
-            if grants is not None
+            for grants in self._each()
         )
 
     def require(self, right: Right, queue: str) -> None:
@@ -149,14 +166,45 @@ class Principal:
             AccessDenied: It does not; the error names the key, the right and the queue.
         """
         if not self.may(right, queue):
-            kind = "key" if self.limits is None else "a token of key"
-            raise AccessDenied(
-                f"{kind} {self.key_id} of account {self.account!r} lacks the right "
-                f"{right.value!r} on queue {queue!r}. Use a key that has it, or ask whoever "
-                "administers the account",
-                right=right.value,
-                queue=queue,
-            )
+            raise self._lacks(right, f"on queue {queue!r}", queue)
+
+    def require_somewhere(self, right: Right) -> None:
+        """Return if it may have the right on some queue.
+
+        Raises:
+            AccessDenied: It has it on none; the error names the key and the right.
+        """
+        if not self.may_somewhere(right):
+            raise self._lacks(right, "on every queue")
+
+    def require_admin(self) -> None:
+        """Return if it may change its account.
+
+        Raises:
+            AccessDenied: It may not.
+        """
+        if not self.may_administer():
+            raise self._lacks(Right.ADMIN, "on the pattern '*'")
+
+    def _each(self) -> list[tuple[Grant, ...]]:
+        """What has to allow a thing: the key, and the token if one was shown."""
+        return [self.grants] if self.limits is None else [self.grants, self.limits]
+
+    def _lacks(self, right: Right, where: str, queue: str = "") -> AccessDenied:
+        kind = "key" if self.limits is None else "a token of key"
+        return AccessDenied(
+            f"{kind} {self.key_id} of account {self.account!r} lacks the right {right.value!r} "
+            f"{where}. Use a key that has it, or ask whoever administers the account",
+            right=right.value,
+            queue=queue,
+        )
+
+
+def _split(queue: str) -> tuple[str, str]:
+    """The account of a queue, empty if it has none, and its name in it."""
+    account, separator, name = queue.partition(_ACCOUNT_SEPARATOR)
+    # Nobody's account is "/", so that "/orders" is not taken for "orders".
+    return (account or _ACCOUNT_SEPARATOR, name) if separator else ("", queue)
 
 
 def _texts(name: str, given: Any) -> list[str]:

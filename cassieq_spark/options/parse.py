@@ -71,6 +71,10 @@ class QueueSettings:
         changed = {_field(one): found[one.name] for one in _of(Scope.QUEUE) if one.name in changes}
         return replace(self, **changed)
 
+    def by_option(self) -> dict[str, Any]:
+        """Each setting by the name that `create_queue` knows it by; times are seconds."""
+        return {one.name: getattr(self, _field(one)) for one in _of(Scope.QUEUE)}
+
     def to_json(self) -> str:
         """The JSON text that the queue row holds."""
         return json.dumps({one.name: getattr(self, one.name) for one in fields(self)})

@@ -6,10 +6,10 @@ import ipaddress
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, Generic, NoReturn, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from cassieq_spark.model.ids import QueueName
 
@@ -28,7 +28,8 @@ _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _DURATION: Final = re.compile(r"(?P<number>[0-9]{1,12}(?:\.[0-9]{1,9})?) ?(?P<unit>ms|s|m|h|d)?")
 _SIZE: Final = re.compile(r"(?P<number>[0-9]{1,19}) ?(?P<unit>[bkmg])?")
 _ACCOUNT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-_QUEUE_NAME: Final = re.compile(rf"(?:{_ACCOUNT_NAME.pattern}/)?[A-Za-z0-9._-]{{1,200}}")
+_OWN_NAME: Final = "[A-Za-z0-9._-]{1,200}"
+_QUEUE_NAME: Final = re.compile(rf"(?:{_ACCOUNT_NAME.pattern}/)?{_OWN_NAME}")
 _KEYSPACE: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _CONTACT_POINT: Final = re.compile(
     r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[\w.-]+))(?::(?P<port>[0-9]{1,5}))?"
@@ -76,10 +77,12 @@ class Values(Generic[T]):
     Attributes:
         allowed: The range in words, for errors and the reference.
         parse: Turns what a user gives into the value; raises `NotAllowed`.
+        schema: The range as JSON Schema, for values that come as JSON; empty: anything.
     """
 
     allowed: str
     parse: Callable[[object], T]
+    schema: Mapping[str, Any] = field(default_factory=dict)
 
 
 def whole(low: int, high: int, *, from_text: bool = True) -> Values[int]:
@@ -96,7 +99,8 @@ def whole(low: int, high: int, *, from_text: bool = True) -> Values[int]:
             raise NotAllowed
         return value
 
-    return Values(f"a whole number from {low:,} to {high:,}", parse)
+    schema = {"type": "integer", "minimum": low, "maximum": high}
+    return Values(f"a whole number from {low:,} to {high:,}", parse, schema)
 
 
 def size_bytes(low: int, high: int) -> Values[int]:
@@ -137,7 +141,8 @@ def seconds(low: float, high: float, *, from_text: bool = True) -> Values[float]
         # Time is kept in microseconds, and two ways to write the same time must be equal.
         return round(float(value), 6) + 0.0
 
-    return Values(f"a time from {show_seconds(low)} to {show_seconds(high)}: {kinds}", parse)
+    allowed = f"a time from {show_seconds(low)} to {show_seconds(high)}: {kinds}"
+    return Values(allowed, parse, {"type": "number", "minimum": low, "maximum": high})
 
 
 def share(high: float) -> Values[float]:
@@ -148,7 +153,8 @@ def share(high: float) -> Values[float]:
             raise NotAllowed
         return round(float(value), 6) + 0.0
 
-    return Values(f"a number from 0 to {high}", parse)
+    schema = {"type": "number", "minimum": 0, "maximum": high}
+    return Values(f"a number from 0 to {high}", parse, schema)
 
 
 def flag() -> Values[bool]:
@@ -161,7 +167,7 @@ def flag() -> Values[bool]:
             raise NotAllowed
         return value.strip().lower() == "true"
 
-    return Values("true or false", parse)
+    return Values("true or false", parse, {"type": "boolean"})
 
 
 def one_of(*words: str) -> Values[str]:
@@ -172,7 +178,8 @@ def one_of(*words: str) -> Values[str]:
             raise NotAllowed
         return value.strip().lower()
 
-    return Values(" or ".join(repr(word) for word in words), parse)
+    allowed = " or ".join(repr(word) for word in words)
+    return Values(allowed, parse, {"type": "string", "enum": list(words)})
 
 
 def text(longest: int) -> Values[str]:
@@ -188,7 +195,8 @@ def text(longest: int) -> Values[str]:
             raise NotAllowed
         return value
 
-    return Values(f"1 to {longest} printable characters, no space first or last", parse)
+    schema = {"type": "string", "minLength": 1, "maxLength": longest}
+    return Values(f"1 to {longest} printable characters, no space first or last", parse, schema)
 
 
 def secret(longest: int) -> Values[Secret]:
@@ -244,6 +252,8 @@ def queue_name() -> Values[QueueName]:
     return Values(
         "1 to 200 letters (a-z, A-Z), digits, '.', '-' or '_'; before it may be an account and '/'",
         parse,
+        # Over HTTP, the account is the caller's.
+        {"type": "string", "pattern": f"^{_OWN_NAME}$"},
     )
 
 

@@ -107,6 +107,11 @@ def us_of(time: datetime) -> int:
     return (time - _EPOCH) // timedelta(microseconds=1)
 
 
+def show_time(moment: datetime | None) -> str | None:
+    """The time as ISO 8601, UTC."""
+    return None if moment is None else moment.isoformat(timespec="milliseconds")
+
+
 def read_messages(lane: Lane, plan: Iterable[tuple[Planned, int | None]]) -> Iterator[Message]:
     """Yield the planned messages, in the order of the plan.
 

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.server.backend import Backend, Busy
 from cassieq_spark.server.limits import BodyLimit
+from cassieq_spark.server.principal import Gate
 from cassieq_spark.server.repairing import repair_every
+from cassieq_spark.server.rest.door import RestDoor, too_long
+from cassieq_spark.server.rest.openapi import PREFIX
+from cassieq_spark.server.rest.page import docs, openapi_json
 from cassieq_spark.server.sending import Sending
 from cassieq_spark.server.sqs.door import SqsDoor
 from cassieq_spark.server.waiting import Waiting
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from cassieq_spark.accounts.master_key import MasterKey
     from cassieq_spark.client import Client
     from cassieq_spark.server.settings import GatewaySettings
 
@@ -39,9 +44,20 @@ class Gateway:
         failure: What has ended the gateway by itself, such as a wrong password for Cassandra.
     """
 
-    def __init__(self, settings: GatewaySettings, open_client: Callable[[], Client]) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        open_client: Callable[[], Client],
+        master_key: MasterKey | None = None,
+    ) -> None:
+        """Prepare; nothing runs before the application does.
+
+        Args:
+            master_key: Checks accounts; None: everybody has all rights.
+        """
         self.settings = settings
         self.backend = Backend(open_client, threads=settings.threads)
+        self.gate = Gate(self.backend, master_key)
         self.waiting = Waiting(self.backend)
         self.sending = Sending(self.backend)
         self.failure: CassieqError | None = None
@@ -49,15 +65,20 @@ class Gateway:
 
     def app(self) -> Starlette:
         """The ASGI application."""
-        sqs = SqsDoor(self.backend, self.waiting, self.sending)
+        sqs = SqsDoor(self.backend, self.waiting, self.sending, self.gate)
         return Starlette(
             routes=[
                 Route("/healthz", _healthz),
                 Route("/readyz", self._readyz),
+                Mount(PREFIX, RestDoor(self.backend, self.waiting, self.sending, self.gate)),
+                Route("/openapi.json", openapi_json),
+                Route("/docs", docs),
                 Route("/", sqs, methods=["GET", "POST"]),
                 Route("/{account:str}/{queue:str}", sqs, methods=["GET", "POST"]),
             ],
-            middleware=[Middleware(BodyLimit, most_bytes=self.settings.max_body_bytes)],
+            middleware=[
+                Middleware(BodyLimit, most_bytes=self.settings.max_body_bytes, refusal=too_long)
+            ],
             lifespan=self._running,
         )
 
@@ -72,6 +93,7 @@ class Gateway:
                 await beside
             await self.waiting.close()
             await self.sending.close()
+            self.gate.close()
             self.backend.close()
 
     async def _beside(self) -> None:

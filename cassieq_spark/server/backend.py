@@ -11,9 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cassieq_spark.errors import (
+    CasAmbiguous,
+    CasContention,
     CassieqError,
+    PutAmbiguous,
     QueueDeleted,
     QueueNotFound,
+    SchemaMismatch,
+    SchemaMissing,
     StoreTimeout,
     StoreUnavailable,
 )
@@ -40,6 +45,17 @@ so the caller is told to come again."""
 HANDLES: Final = 10_000
 """The most open queue handles. The oldest is forgotten first; it is opened again when needed."""
 
+COME_AGAIN: Final = (
+    CasAmbiguous,
+    CasContention,
+    PutAmbiguous,
+    SchemaMismatch,
+    SchemaMissing,
+    StoreTimeout,
+    StoreUnavailable,
+)
+"""Errors of the cluster, not of the request: the same request may succeed later."""
+
 _logger = get_logger("server")
 
 
@@ -47,14 +63,39 @@ class Busy(Exception):
     """Too many calls wait for a thread."""
 
 
+class Pool:
+    """Threads for blocking calls, and a limit for the calls that wait for one."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._most_calls = threads * CALLS_WAITING
+        self._calls = 0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run a blocking call in a thread.
+
+        Raises:
+            Busy: Too many calls wait already.
+        """
+        if self._calls >= self._most_calls:
+            raise Busy
+        self._calls += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        finally:
+            self._calls -= 1
+
+    def close(self) -> None:
+        """End the threads; calls under way end by themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
 class Backend:
     """The client of one gateway process."""
 
     def __init__(self, open_client: Callable[[], Client], *, threads: int) -> None:
         self._open_client = open_client
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=POOL_PREFIX)
-        self._most_calls = threads * CALLS_WAITING
-        self._calls = 0
+        self._pool = Pool(threads, POOL_PREFIX)
         self._client: Client | None = None
         self._is_closed = False
         self._handles: dict[str, Queue] = {}
@@ -90,18 +131,12 @@ class Backend:
                 return
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run a blocking call in a thread.
+        """Run a blocking call in a thread of the gateway's pool.
 
         Raises:
             Busy: Too many calls wait already.
         """
-        if self._calls >= self._most_calls:
-            raise Busy
-        self._calls += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-        finally:
-            self._calls -= 1
+        return await self._pool.run(work)
 
     async def opened(self, name: str) -> Queue:
         """The open handle of a queue; a thread is needed only to open it.
@@ -155,7 +190,7 @@ class Backend:
     def close(self) -> None:
         """End the pool and disconnect; calls under way end by themselves."""
         self._is_closed = True
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
         if self._client is not None:
             self._client.close()
 

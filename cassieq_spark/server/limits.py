@@ -7,11 +7,14 @@ headers may be, and what becomes of connections beyond the limit that never send
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from cassieq_spark.server.settings import GatewaySettings
@@ -131,9 +134,17 @@ def limited(settings: GatewaySettings) -> type[HttpToolsProtocol]:
 class BodyLimit:
     """ASGI middleware: a body above the limit is refused before it is read, or as it grows."""
 
-    def __init__(self, app: ASGIApp, *, most_bytes: int) -> None:
+    def __init__(
+        self, app: ASGIApp, *, most_bytes: int, refusal: Callable[[Scope, int], Response]
+    ) -> None:
+        """Wrap an application.
+
+        Args:
+            refusal: Makes the answer to a request whose body is above the limit.
+        """
         self._app = app
         self._most_bytes = most_bytes
+        self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, with its body counted."""
@@ -141,7 +152,7 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         if _announced(scope) > self._most_bytes:
-            await _refuse(send)
+            await self._refusal(scope, self._most_bytes)(scope, receive, send)
             return
         received = 0
         has_begun = False
@@ -163,20 +174,10 @@ class BodyLimit:
             await self._app(scope, counted, sending)
         except TooLong:
             if not has_begun:
-                await _refuse(send)
+                await self._refusal(scope, self._most_bytes)(scope, receive, send)
 
 
 def _announced(scope: Scope) -> int:
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     lengths = [value for name, value in headers if name == b"content-length"]
     return int(lengths[0]) if lengths and lengths[0].isdigit() else 0
-
-
-async def _refuse(send: Send) -> None:
-    start: dict[str, Any] = {
-        "type": "http.response.start",
-        "status": 413,
-        "headers": [(b"content-length", b"0"), (b"connection", b"close")],
-    }
-    await send(start)
-    await send({"type": "http.response.body", "body": b""})

@@ -1,39 +1,224 @@
-"""Say who a request comes from: the one place where accounts will be checked."""
+"""Say who a request comes from. Every door asks here, and then asks the caller for each right.
+
+principal = await gate.authenticate(request)
+queue = principal.full_name("orders")       # as the client knows it: acme/orders
+principal.require(Right.READ, queue)        # or principal.may(Right.READ, queue)
+...                                         # wait for messages
+await gate.confirm(principal, Right.READ, queue)
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from cassieq_spark.accounts.canonical import SignedRequest
+from cassieq_spark.accounts.signature import claim_of
+from cassieq_spark.errors import AuthenticationFailed
+from cassieq_spark.model.rights import EVERYTHING, Principal, Right
+from cassieq_spark.server.backend import POOL_PREFIX, Backend, Pool
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-LOCAL_ACCOUNT: Final = "000000000000"
+    from cassieq_spark.accounts.authenticator import Authenticator, LiveKey
+    from cassieq_spark.accounts.master_key import MasterKey
+    from cassieq_spark.accounts.signature import Claim
+    from cassieq_spark.accounts.tokens import Token
+
+T = TypeVar("T")
+
+LOCAL: Final = Principal(account="", key_id="", grants=EVERYTHING)
+"""Everybody who reaches a gateway that checks no accounts."""
+
+THREADS: Final = 4
+"""Threads that read keys. They are apart from those of the queues: whoever makes up key ids keeps
+nobody waiting whose key is remembered."""
+
+TIME_EVERY_S: Final = 60.0
+"""How often the time of the cluster is asked for; between, the event loop's clock carries it on."""
+
+HASHED_ASIDE_BYTES: Final = 262_144
+"""Longer bodies are hashed in a thread, so that others need not wait."""
+
+_BEARER: Final = "bearer "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Principal:
-    """Somebody who makes requests.
+class Gate:
+    """Checks who sends a request. For one event loop, which it never blocks."""
 
-    Attributes:
-        account: The account part of queue URLs and ARNs, 12 digits.
-        sender_id: The text that others see as the sender.
-    """
+    def __init__(self, backend: Backend, master_key: MasterKey | None) -> None:
+        """Prepare; nothing is read before the first request.
 
-    account: str
-    sender_id: str
-
-    def may(self, right: str, queue: str | None) -> bool:  # noqa: ARG002 - see below
-        """Whether it has a right on a queue; None: on queues in general.
-
-        Everybody who reaches a gateway without accounts has all rights.
+        Args:
+            master_key: None: no accounts are checked, and everybody is `LOCAL`.
         """
-        return True
+        self._backend = backend
+        self._master_key = master_key
+        self._pool = Pool(THREADS, f"{POOL_PREFIX}-keys")
+        self._authenticator: Authenticator | None = None
+        self._under_way: dict[str, asyncio.Task[Any]] = {}
+        self._recording: set[asyncio.Task[None]] = set()
+        self._time: tuple[float, int] | None = None
+
+    async def authenticate(self, request: Request, *, allows_unsigned: bool = False) -> Principal:
+        """Return who has made a request; its body is read, and stays readable.
+
+        Args:
+            allows_unsigned: Whether a signer may leave the body open, see `claim_of`.
+
+        Raises:
+            AuthenticationFailed: Nobody we know; ``reason`` says more.
+            StoreError, Busy: The key could not be read.
+            ClientDisconnect: The client has gone.
+        """
+        if self._master_key is None:
+            return LOCAL
+        now_us = await self._now_us()
+        claim = await self._claim(request, now_us, allows_unsigned=allows_unsigned)
+        key = await self._key(claim.key_id)
+        found = self._checker().proves(claim, key, now_us=now_us)
+        self._note_use(claim.key_id)
+        return found
+
+    async def confirm(self, principal: Principal, right: Right, queue: str) -> None:
+        """Return if a caller still has a right: for what happens long after `authenticate`.
+
+        Raises:
+            AuthenticationFailed: Its key was disabled or deleted, or its token has expired.
+            AccessDenied: Its key has lost the right.
+            StoreError, Busy: The key could not be read.
+        """
+        if self._master_key is None:
+            return
+        key = await self._key(principal.key_id)
+        if key is None or key.account != principal.account:
+            raise AuthenticationFailed(
+                f"the key {principal.key_id} was disabled or deleted while the request waited. "
+                "Use another key",
+                reason="refused",
+            )
+        if principal.expires_us is not None and await self._now_us() >= principal.expires_us:
+            raise AuthenticationFailed(
+                "the token has expired while the request waited. Sign another one: cassieq "
+                "account sign",
+                reason="expired",
+            )
+        replace(principal, grants=key.grants).require(right, queue)
+
+    def close(self) -> None:
+        """End the threads; reads under way end by themselves."""
+        self._pool.close()
+
+    def _checker(self) -> Authenticator:
+        """The authenticator.
+
+        Raises:
+            StoreUnavailable: Cassandra has not answered yet.
+        """
+        if self._authenticator is None:
+            # Needs the extra `accounts`, which a gateway without accounts does without.
+            from cassieq_spark.accounts.authenticator import Authenticator  # noqa: PLC0415
+
+            master_key = cast("MasterKey", self._master_key)
+            self._authenticator = Authenticator(self._backend.client.store, master_key)
+        return self._authenticator
+
+    async def _claim(
+        self, request: Request, now_us: int, *, allows_unsigned: bool
+    ) -> Claim | Token:
+        token = bearer_of(request)
+        if token is not None:
+            from cassieq_spark.accounts import tokens  # noqa: PLC0415 - an extra
+
+            return tokens.read(token)
+        body = await request.body()
+        if len(body) > HASHED_ASIDE_BYTES:
+            body_sha256 = await self._pool.run(lambda: hashlib.sha256(body).hexdigest())
+        else:
+            body_sha256 = hashlib.sha256(body).hexdigest()
+        signed = signed_request(request, body_sha256)
+        return claim_of(signed, now_us=now_us, allows_unsigned=allows_unsigned)
+
+    async def _key(self, key_id: str) -> LiveKey | None:
+        checker = self._checker()
+        is_remembered, key = checker.remembered(key_id)
+        if is_remembered:
+            return key
+        return await self._once(f"key {key_id}", partial(checker.key, key_id))
+
+    async def _now_us(self) -> int:
+        """The time of the cluster, to within the drift of a minute."""
+        loop_s = asyncio.get_running_loop().time()
+        if self._time is None or loop_s - self._time[0] > TIME_EVERY_S:
+            measured = await self._once("time", self._backend.client.now_us)
+            loop_s = asyncio.get_running_loop().time()
+            self._time = (loop_s, measured)
+        at_s, at_us = self._time
+        return at_us + round((loop_s - at_s) * 1e6)
+
+    def _note_use(self, key_id: str) -> None:
+        checker = self._checker()
+        if checker.is_use_due(key_id):
+            task = asyncio.get_running_loop().create_task(
+                _quietly(self._pool.run(partial(checker.record_use, key_id)))
+            )
+            self._recording.add(task)
+            task.add_done_callback(self._recording.discard)
+
+    async def _once(self, name: str, work: Callable[[], T]) -> T:
+        """Run blocking work in a thread; all who want the same meanwhile wait for the one run."""
+        task = self._under_way.get(name)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._pool.run(work))
+            self._under_way[name] = task
+            task.add_done_callback(partial(self._done, name))
+        # A client that goes away does not take the answer from the others.
+        return cast("T", await asyncio.shield(task))
+
+    def _done(self, name: str, task: asyncio.Task[Any]) -> None:
+        self._under_way.pop(name, None)
+        if not task.cancelled():
+            task.exception()  # nobody may be left who takes it
 
 
-LOCAL: Final = Principal(account=LOCAL_ACCOUNT, sender_id="local")
+def bearer_of(request: Request) -> str | None:
+    """The token that a request shows; None if it shows none.
+
+    Raises:
+        AuthenticationFailed: It also has a signature, or several Authorization headers.
+    """
+    given = request.headers.getlist("authorization")
+    if not any(one[: len(_BEARER)].lower() == _BEARER for one in given):
+        return None
+    if len(given) > 1 or b"X-Amz-Signature=" in request.scope["query_string"]:
+        raise AuthenticationFailed(
+            "the request has a token and another proof of who sends it. Send one of them",
+            reason="malformed",
+        )
+    return given[0][len(_BEARER) :].strip()
 
 
-async def authenticate(request: Request) -> Principal:  # noqa: ARG001 - accounts will read it
-    """Return who has made a request. Without accounts, that is this machine's own principal."""
-    return LOCAL
+def signed_request(request: Request, body_sha256: str) -> SignedRequest:
+    """The request as it came over the wire, for its signature."""
+    scope = request.scope
+    return SignedRequest(
+        method=scope["method"],
+        raw_path=scope["raw_path"].decode("latin-1"),
+        query_string=scope["query_string"].decode("latin-1"),
+        headers=tuple(
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
+        ),
+        body_sha256=body_sha256,
+    )
+
+
+async def _quietly(work: Awaitable[None]) -> None:
+    """Wait for work that may be left undone: the time of a key's last use is for people."""
+    with suppress(Exception):
+        await work

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import PutAmbiguous
+from cassieq_spark.errors import PutAmbiguous, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from cassieq_spark.queue.handle import Queue
     from cassieq_spark.server.backend import Backend
@@ -26,11 +26,31 @@ MOST_BYTES: Final = 8_388_608
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """One message to put."""
+    """One message to put, with the arguments of `Queue.put`.
+
+    Attributes:
+        message_id: None: a new one.
+    """
 
     body: bytes
-    headers: dict[str, str]
+    headers: Mapping[str, str]
+    delay_s: float = 0
+    priority: int = 0
+    key: str | None = None
+    tag: str | None = None
+    message_id: str | None = None
+
+    @property
+    def group(self) -> _Group:
+        """What it must have in common with messages that it is put together with."""
+        return _Group(self.delay_s, self.priority, self.key, self.tag)
+
+
+class _Group(NamedTuple):
     delay_s: float
+    priority: int
+    key: str | None
+    tag: str | None
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -51,25 +71,25 @@ class Sending:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._gathered: dict[tuple[str, float], list[_Asked]] = {}
+        self._gathered: dict[tuple[str, _Group], list[_Asked]] = {}
         self._putting: set[asyncio.Task[None]] = set()
 
     async def put(self, queue: str, messages: Sequence[Outgoing]) -> list[str | Exception]:
         """Put messages; return for each its message id, or the error that kept it out.
 
-        Messages of one request with different delays are put side by side.
+        Messages of one request that differ in delay, priority, key or tag are put side by side.
         """
-        by_delay: dict[float, list[int]] = {}
+        by_group: dict[_Group, list[int]] = {}
         for at, message in enumerate(messages):
-            by_delay.setdefault(message.delay_s, []).append(at)
+            by_group.setdefault(message.group, []).append(at)
         answers = await asyncio.gather(
             *(
-                self._ask(queue, delay_s, [messages[at] for at in places])
-                for delay_s, places in by_delay.items()
+                self._ask((queue, group), [messages[at] for at in places])
+                for group, places in by_group.items()
             )
         )
         found: dict[int, str | Exception] = {}
-        for places, answer in zip(by_delay.values(), answers, strict=True):
+        for places, answer in zip(by_group.values(), answers, strict=True):
             found.update(zip(places, answer, strict=True))
         return [found[at] for at in range(len(messages))]
 
@@ -79,15 +99,14 @@ class Sending:
             await asyncio.wait(self._putting)
 
     async def _ask(
-        self, queue: str, delay_s: float, messages: Sequence[Outgoing]
+        self, key: tuple[str, _Group], messages: Sequence[Outgoing]
     ) -> list[str | Exception]:
         loop = asyncio.get_running_loop()
         asked = _Asked(
             messages=messages,
-            ids=[str(new_uuid()) for _ in messages],
+            ids=[one.message_id or str(new_uuid()) for one in messages],
             answer=loop.create_future(),
         )
-        key = (queue, delay_s)
         if key in self._gathered:
             self._gathered[key].append(asked)
         else:
@@ -98,7 +117,7 @@ class Sending:
         # A client that goes away does not take back what others' messages are put with.
         return await asyncio.shield(asked.answer)
 
-    async def _put_all(self, key: tuple[str, float]) -> None:
+    async def _put_all(self, key: tuple[str, _Group]) -> None:
         while waiting := self._gathered[key]:
             together = [waiting.pop(0)]
             count, size = len(together[0].ids), together[0].size_bytes
@@ -110,27 +129,51 @@ class Sending:
             await self._put(key, together)
         del self._gathered[key]
 
-    async def _put(self, key: tuple[str, float], together: list[_Asked]) -> None:
-        queue, delay_s = key
+    async def _put(self, key: tuple[str, _Group], together: list[_Asked]) -> None:
+        failure = await self._failure(key, together)
+        if isinstance(failure, UsageError) and len(together) > 1:
+            # The mistake is in one of the requests. Nothing is stored yet, so each is put alone.
+            for one in together:
+                await self._put(key, [one])
+            return
+        for asked in together:
+            if not asked.answer.done():
+                asked.answer.set_result(_answers(asked.ids, failure))
+
+    async def _failure(self, key: tuple[str, _Group], together: list[_Asked]) -> Exception | None:
+        queue, group = key
         messages = [one for asked in together for one in asked.messages]
         ids = [one for asked in together for one in asked.ids]
 
         def put_many(handle: Queue) -> None:
             handle.put_many(
                 [one.body for one in messages],
+                priority=group.priority,
+                key=group.key,
+                delay=group.delay_s,
+                tag=group.tag,
                 headers=[one.headers for one in messages],
                 message_ids=ids,
-                delay=delay_s,
             )
 
-        failure: Exception | None = None
         try:
             await self._backend.on_queue(queue, put_many)
         except Exception as error:  # noqa: BLE001 - it is raised where the requests wait
-            failure = error
-        stored = set(failure.stored) if isinstance(failure, PutAmbiguous) else set()
-        for asked in together:
-            if not asked.answer.done():
-                asked.answer.set_result(
-                    [one if failure is None or one in stored else failure for one in asked.ids]
-                )
+            return error
+        return None
+
+
+def _answers(ids: list[str], failure: Exception | None) -> list[str | Exception]:
+    """The answers for the messages of one request, of a put that has failed or not."""
+    if failure is None:
+        return list(ids)
+    if not isinstance(failure, PutAmbiguous):
+        return [failure for _ in ids]
+    own = set(ids)
+    # It names the messages of all requests that were put together.
+    mine = PutAmbiguous(
+        failure.message,
+        message_ids=tuple(one for one in failure.message_ids if one in own),
+        stored=tuple(one for one in failure.stored if one in own),
+    )
+    return [one if one in mine.stored else mine for one in ids]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
 
+    from cassieq_spark.accounts.master_key import MasterKey
     from cassieq_spark.client import Client
     from cassieq_spark.server.settings import GatewaySettings
 
@@ -93,10 +94,12 @@ def serve(
     open_client: Callable[[], Client],
     *,
     on_start: Callable[[str], None],
+    master_key: MasterKey | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Args:
+        master_key: Decrypts the secrets of keys, if the settings say that accounts are checked.
         on_start: Called with the gateway's address once it listens.
 
     Raises:
@@ -108,7 +111,7 @@ def serve(
     for name in ("uvicorn", "uvicorn.error"):
         logging.getLogger(name).addHandler(logging.NullHandler())
         logging.getLogger(name).propagate = False
-    gateway = Gateway(settings, open_client)
+    gateway = Gateway(settings, open_client, master_key)
     GatewayServer(gateway, on_start=on_start).run()
     if gateway.failure is not None:
         raise gateway.failure

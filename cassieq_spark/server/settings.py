@@ -17,6 +17,8 @@ class GatewaySettings:
     """How a gateway listens, and its limits.
 
     Attributes:
+        checks_accounts: Whether requests need a key of an account.
+        is_insecure: Other machines are let in although no accounts are checked.
         max_body_bytes: The longest body of a request. Longer ones are refused before they are read.
         max_header_bytes: The most bytes of request line and headers together.
         max_connections: Connections at once; further ones get 503 and are closed.
@@ -30,6 +32,7 @@ class GatewaySettings:
     port: int = 8080
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    checks_accounts: bool = False
     is_insecure: bool = False
     max_body_bytes: int = 4 * MIB
     max_header_bytes: int = 65_536
@@ -50,6 +53,17 @@ class GatewaySettings:
             return False
 
     @property
+    def access(self) -> str:
+        """Who may do what, in a sentence for whoever starts the gateway."""
+        if self.checks_accounts:
+            is_open = not (self.is_loopback or self.tls_cert)
+            return "Requests need a key of an account" + (
+                ". Without TLS, others on the network can read messages and tokens" * is_open
+            )
+        who = "this machine" if self.is_loopback else "the NETWORK"
+        return f"No accounts are checked: everybody on {who} has all rights"
+
+    @property
     def scheme(self) -> str:
         """The scheme of the gateway's own address."""
         return "https" if self.tls_cert else "http"
@@ -61,11 +75,11 @@ class GatewaySettings:
             UsageError: Everybody on the network could use the queues without a login.
             OptionInvalid: One of the two TLS files is missing.
         """
-        if not self.is_loopback and not self.is_insecure:
+        if not (self.is_loopback or self.checks_accounts or self.is_insecure):
             raise UsageError(
-                f"--host {self.host} lets other machines in, but the gateway checks no accounts: "
-                "everybody who reaches the port could read and delete all messages. Listen on "
-                "127.0.0.1, or say --insecure if the network is closed"
+                f"--host {self.host} lets other machines in, but without --auth no accounts are "
+                "checked: everybody who reaches the port could read and delete all messages. Say "
+                "--auth, listen on 127.0.0.1, or say --insecure if the network is closed"
             )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise OptionInvalid(

@@ -1,4 +1,4 @@
-"""Long polls: one poller for each queue and visibility timeout hands messages to its waiters.
+"""Long polls: one poller for each queue and kind of get hands messages to its waiters.
 
 First come, first served. A thousand idle waiters cost the store no more than one: only the poller
 looks, at the pace of an idle `Queue.get`. Whoever went away gets nothing: what was leased for them
@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
@@ -36,6 +36,14 @@ POLLERS: Final = 1_000
 _logger = get_logger("server")
 
 
+class _Wanted(NamedTuple):
+    """What the waiters of one poller have in common."""
+
+    queue: str
+    visibility_s: float | None
+    priority_at_least: int
+
+
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Waiter:
     """A request that waits.
@@ -56,12 +64,18 @@ class Waiting:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._pollers: dict[tuple[str, float | None], _Poller] = {}
+        self._pollers: dict[_Wanted, _Poller] = {}
         self._is_draining = False
         self._giving_back: set[asyncio.Task[None]] = set()
 
     async def receive(
-        self, queue: str, *, at_most: int, visibility_s: float | None, wait_s: float
+        self,
+        queue: str,
+        *,
+        at_most: int,
+        visibility_s: float | None,
+        wait_s: float,
+        priority_at_least: int = 0,
     ) -> list[Message]:
         """Lease messages, after waiting for the first one if necessary.
 
@@ -76,7 +90,7 @@ class Waiting:
             needs_look=wait_s <= 0,
             answer=loop.create_future(),
         )
-        self._poller(queue, visibility_s).add(waiter)
+        self._poller(_Wanted(queue, visibility_s, priority_at_least)).add(waiter)
         try:
             return await waiter.answer
         except asyncio.CancelledError:
@@ -88,8 +102,8 @@ class Waiting:
 
     def put(self, queue: str) -> None:
         """Say that messages were put here: pollers of the queue need not wait for their turn."""
-        for (name, _), poller in self._pollers.items():
-            if name == queue:
+        for wanted, poller in self._pollers.items():
+            if wanted.queue == queue:
                 poller.look_soon()
 
     def give_back(self, queue: str, messages: Sequence[Message]) -> None:
@@ -122,20 +136,24 @@ class Waiting:
             # They come back when their leases run out.
             event(_logger, "give_back_unanswered", queue=queue, error=str(error))
 
-    def _poller(self, queue: str, visibility_s: float | None) -> _Poller:
-        key = (queue, visibility_s)
-        if key not in self._pollers:
+    def _poller(self, wanted: _Wanted) -> _Poller:
+        if wanted not in self._pollers:
             if len(self._pollers) >= POLLERS:
                 self._pollers = {at: one for at, one in self._pollers.items() if not one.is_idle}
-            look = partial(self._look, queue, visibility_s)
-            self._pollers[key] = _Poller(look, partial(self.give_back, queue))
-        return self._pollers[key]
+            look = partial(self._look, wanted)
+            self._pollers[wanted] = _Poller(look, partial(self.give_back, wanted.queue))
+        return self._pollers[wanted]
 
-    async def _look(self, queue: str, visibility_s: float | None, at_most: int) -> list[Message]:
+    async def _look(self, wanted: _Wanted, at_most: int) -> list[Message]:
         def get(handle: Queue) -> list[Message]:
-            return handle.get(at_most, visibility_timeout=visibility_s, consumer="gateway")
+            return handle.get(
+                at_most,
+                visibility_timeout=wanted.visibility_s,
+                consumer="gateway",
+                priority_at_least=wanted.priority_at_least,
+            )
 
-        return await self._backend.on_queue(queue, get)
+        return await self._backend.on_queue(wanted.queue, get)
 
 
 class _Poller:

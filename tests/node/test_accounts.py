@@ -17,7 +17,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 import cassieq_spark as cassieq
-from cassieq_spark.accounts import tokens
+from cassieq_spark.accounts import canonical, tokens
 from cassieq_spark.accounts.admin import MOST_KEYS, AccountAdmin, NewKey
 from cassieq_spark.accounts.authenticator import Authenticator
 from cassieq_spark.accounts.canonical import SignedRequest
@@ -100,7 +100,7 @@ def is_refused(authenticator: Authenticator, key: NewKey) -> bool:
     try:
         authenticator.by_signature(request_of(key.key_id, key.secret))
     except AuthenticationFailed as refused:
-        return refused.reason == "refused"
+        return refused.reason in ("refused", "signature")
     return False
 
 
@@ -116,19 +116,33 @@ def test_a_new_accounts_key_has_all_rights_in_it_and_none_elsewhere(place: Place
     assert not by_token.may(Right.PUT, by_token.full_name("orders"))
 
 
-def test_an_unknown_key_and_a_wrong_signature_have_the_same_answer(place: Place) -> None:
+def test_an_unknown_key_a_disabled_one_and_a_wrong_signature_cost_the_same_work(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = place.accounts.create(place.name, MASTER)
+    disabled = place.accounts.new_key(place.name, key.grants, MASTER)
+    place.accounts.set_enabled(place.name, is_enabled=False, key_id=disabled.key_id)
     authenticator = place.authenticator()
-    told = set()
+    work: list[int] = []
+    sign = canonical.signature
+
+    def counted(secret: str, scope: str, text: str) -> str:
+        work.append(len(secret))
+        return sign(secret, scope, text)
+
+    monkeypatch.setattr(canonical, "signature", counted)
+    found = []
     for key_id, secret in (
-        (key.key_id, Secret("wrong")),
+        (key.key_id, Secret("w" * 40)),
+        (disabled.key_id, disabled.secret),
         ("CQAKAAAAAAAAAAAAAAAA", key.secret),
         ("AKIAIOSFODNN7EXAMPLE", key.secret),
     ):
+        work.clear()
         with pytest.raises(AuthenticationFailed) as refused:
             authenticator.by_signature(request_of(key_id, secret))
-        told.add((str(refused.value), refused.value.reason))
-    assert 1 == len(told)
+        found.append((refused.value.reason, list(work)))
+    assert [("signature", [40, 40]), *[("refused", [40, 40])] * 3] == found
 
 
 def test_an_account_exists_once_whoever_races_for_it(
@@ -346,7 +360,7 @@ def test_no_secret_is_shown_or_logged_or_stored_in_clear(
         with pytest.raises(AuthenticationFailed) as refused:
             authenticator.by_token(token[:-4] + "AAAA")
     secret = key.secret.reveal()
-    live = authenticator._get(key.key_id)
+    live = authenticator.key(key.key_id)
     shown: list[Any] = [repr(key), repr(infos), str(refused.value), repr(live), caplog.text]
     shown += [repr(MASTER), repr(pickle.dumps(infos)), repr(pickle.dumps(refused.value))]
     assert [] == [text for text in shown if secret in text or token in text]

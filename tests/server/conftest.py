@@ -11,15 +11,21 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import boto3
+import httpx
 import pytest
 from botocore.config import Config
 
+from cassieq_spark.accounts.admin import AccountAdmin
+from cassieq_spark.accounts.master_key import MasterKey, write_new
+from cassieq_spark.entropy import new_uuid
 from cassieq_spark.testing import wait_until
+from tests.fixtures.accounts import Account
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.commands import CommandLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     import cassieq_spark as cassieq
     from cassieq_spark.testing import EmbeddedCassandra
@@ -69,15 +75,18 @@ class Gateway:
         self.process.wait(30)
 
 
-def sqs_at(url: str, **config: Any) -> Any:
+def sqs_at(
+    url: str, *, key: tuple[str, str] = ("key", "secret"), ca: str | None = None, **config: Any
+) -> Any:
     """A client of boto3, as a user makes it; nothing is tried again behind a test's back."""
     settings: dict[str, Any] = {"retries": {"total_max_attempts": 1}, **config}
     return boto3.client(
         "sqs",
         endpoint_url=url,
         region_name="eu-central-1",
-        aws_access_key_id="key",
-        aws_secret_access_key="secret",  # noqa: S106 - nobody checks it yet
+        aws_access_key_id=key[0],
+        aws_secret_access_key=key[1],
+        verify=ca,
         config=Config(**settings),
     )
 
@@ -140,3 +149,64 @@ def sqs(gateway: Gateway) -> Iterator[Any]:
 def name(queue_name: str) -> str:
     """A queue name that SQS allows."""
     return re.sub(r"[^A-Za-z0-9_-]", "-", queue_name)[-80:]
+
+
+@pytest.fixture(scope="session")
+def rest(gateway: Gateway) -> Iterator[httpx.Client]:
+    """A client of the REST door."""
+    with httpx.Client(base_url=f"{gateway.url}/v1", timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+def queue(rest: httpx.Client, name: str) -> Iterator[str]:
+    """The path of a queue of the test's own."""
+    path = f"/queues/{name}"
+    settings = {"linger": 0, "visibility_timeout": 60, "priorities": 2}
+    assert 201 == rest.put(path, json={"settings": settings}).status_code
+    yield path
+    rest.delete(path)
+
+
+@pytest.fixture(scope="session")
+def master_key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("master") / "master.key"
+    write_new(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def guarded(
+    cassandra: EmbeddedCassandra,
+    client: cassieq.Client,  # noqa: ARG001 - as above
+    master_key_file: Path,
+) -> Iterator[Gateway]:
+    """One gateway that checks accounts, for all tests that do not end it."""
+    command = CommandLine(cassandra.contact_points)
+    arguments = ("--no-repair", "--auth", "--master-key-file", str(master_key_file))
+    started = start_gateway(command, *arguments)
+    started.wait_until_ready()
+    yield started
+    started.terminate()
+    _close(started)
+
+
+@pytest.fixture
+def new_account(client: cassieq.Client, master_key_file: Path) -> Iterator[Callable[[], Account]]:
+    """``new_account()``: an account of the test's own."""
+    made: list[Account] = []
+    admin, master_key = AccountAdmin(client.store), MasterKey.load(master_key_file)
+
+    def make() -> Account:
+        first = admin.create(f"acme-{new_uuid().hex[:12]}", master_key)
+        made.append(Account(admin, master_key, first))
+        return made[-1]
+
+    yield make
+    for one in made:
+        admin.delete(one.name, with_queues=True)
+
+
+@pytest.fixture
+def account(new_account: Callable[[], Account]) -> Account:
+    return new_account()

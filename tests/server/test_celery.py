@@ -1,4 +1,4 @@
-"""A Celery worker whose broker is the gateway, by the transport ``sqs://``."""
+"""A Celery worker whose broker is a gateway with accounts, by the transport ``sqs://``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from cassieq_spark.testing import wait_until
+from tests.server.conftest import sqs_at
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.fixtures.accounts import Account
     from tests.server.conftest import Gateway
 
 APP = """
@@ -22,7 +24,7 @@ APP = """
     from celery import Celery
 
     queue = os.environ["QUEUE"]
-    app = Celery("tasks", broker=f"sqs://key:secret@{os.environ['GATEWAY']}")
+    app = Celery("tasks", broker="sqs://{KEY}:{SECRET}@{GATEWAY}".format(**os.environ))
     app.conf.update(
         task_default_queue=queue,
         worker_enable_remote_control=False,
@@ -32,8 +34,8 @@ APP = """
             "is_secure": False,
             "predefined_queues": {queue: {
                 "url": os.environ["URL"],
-                "access_key_id": "key",
-                "secret_access_key": "secret",
+                "access_key_id": os.environ["KEY"],
+                "secret_access_key": os.environ["SECRET"],
             }},
             "wait_time_seconds": 5,
         },
@@ -47,8 +49,9 @@ APP = """
 
 
 def test_a_celery_worker_does_all_tasks(
-    gateway: Gateway, sqs: Any, name: str, tmp_path: Path
+    guarded: Gateway, account: Account, name: str, tmp_path: Path
 ) -> None:
+    sqs = sqs_at(guarded.url, key=account.key)
     url = sqs.create_queue(QueueName=name)["QueueUrl"]
     (tmp_path / "tasks.py").write_text(textwrap.dedent(APP), encoding="utf-8")
     notes = tmp_path / "notes"
@@ -56,7 +59,9 @@ def test_a_celery_worker_does_all_tasks(
     environment = {
         **os.environ,
         "QUEUE": name,
-        "GATEWAY": urlsplit(gateway.url).netloc,
+        "GATEWAY": urlsplit(guarded.url).netloc,
+        "KEY": account.key[0],
+        "SECRET": account.key[1],
         "URL": url,
         "NOTES": str(notes),
     }
@@ -82,3 +87,4 @@ def test_a_celery_worker_does_all_tasks(
 
     assert set(map(str, range(30))) == set(notes.read_text("utf-8").split())
     sqs.delete_queue(QueueUrl=url)
+    sqs.close()

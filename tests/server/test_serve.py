@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 def test_it_says_where_it_listens_and_whom_it_serves(gateway: Gateway) -> None:
     (line,) = gateway.said
-    assert f"Listening on {gateway.url}. No accounts are checked: only this machine is served" in (
-        line
-    )
+    assert f"Listening on {gateway.url}. No accounts are checked: everybody on this machine" in line
     assert (200, 200) == (gateway.status("/healthz"), gateway.status("/readyz"))
 
 
@@ -112,6 +110,9 @@ def test_it_serves_when_cassandra_comes_and_again_when_it_comes_back(
     status, headers, body = gateway.ask("POST", "/", b"Action=ListQueues")
     assert (503, "1") == (status, headers["retry-after"])
     assert b"ServiceUnavailable" in body
+    status, headers, body = gateway.ask("POST", "/v1/queues/outage/messages", b"x")
+    assert (503, "1") == (status, headers["retry-after"])
+    assert b'"code": "store_unavailable"' in body
 
     node.start()
     gateway.wait_until_ready()

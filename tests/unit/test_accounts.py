@@ -49,6 +49,35 @@ def principal(*grants: Grant, limits: tuple[Grant, ...] | None = None) -> Princi
 # --- rights
 
 
+def test_a_caller_names_queues_without_the_account_and_sees_only_its_own() -> None:
+    for account, full in (("acme", "acme/orders"), ("", "orders")):
+        who = Principal(account=account, key_id=KEY, grants=EVERYTHING)
+        assert full == who.full_name("orders")
+        assert "orders" == who.own_name(full)
+        assert who.may(Right.READ, full)
+        for other in ("other/orders", "/orders", "acme2/orders", f"{full}/x/../..", "other/"):
+            is_own = other.startswith("acme/") and account == "acme"
+            assert is_own == (who.own_name(other) is not None)
+            assert is_own == who.may(Right.READ, other)
+        with pytest.raises(OptionInvalid, match="without its account"):
+            who.full_name("other/orders")
+
+
+def test_a_right_somewhere_and_the_account_itself_need_the_key_and_the_token() -> None:
+    info = Grant(rights=frozenset({Right.INFO}), patterns=("in-*",))
+    everything = principal(*EVERYTHING)
+    limited = principal(*EVERYTHING, limits=(info,))
+    everything.require_somewhere(Right.READ)
+    everything.require_admin()
+    limited.require_somewhere(Right.INFO)
+    with pytest.raises(AccessDenied, match=r"a token of key .* lacks the right 'read' on every"):
+        limited.require_somewhere(Right.READ)
+    with pytest.raises(AccessDenied, match="lacks the right 'admin'"):
+        limited.require_admin()
+    with pytest.raises(AccessDenied, match="lacks the right 'admin'"):
+        principal(Grant(rights=frozenset(Right), patterns=("a*",))).require_admin()
+
+
 @pytest.mark.parametrize(
     ("queue", "is_allowed"),
     [
@@ -253,8 +282,8 @@ CLAIMS = {
 def test_a_token_says_what_it_was_signed_for() -> None:
     read = tokens.read(token())
     assert KEY == read.key_id
-    assert (READ_ORDERS,) == read.verify(SECRET, now_us=NOW_US)
-    assert (READ_ORDERS,) == tokens.read(own(CLAIMS)).verify(SECRET, now_us=NOW_US)
+    assert (READ_ORDERS,) == read.verify(SECRET, now_us=NOW_US).grants
+    assert (READ_ORDERS,) == tokens.read(own(CLAIMS)).verify(SECRET, now_us=NOW_US).grants
     assert SECRET.reveal() not in token()
 
 
@@ -325,7 +354,7 @@ def test_no_text_raises_anything_but_a_named_error(head: str, tail: str, data: A
         except CassieqError as refused:
             assert isinstance(refused, AuthenticationFailed)  # noqa: PT017 - the only one allowed
         else:
-            assert (text, (READ_ORDERS,)) == (good, found)
+            assert (text, (READ_ORDERS,)) == (good, found.grants)
 
 
 def test_a_token_that_would_be_too_long_is_not_made() -> None:

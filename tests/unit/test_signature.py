@@ -256,6 +256,22 @@ def test_an_unsigned_payload_is_accepted_if_that_itself_is_signed() -> None:
         claim_of(with_header(signed(), "x-amz-content-sha256", "UNSIGNED-PAYLOAD"), now_us=now_us())
 
 
+@pytest.mark.parametrize("presigned_for_s", [None, 60])
+def test_an_unsigned_payload_is_refused_where_the_body_says_what_is_done(
+    presigned_for_s: int | None,
+) -> None:
+    name = "X-Amz-Content-SHA256"
+    if presigned_for_s is None:
+        request = signed(headers={name: "UNSIGNED-PAYLOAD"})
+    else:
+        request = signed(
+            "GET", "/", "X-Amz-Content-Sha256=UNSIGNED-PAYLOAD", presigned_for_s=presigned_for_s
+        )
+    claim_of(request, now_us=now_us())
+    with pytest.raises(AuthenticationFailed, match="its body is not signed"):
+        claim_of(request, now_us=now_us(), allows_unsigned=False)
+
+
 def test_a_header_that_comes_twice_is_signed_in_its_order() -> None:
     headers = (("zeta", "b  c"), ("zeta", "a"))
     request = replace(signed(), headers=headers)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from cassieq_spark.model.rights import Right
 from cassieq_spark.server.sqs.errors import SqsError, empty_batch, missing
 
 if TYPE_CHECKING:
@@ -96,6 +97,35 @@ ACTIONS: Final[dict[str, Parameters]] = {
     "TagQueue": _of("QueueUrl", "Tags", Tags=Kind.MAP),
     "UntagQueue": _of("QueueUrl", "TagKeys", TagKeys=Kind.TEXTS),
 }  # fmt: skip
+
+
+RIGHTS: Final[dict[str, Right]] = {
+    "AddPermission": Right.ADMIN,
+    "CancelMessageMoveTask": Right.REDRIVE,
+    "ChangeMessageVisibility": Right.ACK,
+    "ChangeMessageVisibilityBatch": Right.ACK,
+    "CreateQueue": Right.CREATE,
+    "DeleteMessage": Right.ACK,
+    "DeleteMessageBatch": Right.ACK,
+    "DeleteQueue": Right.DELETE,
+    "GetQueueAttributes": Right.INFO,
+    "GetQueueUrl": Right.INFO,
+    "ListDeadLetterSourceQueues": Right.INFO,
+    "ListMessageMoveTasks": Right.INFO,
+    "ListQueueTags": Right.INFO,
+    "ListQueues": Right.INFO,
+    "PurgeQueue": Right.DELETE,
+    "ReceiveMessage": Right.READ,
+    "RemovePermission": Right.ADMIN,
+    "SendMessage": Right.PUT,
+    "SendMessageBatch": Right.PUT,
+    "SetQueueAttributes": Right.CREATE,
+    "StartMessageMoveTask": Right.REDRIVE,
+    "TagQueue": Right.CREATE,
+    "UntagQueue": Right.CREATE,
+}
+"""The right that each action asks for, on the queue that it names. To name a dead-letter queue or
+the destination of a task, a caller needs ``put`` on that queue, too: messages go there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

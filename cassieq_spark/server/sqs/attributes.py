@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cassieq_spark.server.sqs.call import name_of_arn
-from cassieq_spark.server.sqs.errors import SqsError
+from cassieq_spark.model.rights import Right
+from cassieq_spark.server.sqs.errors import SqsError, invalid
+from cassieq_spark.server.sqs.names import name_of_arn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,11 +77,12 @@ def of_queue(queue: Queue) -> Kept:
     )
 
 
-def changes_of(attributes: Mapping[str, str]) -> Changes:
+def changes_of(call: Call, attributes: Mapping[str, str]) -> Changes:
     """Check attributes that are to be set.
 
     Raises:
         SqsError: One is unknown, or has a wrong value.
+        AccessDenied: The caller may not put into the dead-letter queue.
     """
     settings: dict[str, Any] = {}
     labels: dict[str, str | None] = {}
@@ -91,7 +93,7 @@ def changes_of(attributes: Mapping[str, str]) -> Changes:
         elif name == "VisibilityTimeout":
             settings["visibility_timeout"] = max(0.1, _whole(name, text, 0, 43_200))
         elif name == "RedrivePolicy":
-            settings |= _redrive_policy(text)
+            settings |= _redrive_policy(call, text)
         elif name == "RedriveAllowPolicy":
             labels[LABEL + name] = _redrive_allow_policy(text)
         else:
@@ -106,19 +108,18 @@ def shown(call: Call, queue: Queue, stats: QueueStats | None) -> dict[str, str]:
     found = {
         "CreatedTimestamp": created,
         "LastModifiedTimestamp": queue.labels.get(MODIFIED, created),
-        "QueueArn": call.arn(queue.name),
+        "QueueArn": call.arn(queue.name) or "",
         "VisibilityTimeout": str(int(settings.visibility_timeout_s)),
         **{name: str(_number(queue, name)) for name in NUMBERS},
     }
     if stats is not None:
         counts = (stats.visible, stats.delayed, stats.invisible)
         found |= {name: str(count) for name, count in zip(COUNTS, counts, strict=True)}
-    if settings.dead_letter_queue is not None and settings.max_deliveries is not None:
+    target = settings.dead_letter_queue
+    # Whoever has Cassandra may name a queue of another account there. That one is not shown.
+    if settings.max_deliveries is not None and target is not None and (arn := call.arn(target)):
         found["RedrivePolicy"] = json.dumps(
-            {
-                "deadLetterTargetArn": call.arn(settings.dead_letter_queue),
-                "maxReceiveCount": settings.max_deliveries,
-            }
+            {"deadLetterTargetArn": arn, "maxReceiveCount": settings.max_deliveries}
         )
     if (allowed := queue.labels.get(f"{LABEL}RedriveAllowPolicy")) is not None:
         found["RedriveAllowPolicy"] = allowed
@@ -143,7 +144,7 @@ def differences(call: Call, queue: Queue, attributes: Mapping[str, str]) -> list
     return [
         name
         for name, text in attributes.items()
-        if _normal(name, text) != _normal(name, there.get(name, ""))
+        if _normal(call, name, text) != _normal(call, name, there.get(name, ""))
     ]
 
 
@@ -152,12 +153,13 @@ def _number(queue: Queue, name: str) -> int:
     return int(text) if text.isascii() and text.isdigit() else NUMBERS[name][2]
 
 
-def _normal(name: str, text: str) -> object:
+def _normal(call: Call, name: str, text: str) -> object:
     if name != "RedrivePolicy" or not text:
         return text
     try:
         found = dict(json.loads(text))
-        return name_of_arn(str(found.get("deadLetterTargetArn"))), int(found["maxReceiveCount"])
+        arn = str(found.get("deadLetterTargetArn"))
+        return name_of_arn(arn, call.number), int(found["maxReceiveCount"])
     except (ValueError, TypeError, KeyError, SqsError):
         return text
 
@@ -169,15 +171,21 @@ def _whole(name: str, text: str, low: int, high: int) -> int:
     return int(digits)
 
 
-def _redrive_policy(text: str) -> dict[str, Any]:
+def _redrive_policy(call: Call, text: str) -> dict[str, Any]:
     if not text:
         return {"dead_letter_queue": None, "max_deliveries": None}
     found = _json(text, "RedrivePolicy")
     arn, count = found.get("deadLetterTargetArn"), found.get("maxReceiveCount")
     if not isinstance(arn, str) or len(found) > 2:  # noqa: PLR2004 - these two
         raise _invalid("RedrivePolicy", "it has a deadLetterTargetArn and a maxReceiveCount")
+    name = name_of_arn(arn, call.number)
+    if name is None:
+        raise invalid(
+            "Value for parameter RedrivePolicy is invalid. Reason: Dead letter target owner should "
+            "be same as the source."
+        )
     return {
-        "dead_letter_queue": name_of_arn(arn),
+        "dead_letter_queue": call.allowed(name, Right.PUT),
         "max_deliveries": _whole("RedrivePolicy", str(count), 1, 1_000),
     }
 

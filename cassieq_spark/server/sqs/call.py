@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any
 
-from cassieq_spark.server.sqs.errors import SqsError, invalid, no_queue
+from cassieq_spark.server.sqs.actions import RIGHTS
+from cassieq_spark.server.sqs.errors import SqsError
+from cassieq_spark.server.sqs.names import name_of_arn, name_of_url, number_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cassieq_spark.model.rights import Principal, Right
     from cassieq_spark.queue.message import Message
     from cassieq_spark.server.backend import Backend
-    from cassieq_spark.server.principal import Principal
+    from cassieq_spark.server.principal import Gate
     from cassieq_spark.server.sending import Sending
     from cassieq_spark.server.sqs.moves import Moves
     from cassieq_spark.server.waiting import Waiting
-
-_ANY_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
-_ARN_PARTS: Final = 6
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,15 +27,14 @@ class Call:
 
     Attributes:
         base_url: The gateway as the caller has reached it; queue URLs begin with it.
-        path: Of the request: the query protocol names the queue there.
         leased: What was leased for this call, with its queue.
     """
 
     action: str
     parameters: dict[str, Any]
     principal: Principal
+    gate: Gate
     base_url: str
-    path: str
     region: str
     backend: Backend
     waiting: Waiting
@@ -47,52 +46,78 @@ class Call:
         """A parameter; None if it was not given."""
         return self.parameters.get(name)
 
-    def queue(self, right: str) -> str:
-        """The name of the queue that the call is about, if its caller has this right on it.
+    @property
+    def number(self) -> str:
+        """The 12 digits of the caller's account."""
+        return number_of(self.principal.account)
 
-        Only the path of its URL counts: behind a proxy, gateways have many addresses.
-
-        Raises:
-            SqsError: It cannot be the URL of a queue here, or the caller lacks the right.
-        """
-        url = self.parameters["QueueUrl"]
-        try:
-            account, _, name = unquote(urlsplit(url).path).strip("/").rpartition("/")
-        except ValueError:
-            account, name = "", ""
-        if not _ANY_NAME.fullmatch(name):
-            raise SqsError("InvalidAddress", f"The address {url[:300]!r} is not valid for a queue.")
-        if account.rpartition("/")[2] != self.principal.account:
-            raise no_queue()
-        return self.allowed(right, name)
-
-    def queue_of_arn(self, parameter: str, right: str) -> str:
-        """The name of the queue that an ARN names.
+    def queue(self) -> str:
+        """The full name of the queue that the call is about, if its caller may do this to it.
 
         Raises:
-            SqsError: It is not an ARN of a queue.
+            SqsError: It cannot be the URL of a queue of the caller's account.
+            AccessDenied: The caller lacks the right.
         """
-        return self.allowed(right, name_of_arn(self.parameters[parameter]))
+        return self.allowed(name_of_url(self.parameters["QueueUrl"], self.number))
 
-    def allowed(self, right: str, name: str | None) -> str:
-        """The name again, if the caller has this right on the queue; None: on queues in general.
+    def queue_of_arn(self, parameter: str, right: Right | None = None) -> str:
+        """The full name of the queue that an ARN names, if the caller may do this to it.
 
         Raises:
-            SqsError: It has not.
+            SqsError: It is not an ARN of a queue of the caller's account.
+            AccessDenied: The caller lacks the right.
         """
-        if not self.principal.may(right, name):
+        name = name_of_arn(self.parameters[parameter], self.number)
+        if name is None:
             raise SqsError(
-                "AccessDenied", f"This key has no right {right!r} on the queue.", status=403
+                "ResourceNotFoundException",
+                f"The resource that you specified for the {parameter} parameter doesn't exist.",
             )
-        return name or ""
+        return self.allowed(name, right)
 
-    def url(self, name: str) -> str:
-        """The URL of a queue."""
-        return f"{self.base_url}/{self.principal.account}/{name}"
+    def allowed(self, name: str, right: Right | None = None) -> str:
+        """The full name of a queue of the caller's account, if the caller has a right on it.
 
-    def arn(self, name: str) -> str:
-        """The ARN of a queue."""
-        return f"arn:aws:sqs:{self.region}:{self.principal.account}:{name}"
+        Args:
+            right: Default: what `RIGHTS` says about the action.
+
+        Raises:
+            AccessDenied: It has not.
+        """
+        full_name = self.principal.full_name(name)
+        self.principal.require(right or RIGHTS[self.action], full_name)
+        return full_name
+
+    def url(self, full_name: str) -> str:
+        """The URL of a queue of the caller's account."""
+        return f"{self.base_url}/{self.number}/{self.own(full_name)}"
+
+    def arn(self, full_name: str) -> str | None:
+        """The ARN of a queue; None for a queue of another account."""
+        own = self.principal.own_name(full_name)
+        return None if own is None else f"arn:aws:sqs:{self.region}:{self.number}:{own}"
+
+    def visible(self, full_names: Iterable[str]) -> list[str]:
+        """The queues that the caller may see in lists.
+
+        Raises:
+            AccessDenied: It may see none at all.
+        """
+        right = RIGHTS[self.action]
+        self.principal.require_somewhere(right)
+        return [one for one in full_names if self.principal.may(right, one)]
+
+    async def confirm(self, full_name: str) -> None:
+        """Return if the caller may still do this; else give back what was leased for it.
+
+        Raises:
+            AuthenticationFailed, AccessDenied: It may not.
+        """
+        try:
+            await self.gate.confirm(self.principal, RIGHTS[self.action], full_name)
+        except BaseException:
+            self.give_back()
+            raise
 
     def give_back(self) -> None:
         """Give back what was leased: nobody will see it."""
@@ -100,15 +125,6 @@ class Call:
             self.waiting.give_back(queue, messages)
         self.leased.clear()
 
-
-def name_of_arn(arn: str) -> str:
-    """The name of the queue that an ARN names: only its last part counts.
-
-    Raises:
-        SqsError: It is not an ARN of a queue.
-    """
-    parts = arn.split(":")
-    is_arn = len(parts) == _ARN_PARTS and parts[0] == "arn" and parts[2] == "sqs"
-    if not is_arn or not _ANY_NAME.fullmatch(parts[-1]):
-        raise invalid(f"Value {arn[:300]!r} is not the ARN of a queue.")
-    return parts[-1]
+    def own(self, full_name: str) -> str:
+        """The name of a queue of the caller's account as the caller knows it."""
+        return self.principal.own_name(full_name) or full_name

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.server.departing import unless_gone
 from cassieq_spark.server.limits import TooLong
-from cassieq_spark.server.principal import Principal, authenticate
 from cassieq_spark.server.sqs import messages, moves, queues
 from cassieq_spark.server.sqs.actions import ACTIONS, checked
 from cassieq_spark.server.sqs.call import Call
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
+    from cassieq_spark.model.rights import Principal
     from cassieq_spark.server.backend import Backend
+    from cassieq_spark.server.principal import Gate
     from cassieq_spark.server.sending import Sending
     from cassieq_spark.server.waiting import Waiting
 
@@ -44,8 +46,9 @@ class _Asked:
 class SqsDoor:
     """The ASGI endpoint of the SQS door."""
 
-    def __init__(self, backend: Backend, waiting: Waiting, sending: Sending) -> None:
+    def __init__(self, backend: Backend, waiting: Waiting, sending: Sending, gate: Gate) -> None:
         self._backend = backend
+        self._gate = gate
         self._waiting = waiting
         self._sending = sending
         self._moves = moves.Moves(backend)
@@ -64,7 +67,7 @@ class SqsDoor:
             if target is not None:
                 protocol = JsonProtocol("", b"")  # an error shall be in the caller's own protocol
             protocol = protocol_of(target, body, request.url.query)
-            principal = await authenticate(request)
+            principal = await self._gate.authenticate(request)
             asked = _Asked(protocol=protocol, principal=principal, request_id=request_id)
             response = await self._answer(request, asked)
         except (asyncio.CancelledError, TooLong):
@@ -87,8 +90,8 @@ class SqsDoor:
             action=action,
             parameters=checked(wanted, asked.protocol.parameters()),
             principal=asked.principal,
+            gate=self._gate,
             base_url=f"{request.url.scheme}://{request.url.netloc}",
-            path=request.url.path,
             region=_region(request),
             backend=self._backend,
             waiting=self._waiting,
@@ -97,7 +100,7 @@ class SqsDoor:
         )
         run = HANDLERS[action]
         if action == "ReceiveMessage":
-            result = await _unless_gone(request, run(call), call)
+            result = await unless_gone(request, run(call), call.give_back)
             if result is None:
                 return None
         else:
@@ -133,33 +136,6 @@ HANDLERS: Final[dict[str, Callable[[Call], Awaitable[dict[str, Any]]]]] = {
 }
 
 
-async def _unless_gone(
-    request: Request, work: Awaitable[dict[str, Any]], call: Call
-) -> dict[str, Any] | None:
-    """The result, unless the client goes away first; then what was leased for it is given back."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_gone(request))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not gone.done():
-            return await task
-        if not task.done():
-            task.cancel()  # `Waiting.receive` gives back what comes too late
-            await asyncio.wait({task})
-        if not task.cancelled() and task.exception() is None:
-            call.give_back()
-        return None
-    finally:
-        gone.cancel()
-        if not task.done():
-            task.cancel()
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 def _failure(protocol: JsonProtocol | QueryProtocol, error: Exception, request_id: str) -> Response:
     known = translated(error)
     if known is None:
@@ -176,6 +152,8 @@ def _failure(protocol: JsonProtocol | QueryProtocol, error: Exception, request_i
     response.status_code = known.status
     fault = "Sender" if known.is_senders else "Receiver"
     response.headers["x-amzn-query-error"] = f"{known.query_code};{fault}"
+    if known.status == 401:  # noqa: PLR2004 - unauthorized
+        response.headers["WWW-Authenticate"] = "AWS4-HMAC-SHA256, Bearer"
     if known.status == 503:  # noqa: PLR2004 - service unavailable
         response.headers["Retry-After"] = "1"
     return response
@@ -189,7 +167,8 @@ def _response(protocol: JsonProtocol | QueryProtocol, body: bytes, request_id: s
 
 def _region(request: Request) -> str:
     """The region that the caller signs for: any will do. It is only a part of ARNs."""
-    scope = request.headers.get("authorization", "").partition("Credential=")[2]
-    parts = scope.partition(",")[0].split("/")
+    header = request.headers.get("authorization", "").partition("Credential=")[2]
+    scope = header.partition(",")[0] or request.query_params.get("X-Amz-Credential", "")
+    parts = scope.split("/")
     region = parts[2] if len(parts) == 5 else ""  # noqa: PLR2004 - key/date/region/service/end
-    return region if region.replace("-", "").isalnum() else "local"
+    return region if region.isascii() and region.replace("-", "").isalnum() else "local"

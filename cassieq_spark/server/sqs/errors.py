@@ -5,38 +5,50 @@ from __future__ import annotations
 from typing import Final
 
 from cassieq_spark.errors import (
+    AccessError,
+    AuthenticationFailed,
     BodyInvalid,
-    CasAmbiguous,
-    CasContention,
     CassieqError,
     OptionInvalid,
-    PutAmbiguous,
     QueueDeleted,
     QueueNotFound,
     ReceiptExpired,
     ReceiptInvalid,
-    SchemaMismatch,
-    SchemaMissing,
-    StoreTimeout,
-    StoreUnavailable,
     UsageError,
 )
-from cassieq_spark.server.backend import Busy
+from cassieq_spark.server.backend import COME_AGAIN, Busy
 
 _SQS: Final = "AWS.SimpleQueueService."
 QUERY_CODES: Final[dict[str, str]] = {
+    "AccessDeniedException": "AccessDenied",
     "BatchEntryIdsNotDistinct": f"{_SQS}BatchEntryIdsNotDistinct",
     "BatchRequestTooLong": f"{_SQS}BatchRequestTooLong",
     "EmptyBatchRequest": f"{_SQS}EmptyBatchRequest",
+    "IncompleteSignatureException": "IncompleteSignature",
     "InvalidBatchEntryId": f"{_SQS}InvalidBatchEntryId",
+    "InvalidSignatureException": "SignatureDoesNotMatch",
     "MessageNotInflight": f"{_SQS}MessageNotInflight",
+    "MissingAuthenticationTokenException": "MissingAuthenticationToken",
     "QueueDoesNotExist": f"{_SQS}NonExistentQueue",
     "QueueNameExists": "QueueAlreadyExists",
     "TooManyEntriesInBatchRequest": f"{_SQS}TooManyEntriesInBatchRequest",
     "UnknownOperationException": "InvalidAction",
+    "UnrecognizedClientException": "InvalidClientTokenId",
     "UnsupportedOperation": f"{_SQS}UnsupportedOperation",
 }
 """The code of the older protocol, where it is not the name in the JSON protocol."""
+
+UNKNOWN_CALLERS: Final[dict[str, tuple[str, int]]] = {
+    "missing": ("MissingAuthenticationTokenException", 401),
+    "refused": ("UnrecognizedClientException", 401),
+    "signature": ("InvalidSignatureException", 403),
+    "malformed": ("IncompleteSignatureException", 400),
+    "unsupported": ("IncompleteSignatureException", 400),
+    "skewed": ("RequestExpired", 400),
+    "expired": ("RequestExpired", 400),
+}
+"""The name and the status for each reason of `AuthenticationFailed`. They are those that AWS
+documents, except that 401 says that a caller is unknown, where AWS has 403 for this, too."""
 
 
 class SqsError(Exception):
@@ -86,22 +98,13 @@ def _unavailable(message: str) -> SqsError:
     return SqsError("ServiceUnavailable", message, status=503, is_senders=False)
 
 
-_AGAIN: Final = (
-    CasAmbiguous,
-    CasContention,
-    PutAmbiguous,
-    SchemaMismatch,
-    SchemaMissing,
-    StoreTimeout,
-    StoreUnavailable,
-)
-
-
 def translated(error: Exception) -> SqsError | None:  # noqa: PLR0911 - a table
     """The SQS error for an error of the client; None: it is none that a request can have."""
     match error:
         case SqsError():
             return error
+        case AccessError():
+            return _refused(error)
         case QueueNotFound() | QueueDeleted():
             return no_queue()
         case ReceiptInvalid():
@@ -116,7 +119,7 @@ def translated(error: Exception) -> SqsError | None:  # noqa: PLR0911 - a table
             return invalid(str(error))
         case Busy():
             return _unavailable("The gateway has too many requests to do. Send it again later.")
-        case CassieqError() if isinstance(error, _AGAIN):
+        case CassieqError() if isinstance(error, COME_AGAIN):
             return _unavailable(str(error))
         case _:
             return None
@@ -127,3 +130,11 @@ def expired() -> SqsError:
     return invalid(
         "Value for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired."
     )
+
+
+def _refused(error: AccessError) -> SqsError:
+    message = f"{error.message[:1].upper()}{error.message[1:]}."
+    if isinstance(error, AuthenticationFailed):
+        name, status = UNKNOWN_CALLERS[error.reason]
+        return SqsError(name, message, status=status)
+    return SqsError("AccessDeniedException", message, status=403)

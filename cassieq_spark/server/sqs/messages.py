@@ -6,11 +6,11 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from cassieq_spark.errors import CassieqError, ReceiptExpired, StoreTimeout
+from cassieq_spark.errors import CassieqError, ReceiptExpired, ReceiptInvalid, StoreTimeout
 from cassieq_spark.model.dead_letter import headers_of
-from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.settle.ack_group import Verdict
 from cassieq_spark.server.sending import Outgoing
+from cassieq_spark.server.settling import each
 from cassieq_spark.server.sqs import attributes as settings
 from cassieq_spark.server.sqs import bodies
 from cassieq_spark.server.sqs.actions import Typed
@@ -34,7 +34,7 @@ Entry = Mapping[str, Any]
 
 async def send(call: Call) -> dict[str, Any]:
     """SendMessage."""
-    queue = call.queue("put")
+    queue = call.queue()
     kept = settings.of_queue(await call.backend.opened(queue))
     outgoing, answer = _outgoing(call.parameters, kept)
     (found,) = await call.sending.put(queue, [outgoing])
@@ -47,7 +47,7 @@ async def send(call: Call) -> dict[str, Any]:
 
 async def send_batch(call: Call) -> dict[str, Any]:
     """SendMessageBatch: each entry succeeds or fails for itself."""
-    queue = call.queue("put")
+    queue = call.queue()
     entries = _entries(call)
     kept = settings.of_queue(await call.backend.opened(queue))
     ready: dict[int, tuple[Outgoing, dict[str, Any]]] = {}
@@ -82,7 +82,7 @@ async def send_batch(call: Call) -> dict[str, Any]:
 
 async def receive(call: Call) -> dict[str, Any]:
     """ReceiveMessage: what is leased is noted in the call, for the case that nobody gets it."""
-    queue = call.queue("read")
+    queue = call.queue()
     at_most = _within(call, "MaxNumberOfMessages", 1, MOST_IN_BATCH)
     visibility_s = _within(call, "VisibilityTimeout", 0, MOST_VISIBILITY_S)
     wait_s = _within(call, "WaitTimeSeconds", 0, settings.MOST_WAIT_S)
@@ -94,6 +94,8 @@ async def receive(call: Call) -> dict[str, Any]:
         wait_s=kept.wait_s if wait_s is None else wait_s,
     )
     call.leased.append((queue, messages))
+    if messages:
+        await call.confirm(queue)
     now_ms = call.backend.client.now_us() // 1_000
     shown = [_received(call, one, now_ms) for one in messages]
     return {"Messages": shown} if shown else {}
@@ -101,7 +103,7 @@ async def receive(call: Call) -> dict[str, Any]:
 
 async def delete(call: Call) -> dict[str, Any]:
     """DeleteMessage."""
-    queue, receipt = call.queue("ack"), call.parameters["ReceiptHandle"]
+    queue, receipt = call.queue(), call.parameters["ReceiptHandle"]
 
     def ack(handle: Queue) -> Verdict:
         return handle.ack_each([receipt])[0]
@@ -114,29 +116,28 @@ async def delete(call: Call) -> dict[str, Any]:
 
 async def delete_batch(call: Call) -> dict[str, Any]:
     """DeleteMessageBatch: all that can be deleted are, by one LWT for each bucket."""
-    queue, entries = call.queue("ack"), _entries(call)
-    good, bad = _readable(entries)
+    queue, entries = call.queue(), _entries(call)
+    receipts = [entry["ReceiptHandle"] for entry in entries]
 
-    def ack(handle: Queue) -> list[Verdict | Exception]:
-        return _each_acked(handle, [entries[at]["ReceiptHandle"] for at in good])
+    def ack(handle: Queue) -> list[Verdict | ReceiptInvalid]:
+        return each(receipts, handle.ack_each)
 
-    found = await call.backend.on_queue(queue, ack)
-    answers: list[dict[str, Any] | SqsError] = [bad.get(at, {}) for at in range(len(entries))]
-    for at, verdict in zip(good, found, strict=True):
+    answers: list[dict[str, Any] | SqsError] = []
+    for verdict in await call.backend.on_queue(queue, ack):
         failure = _as_sqs(verdict) if isinstance(verdict, Exception) else _not_acked(verdict)
-        answers[at] = failure or {}
+        answers.append(failure or {})
     return _batch_answer(entries, answers)
 
 
 async def change_visibility(call: Call) -> dict[str, Any]:
     """ChangeMessageVisibility."""
-    await _extend(call, call.queue("ack"), call.parameters)
+    await _extend(call, call.queue(), call.parameters)
     return {}
 
 
 async def change_visibility_batch(call: Call) -> dict[str, Any]:
     """ChangeMessageVisibilityBatch."""
-    queue, entries = call.queue("ack"), _entries(call)
+    queue, entries = call.queue(), _entries(call)
 
     async def one(entry: Entry) -> dict[str, Any]:
         await _extend(call, queue, {"VisibilityTimeout": 30, **entry})
@@ -219,7 +220,7 @@ def _received(call: Call, message: Message, now_ms: int) -> dict[str, Any]:
 def _system_attributes(call: Call, message: Message, now_ms: int) -> dict[str, str]:
     sent_ms = int(message.enqueued_at.timestamp() * 1_000)
     known = {
-        "SenderId": call.principal.sender_id,
+        "SenderId": call.number,
         "SentTimestamp": str(sent_ms),
         "ApproximateReceiveCount": str(message.delivery_count),
     }
@@ -228,8 +229,9 @@ def _system_attributes(call: Call, message: Message, now_ms: int) -> dict[str, s
         known["ApproximateFirstReceiveTimestamp"] = str(max(now_ms, sent_ms))
     if (trace := message.headers.get(bodies.TRACE_HEADER)) is not None:
         known["AWSTraceHeader"] = trace
-    if (source := headers_of(message.headers).source_queue) is not None:
-        known["DeadLetterQueueSourceArn"] = call.arn(source)
+    source = headers_of(message.headers).source_queue
+    if source is not None and (arn := call.arn(source)) is not None:
+        known["DeadLetterQueueSourceArn"] = arn
     return known
 
 
@@ -289,36 +291,6 @@ def _batch_answer(
         else:
             done.append({"Id": entry["Id"], **answer})
     return {"Successful": done, **({"Failed": failed} if failed else {})}
-
-
-def _readable(entries: list[dict[str, Any]]) -> tuple[list[int], dict[int, SqsError]]:
-    """Which entries have something that is a receipt, and errors for the others."""
-    good: list[int] = []
-    bad: dict[int, SqsError] = {}
-    for at, entry in enumerate(entries):
-        try:
-            Receipt.decode(entry["ReceiptHandle"])
-        except CassieqError as error:
-            bad[at] = _as_sqs(error)
-        else:
-            good.append(at)
-    return good, bad
-
-
-def _each_acked(handle: Queue, receipts: list[str]) -> list[Verdict | Exception]:
-    """Ack together; if one receipt is another queue's, which refuses all of them, one by one."""
-    try:
-        return list(handle.ack_each(receipts))
-    except CassieqError:
-        if len(receipts) <= 1:
-            raise
-    found: list[Verdict | Exception] = []
-    for receipt in receipts:
-        try:
-            found += handle.ack_each([receipt])
-        except CassieqError as error:
-            found.append(error)
-    return found
 
 
 def _not_acked(verdict: Verdict) -> SqsError | None:

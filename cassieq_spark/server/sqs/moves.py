@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.rights import Right
 from cassieq_spark.server.backend import Busy
+from cassieq_spark.server.sqs.actions import RIGHTS
 from cassieq_spark.server.sqs.errors import SqsError, invalid
 
 if TYPE_CHECKING:
@@ -67,10 +69,10 @@ class Moves:
 
 async def start(call: Call) -> dict[str, Any]:
     """StartMessageMoveTask."""
-    source = call.queue_of_arn("SourceArn", "redrive")
+    source = call.queue_of_arn("SourceArn")
     target = None
     if call.get("DestinationArn") is not None:
-        target = call.queue_of_arn("DestinationArn", "put")
+        target = call.queue_of_arn("DestinationArn", Right.PUT)
     if call.moves.is_running(source):
         raise SqsError(
             "UnsupportedOperation", "There is already a task running. Wait until it has ended."
@@ -102,7 +104,7 @@ async def start(call: Call) -> dict[str, Any]:
 
 async def list_tasks(call: Call) -> dict[str, Any]:
     """ListMessageMoveTasks: the last task of the queue, if there was one."""
-    source = call.queue_of_arn("SourceArn", "info")
+    source = call.queue_of_arn("SourceArn")
 
     def work(queue: Queue) -> str | None:
         return call.backend.client.queue(queue.name).labels.get(LABEL)
@@ -118,7 +120,7 @@ async def list_tasks(call: Call) -> dict[str, Any]:
 
 async def cancel(call: Call) -> dict[str, Any]:
     """CancelMessageMoveTask: a redrive takes all of its messages at once, so it is too late."""
-    call.allowed("redrive", None)
+    call.principal.require_somewhere(RIGHTS[call.action])
     raise SqsError(
         "UnsupportedOperation",
         "A task cannot be cancelled: it takes its messages at once, and each is moved exactly "

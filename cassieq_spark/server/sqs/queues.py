@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from cassieq_spark.errors import QueueExists, QueueNotFound
 from cassieq_spark.server.sqs import attributes
 from cassieq_spark.server.sqs.errors import SqsError, invalid, no_queue
+from cassieq_spark.server.sqs.names import name_of_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,9 +28,9 @@ async def create(call: Call) -> dict[str, Any]:
     """CreateQueue: an existing queue is returned if it has the attributes that are given."""
     name: str = call.parameters["QueueName"]
     _check_new_name(name)
-    call.allowed("create", name)
+    name = call.allowed(name)
     given: dict[str, str] = call.get("Attributes") or {}
-    changes = attributes.changes_of(given)
+    changes = attributes.changes_of(call, given)
     tags = _tags(call.get("tags") or {})
     labels = {key: text for key, text in {**changes.labels, **tags}.items() if text is not None}
 
@@ -60,11 +61,11 @@ async def create(call: Call) -> dict[str, Any]:
 
 async def get_url(call: Call) -> dict[str, Any]:
     """GetQueueUrl."""
-    name: str = call.parameters["QueueName"]
-    call.allowed("info", name)
-    owner = call.get("QueueOwnerAWSAccountId")
-    if owner not in (None, call.principal.account):
+    if "/" in call.parameters["QueueName"] or (
+        call.get("QueueOwnerAWSAccountId") not in (None, call.number)
+    ):
         raise no_queue()
+    name = call.allowed(call.parameters["QueueName"])
 
     def work() -> None:
         call.backend.keep(call.backend.client.queue(name))
@@ -75,25 +76,27 @@ async def get_url(call: Call) -> dict[str, Any]:
 
 async def list_queues(call: Call) -> dict[str, Any]:
     """ListQueues: by name, in pages."""
-    call.allowed("info", None)
+    # Asked before the list is read, and the prefix is one of names without the account.
+    call.visible(())
     prefix: str = call.get("QueueNamePrefix") or ""
 
     def work() -> list[str]:
-        return [one.name for one in call.backend.client.queues() if one.name.startswith(prefix)]
+        visible = call.visible(one.name for one in call.backend.client.queues())
+        return [name for name in visible if call.own(name).startswith(prefix)]
 
     return _page(call, await call.backend.run(work), "QueueUrls")
 
 
 async def list_sources(call: Call) -> dict[str, Any]:
     """ListDeadLetterSourceQueues: the queues whose dead letters go to this one."""
-    name = call.queue("info")
+    name = call.queue()
 
     def work(queue: Queue) -> list[str]:
-        return [
+        return call.visible(
             one.name
             for one in call.backend.client.queues()
             if one.settings.dead_letter_queue == queue.name
-        ]
+        )
 
     found = await call.backend.on_queue(name, work)
     return {"queueUrls": [], **_page(call, found, "queueUrls")}
@@ -101,7 +104,7 @@ async def list_sources(call: Call) -> dict[str, Any]:
 
 async def delete(call: Call) -> dict[str, Any]:
     """DeleteQueue."""
-    name = call.queue("delete")
+    name = call.queue()
     await call.backend.run(lambda: call.backend.client.delete_queue(name))
     call.backend.forget(name)
     return {}
@@ -109,13 +112,13 @@ async def delete(call: Call) -> dict[str, Any]:
 
 async def purge(call: Call) -> dict[str, Any]:
     """PurgeQueue: it is done when this returns."""
-    await call.backend.on_queue(call.queue("delete"), lambda queue: queue.purge())
+    await call.backend.on_queue(call.queue(), lambda queue: queue.purge())
     return {}
 
 
 async def get_attributes(call: Call) -> dict[str, Any]:
     """GetQueueAttributes: counts are read only if they are asked for."""
-    name = call.queue("info")
+    name = call.queue()
     wanted = attributes.wanted_of(call.get("AttributeNames"))
 
     def work(queue: Queue) -> dict[str, str]:
@@ -129,8 +132,8 @@ async def get_attributes(call: Call) -> dict[str, Any]:
 
 async def set_attributes(call: Call) -> dict[str, Any]:
     """SetQueueAttributes."""
-    name = call.queue("create")
-    changes = attributes.changes_of(call.parameters["Attributes"])
+    name = call.queue()
+    changes = attributes.changes_of(call, call.parameters["Attributes"])
 
     def work(queue: Queue) -> None:
         client = call.backend.client
@@ -172,13 +175,14 @@ async def list_tags(call: Call) -> dict[str, Any]:
             if key.startswith(attributes.TAG)
         }
 
-    tags = await call.backend.on_queue(call.queue("info"), work)
+    tags = await call.backend.on_queue(call.queue(), work)
     return {"Tags": tags} if tags else {}
 
 
 async def no_permissions(call: Call) -> NoReturn:
     """AddPermission and RemovePermission: rights belong to keys here, not to queues."""
-    call.queue("create")
+    name_of_url(call.parameters["QueueUrl"], call.number)
+    call.principal.require_admin()
     raise SqsError(
         "UnsupportedOperation", f"{call.action} is not supported: queues have no policies here."
     )
@@ -191,7 +195,7 @@ async def _label(call: Call, labels: dict[str, str | None]) -> None:
             raise invalid(f"Too many tags added for queue: more than {MOST_TAGS}.")
         call.backend.keep(call.backend.client.label_queue(queue.name, labels))
 
-    await call.backend.on_queue(call.queue("create"), work)
+    await call.backend.on_queue(call.queue(), work)
 
 
 def _tags(given: dict[str, str]) -> dict[str, str | None]:
@@ -221,7 +225,7 @@ def _no_dead_letter_queue() -> SqsError:
 
 
 def _page(call: Call, names: Iterable[str], key: str) -> dict[str, Any]:
-    """One page of queue URLs. The token is the last name of the page before."""
+    """One page of queue URLs. The token is the last name of the page before, without account."""
     size: int | None = call.get("MaxResults")
     if size is not None and not 1 <= size <= MOST_RESULTS:
         raise invalid(
@@ -229,11 +233,11 @@ def _page(call: Call, names: Iterable[str], key: str) -> dict[str, Any]:
             f"{MOST_RESULTS}."
         )
     after = _name_of(call.get("NextToken"))
-    left = [name for name in names if name > after]
+    left = [name for name in names if call.own(name) > after]
     page = left[: size or MOST_RESULTS]
     found: dict[str, Any] = {key: [call.url(name) for name in page]} if page else {}
     if size is not None and len(left) > len(page):
-        found["NextToken"] = base64.urlsafe_b64encode(page[-1].encode()).decode("ascii")
+        found["NextToken"] = base64.urlsafe_b64encode(call.own(page[-1]).encode()).decode("ascii")
     return found
 
 

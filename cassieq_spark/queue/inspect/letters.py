@@ -1,0 +1,121 @@
+"""Show messages as JSON objects, and choose them by what they say: dead letters above all."""
+
+from __future__ import annotations
+
+import base64
+import reprlib
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.model.dead_letter import headers_of
+from cassieq_spark.queue.message import show_time
+
+if TYPE_CHECKING:
+    from cassieq_spark.queue.message import Message
+
+KEYS: Final = "tag, source-queue, reason, message-id, header.NAME"
+
+
+def as_object(message: Message) -> dict[str, Any]:
+    """The message as a JSON object; a body that is not UTF-8 is base64, and marked so."""
+    try:
+        body = {"body": message.body.decode("utf-8")}
+    except UnicodeDecodeError:
+        body = {"body": base64.b64encode(message.body).decode("ascii"), "encoding": "base64"}
+    return {
+        "message_id": message.message_id,
+        "id": message.id,
+        "lane": str(message.lane),
+        "priority": message.priority,
+        **body,
+        "tag": message.tag,
+        "headers": dict(message.headers),
+        "receipt": message.receipt,
+        "delivery_count": message.delivery_count,
+        "enqueued_at": show_time(message.enqueued_at),
+        "visible_until": show_time(message.visible_until),
+    }
+
+
+def letter_as_object(message: Message) -> dict[str, Any]:
+    """A dead letter as a JSON object: also where it was before, and why it died."""
+    letter = headers_of(message.headers)
+    return {
+        **as_object(message),
+        "source_queue": letter.source_queue,
+        "reason": letter.reason,
+        "deliveries": letter.deliveries,
+        "first_time": show_time(letter.first_time),
+        "last_time": show_time(letter.last_time),
+    }
+
+
+def conditions(
+    where: Sequence[str] | None, before: str | None, after: str | None, *, mark: str = "--"
+) -> Callable[[Message], bool]:
+    """Combine ``where``, ``before`` and ``after`` to one condition.
+
+    Args:
+        where: Texts ``KEY=VALUE``. A message must match every key, by one of its values.
+        before, after: Times of death in ISO 8601. ``after`` includes its time.
+        mark: Errors write it before these names, as their user does.
+
+    Raises:
+        OptionInvalid: A key is unknown, or a time is malformed; nothing was done.
+    """
+    values: dict[str, set[str]] = defaultdict(set)
+    for one in where or []:
+        key, is_there, value = one.partition("=")
+        if not is_there or not _is_key(key):
+            raise OptionInvalid(
+                f"{mark}where is {reprlib.repr(one)}, allowed: KEY=VALUE, where KEY is one of "
+                f"{KEYS}"
+            )
+        values[key].add(value)
+    end, start = _time(f"{mark}before", before), _time(f"{mark}after", after)
+
+    def is_wanted(message: Message) -> bool:
+        if any(_value(message, key) not in allowed for key, allowed in values.items()):
+            return False
+        if end is None and start is None:
+            return True
+        died = headers_of(message.headers).last_time
+        return died is not None and (end is None or died < end) and (start is None or died >= start)
+
+    return is_wanted
+
+
+def _is_key(key: str) -> bool:
+    return key in ("tag", "source-queue", "reason", "message-id") or (
+        key.startswith("header.") and key != "header."
+    )
+
+
+def _value(message: Message, key: str) -> str:
+    """The value of a key; empty if there is none."""
+    letter = headers_of(message.headers)
+    if key.startswith("header."):
+        return message.headers.get(key.removeprefix("header."), "")
+    found = {
+        "tag": message.tag,
+        "source-queue": letter.source_queue,
+        "reason": letter.reason,
+        "message-id": message.message_id,
+    }[key]
+    return found or ""
+
+
+def _time(name: str, given: str | None) -> datetime | None:
+    if given is None:
+        return None
+    try:
+        found = datetime.fromisoformat(given)
+    except ValueError as error:
+        raise OptionInvalid(
+            f"{name} is {reprlib.repr(given)}, allowed: a time such as 2026-11-21T13:00, which is "
+            "UTC if it names no zone"
+        ) from error
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

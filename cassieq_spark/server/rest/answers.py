@@ -1,0 +1,167 @@
+"""Define the bodies of answers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from cassieq_spark.server.rest.models import Encoding, Settings
+
+
+class Queue(BaseModel):
+    """A queue with its settings."""
+
+    name: str
+    created_at: str
+    settings: Settings
+    labels: dict[str, str]
+
+
+class QueueNames(BaseModel):
+    """A page of queues."""
+
+    queues: list[str]
+    next: str | None = Field(description="Send it as after to get the next page; null: no more.")
+
+
+class Statistics(BaseModel):
+    """The content of a queue, in messages; the first four are disjoint."""
+
+    visible: int
+    invisible: int
+    delayed: int
+    dead: int
+    oldest_age_s: float | None
+    buckets: dict[str, int]
+    consumers: dict[str, int]
+    applied_lwts: int
+    by_priority: dict[str, int]
+
+
+class Purged(BaseModel):
+    """How many messages were dropped."""
+
+    purged: int
+
+
+class Put(BaseModel):
+    """The message that was put."""
+
+    message_id: str
+
+
+class Problem(BaseModel):
+    """An error as RFC 9457 has it, with our code."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    field: str | None = Field(None, description="The field of the request that is wrong.")
+    message_ids: list[str] | None = Field(
+        None, description="Messages of which it is unknown whether they were stored."
+    )
+
+
+class PutResult(BaseModel):
+    """A message id, or why the message was not stored."""
+
+    message_id: str | None = None
+    problem: Problem | None = None
+
+
+class PutResults(BaseModel):
+    """One result for each message, in their order."""
+
+    results: list[PutResult]
+
+
+class Message(BaseModel):
+    """One delivery of one message, or a look at it."""
+
+    message_id: str
+    receipt: str | None
+    body: str
+    encoding: Encoding
+    tag: str | None
+    headers: dict[str, str]
+    priority: int
+    delivery_count: int
+    enqueued_at: str
+    visible_until: str | None
+    id: int
+    lane: str
+
+
+class Messages(BaseModel):
+    """Messages."""
+
+    messages: list[Message]
+
+
+class Letter(Message):
+    """A message of a dead-letter queue."""
+
+    source_queue: str | None
+    reason: str | None
+    deliveries: int | None
+    first_time: str | None
+    last_time: str | None
+
+
+class LettersShown(BaseModel):
+    """Dead letters."""
+
+    messages: list[Letter]
+
+
+class Settled(BaseModel):
+    """What became of one receipt."""
+
+    receipt: str
+    verdict: Literal[
+        "acked",
+        "already_acked",
+        "extended",
+        "released",
+        "rejected",
+        "updated",
+        "stale",
+        "unknown",
+        "invalid",
+    ] = Field(
+        description="stale: the delivery has ended, and nothing was done. unknown: ask again. "
+        "invalid: the problem says why."
+    )
+    problem: Problem | None = None
+    new_receipt: str | None = Field(None, description="Of an update: the old one is stale now.")
+    visible_until: str | None = Field(None, description="When the lease ends.")
+
+
+class Verdicts(BaseModel):
+    """One verdict for each receipt, in their order."""
+
+    results: list[Settled]
+
+
+class NewReceipt(BaseModel):
+    """An update: the old receipt is stale now."""
+
+    receipt: str | None = Field(description="null: the message was given back.")
+    visible_until: str | None
+
+
+class Redriven(BaseModel):
+    """What a redrive did; each chosen message is in one count."""
+
+    queue: str
+    moved: int
+    waiting: int
+    leased: int
+    delayed: int
+    homeless: int
+    gone: int
+    by_target: dict[str, int]
+    problems: list[str]

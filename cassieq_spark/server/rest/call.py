@@ -1,0 +1,134 @@
+"""`Operation` is one thing that can be asked; `Call` is a request for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from cassieq_spark.model.rights import Right
+from cassieq_spark.server.rest.models import Nothing
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from pydantic import BaseModel
+    from starlette.requests import Request
+
+    from cassieq_spark.model.rights import Principal
+    from cassieq_spark.queue.message import Message
+    from cassieq_spark.server.backend import Backend
+    from cassieq_spark.server.principal import Gate
+    from cassieq_spark.server.sending import Sending
+    from cassieq_spark.server.waiting import Waiting
+
+JSON: Final = "application/json"
+RAW: Final = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raw:
+    """A body of bytes.
+
+    Attributes:
+        has_headers: Whether headers of the request are headers of a message.
+    """
+
+    doc: str
+    has_headers: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A result with its status.
+
+    Attributes:
+        body: A JSON object, or bytes; None: there is no body.
+    """
+
+    body: dict[str, Any] | bytes | None
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One thing that can be asked.
+
+    Attributes:
+        name: Unique; the OpenAPI document calls it by this.
+        path: Below ``/v1``. ``{queue}`` and ``{receipt}`` are parameters.
+        right: What its caller must be allowed on the queue, or on some queue.
+        doc: A sentence that says what it does; further ones are details.
+        body: The model of a body of JSON, or `Raw`; None: there is no body.
+        is_body_needed: Whether an empty body is wrong.
+        answers: The model of each good status; None: it has no body.
+        can_be_raw: Whether the caller may ask for the bytes of a message instead of JSON.
+        errors: The statuses of its problems, besides those that every operation has.
+    """
+
+    name: str
+    method: str
+    path: str
+    right: Right
+    doc: str
+    run: Callable[[Call], Awaitable[Answer]]
+    query: type[BaseModel] = Nothing
+    body: type[BaseModel] | Raw | None = None
+    is_body_needed: bool = True
+    answers: dict[int, type[BaseModel] | None]
+    can_be_raw: bool = False
+    errors: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One request.
+
+    Attributes:
+        queue: The queue of the path, as the client knows it; empty if the path has none.
+        query: An instance of the operation's query.
+        body: An instance of the operation's body, or bytes.
+        is_raw: Whether the answer shall be the bytes of one message.
+        leased: What was leased for this call.
+    """
+
+    operation: Operation
+    request: Request
+    gate: Gate
+    principal: Principal
+    backend: Backend
+    waiting: Waiting
+    sending: Sending
+    queue: str
+    query: Any
+    body: Any
+    is_raw: bool
+    leased: list[Message] = field(default_factory=list)
+
+    def give_back(self) -> None:
+        """Give back what was leased: nobody will see it."""
+        leased, self.leased = self.leased, []  # it happens in the background
+        self.waiting.give_back(self.queue, leased)
+
+    def target(self, name: str) -> str:
+        """A queue that messages shall go to, as the client knows it.
+
+        Raises:
+            OptionInvalid: It is a queue of another account.
+            AccessDenied: The caller may not put messages there.
+        """
+        queue = self.principal.full_name(name)
+        self.principal.require(Right.PUT, queue)
+        return queue
+
+    async def confirm(self) -> None:
+        """Return if the caller may still do this, after a long time; else give everything back.
+
+        Raises:
+            AccessError: Its key was disabled, or has lost the right.
+        """
+        try:
+            await self.gate.confirm(self.principal, self.operation.right, self.queue)
+        except Exception:
+            self.give_back()
+            raise

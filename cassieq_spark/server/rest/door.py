@@ -1,0 +1,191 @@
+"""`RestDoor` reads a request, lets its operation run, and writes the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import CassieqError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.server.limits import TooLong
+from cassieq_spark.server.rest.call import JSON, RAW, Answer, Call, Operation, Raw
+from cassieq_spark.server.rest.fields import from_json, from_query
+from cassieq_spark.server.rest.openapi import PREFIX
+from cassieq_spark.server.rest.operations import OPERATIONS
+from cassieq_spark.server.rest.problems import Refusal, problem_response, status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.types import Receive, Scope, Send
+
+    from cassieq_spark.server.backend import Backend
+    from cassieq_spark.server.principal import Gate
+    from cassieq_spark.server.sending import Sending
+    from cassieq_spark.server.waiting import Waiting
+
+REQUEST_ID: Final = "Cassieq-Request-Id"
+
+_logger = get_logger("server")
+
+
+class RestDoor:
+    """The ASGI application of the REST door, below its prefix."""
+
+    def __init__(self, backend: Backend, waiting: Waiting, sending: Sending, gate: Gate) -> None:
+        self._backend = backend
+        self._waiting = waiting
+        self._sending = sending
+        self._gate = gate
+        by_path: dict[str, dict[str, Operation]] = {}
+        for one in OPERATIONS:
+            by_path.setdefault(one.path, {})[one.method] = one
+        self._router = Router(
+            routes=[Route(path, _Resource(self, found)) for path, found in by_path.items()],
+            redirect_slashes=False,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; a bug answers one request only."""
+        request_id = str(new_uuid())
+        scope["cassieq.request_id"] = request_id
+        try:
+            await self._router(scope, receive, send)
+        except (asyncio.CancelledError, TooLong):
+            raise
+        except ClientDisconnect:
+            return
+        except HTTPException as error:
+            refusal = Refusal(error.status_code, "Look at /docs for what there is.")
+            await _problem(refusal, request_id)(scope, receive, send)
+        except Exception as error:  # noqa: BLE001 - see above
+            await _problem(error, request_id)(scope, receive, send)
+
+    async def answer(self, operation: Operation, request: Request) -> Response:
+        """Do what is asked."""
+        # The body first: what a client sends must be read before it gets an answer.
+        body = await request.body()
+        is_raw = isinstance(operation.body, Raw)
+        principal = await self._gate.authenticate(request, allows_unsigned=is_raw)
+        queue = ""
+        if "queue" in request.path_params:
+            queue = principal.full_name(request.path_params["queue"])
+            principal.require(operation.right, queue)
+        else:
+            principal.require_somewhere(operation.right)
+        call = Call(
+            operation=operation,
+            gate=self._gate,
+            request=request,
+            principal=principal,
+            backend=self._backend,
+            waiting=self._waiting,
+            sending=self._sending,
+            queue=queue,
+            query=from_query(operation.query, request.scope["query_string"]),
+            body=_read(operation, request.headers, body),
+            is_raw=_wants_raw(operation, request.headers),
+        )
+        found = await operation.run(call)
+        return _response(found, request.scope["cassieq.request_id"])
+
+
+class _Resource:
+    """One path with its methods."""
+
+    def __init__(self, door: RestDoor, operations: Mapping[str, Operation]) -> None:
+        self._door = door
+        self._operations = operations
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        operation = self._operations.get(method)
+        if operation is None:
+            allowed = ", ".join(sorted(self._operations))
+            raise Refusal(405, f"This resource has the methods {allowed}.", {"Allow": allowed})
+        response = await self._door.answer(operation, Request(scope, receive))
+        await response(scope, receive, send)
+
+
+def _read(operation: Operation, headers: Mapping[str, str], body: bytes) -> Any:
+    """The body of a request, as the operation has it."""
+    wanted = operation.body
+    if wanted is None:
+        if body:
+            raise Refusal(415, "This request has no body. Leave it out")
+        return None
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    expected = RAW if isinstance(wanted, Raw) else JSON
+    is_empty = not body and not operation.is_body_needed
+    if media_type not in ("", expected) and not is_empty:
+        raise Refusal(
+            415,
+            f"The body has the media type {media_type[:100]!r}, allowed: {expected}. Send the "
+            f"header Content-Type: {expected}",
+        )
+    if isinstance(wanted, Raw):
+        return body
+    return from_json(wanted, b"{}" if is_empty else body)
+
+
+def _wants_raw(operation: Operation, headers: Mapping[str, str]) -> bool:
+    """Whether the caller asks for bytes rather than JSON."""
+    accepted = _accepted(headers.get("accept", "*/*"))
+    if operation.can_be_raw and RAW in accepted:
+        return True
+    if not accepted & {JSON, "application/*", "*/*"}:
+        offered = f"{JSON} or {RAW}" if operation.can_be_raw else JSON
+        raise Refusal(406, f"The answer is {offered}. Send the header Accept: {JSON}")
+    return False
+
+
+def _accepted(header: str) -> set[str]:
+    found = set()
+    for one in header.lower().split(","):
+        media_type, *parameters = (part.strip() for part in one.split(";"))
+        if media_type and "q=0" not in [part.replace(" ", "") for part in parameters]:
+            found.add(media_type)
+    return found or {"*/*"}
+
+
+def _response(answer: Answer, request_id: str) -> Response:
+    headers = {**answer.headers, REQUEST_ID: request_id}
+    if answer.body is None:
+        return Response(status_code=answer.status, headers=headers)
+    if isinstance(answer.body, bytes):
+        return Response(answer.body, status_code=answer.status, headers=headers, media_type=RAW)
+    return Response(
+        json.dumps(answer.body), status_code=answer.status, headers=headers, media_type=JSON
+    )
+
+
+def _problem(error: Exception, request_id: str) -> Response:
+    if status_of(error) == 500:  # noqa: PLR2004 - our fault
+        code = error.code if isinstance(error, CassieqError) else type(error).__name__
+        event(_logger, "request_failed", request=request_id, action="rest", error=code)
+        _logger.debug("request %s", request_id, exc_info=error)
+    response = problem_response(error, request_id)
+    response.headers[REQUEST_ID] = request_id
+    return response
+
+
+def too_long(scope: Scope, most_bytes: int) -> Response:
+    """The answer to a request whose body is too long, at any door."""
+    closing = {"Connection": "close"}
+    if not scope["path"].startswith(f"{PREFIX}/"):
+        return Response(status_code=413, headers=closing)
+    return problem_response(
+        Refusal(
+            413,
+            f"The body of a request has at most {most_bytes:,} bytes here. Send less at once, or "
+            "start the gateway with a larger --max-body",
+            closing,
+        )
+    )

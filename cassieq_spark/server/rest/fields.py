@@ -1,0 +1,200 @@
+"""Read bodies and queries into models; what is wrong is named, with what is allowed."""
+
+from __future__ import annotations
+
+import json
+import re
+import reprlib
+from dataclasses import dataclass
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin
+from urllib.parse import parse_qsl
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import ValidationError as Invalid
+from pydantic_core import core_schema
+
+from cassieq_spark.errors import CassieqError, OptionInvalid, OptionUnknown
+from cassieq_spark.options.values import NotAllowed
+from cassieq_spark.server.rest.problems import FieldInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydantic.json_schema import JsonSchemaValue
+
+    from cassieq_spark.options.values import Values
+
+M = TypeVar("M", bound=BaseModel)
+
+MOST_PARAMETERS: Final = 200
+SIGNED: Final = "x-amz-"
+"""Parameters of a signature begin with this."""
+MOST_DIGITS: Final = 19
+ALLOWED: Final = "allowed:"
+"""An error that begins with this does not say which value it is about."""
+
+_WHOLE: Final = re.compile(rf"-?[0-9]{{1,{MOST_DIGITS}}}")
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}(\.[0-9]{1,19})?")
+_ESCAPED_HALF: Final = re.compile(rb"\\u[dD][89abcdefABCDEF]")
+
+
+class Strict(BaseModel):
+    """A body or query: nothing is converted, and nothing unknown is let through."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # a schema is a dict, which has no hash
+class Ranged:
+    """Annotates a field with values of the package, so that their range is described once."""
+
+    values: Values[Any]
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        """Let the values check the field."""
+        return core_schema.no_info_plain_validator_function(self._checked)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Describe the field by the range of the values."""
+        return dict(self.values.schema)
+
+    def _checked(self, value: object) -> Any:
+        try:
+            return self.values.parse(value)
+        except NotAllowed as error:
+            # JSON has no timedelta: the words before the colon are the range.
+            allowed = self.values.allowed.partition(": seconds")[0]
+            raise OptionInvalid(f"{ALLOWED} {allowed}") from error
+
+
+def from_json(model: type[M], body: bytes) -> M:
+    """Read a body of JSON.
+
+    Raises:
+        FieldInvalid: It is not JSON, or a field is wrong.
+    """
+    try:
+        found = json.loads(body.decode(), object_pairs_hook=_once, parse_constant=_refused)
+        if _ESCAPED_HALF.search(body):
+            json.dumps(found, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise _no_json("it is nested too deeply") from error
+    except UnicodeError as error:
+        raise _no_json("it is not UTF-8, or contains half of a character") from error
+    except ValueError as error:
+        raise _no_json(str(error)) from error
+    return _checked(model, found)
+
+
+def from_query(model: type[M], query: bytes) -> M:
+    """Read a query string.
+
+    Raises:
+        FieldInvalid: It is not UTF-8, or a parameter is wrong.
+    """
+    try:
+        pairs = parse_qsl(
+            query.decode("ascii"),
+            keep_blank_values=True,
+            max_num_fields=MOST_PARAMETERS,
+            errors="strict",
+        )
+    except ValueError as error:
+        raise FieldInvalid(
+            f"the query is not a form in UTF-8 of at most {MOST_PARAMETERS} parameters. Encode "
+            "other characters with %",
+            field="query",
+        ) from error
+    found: dict[str, Any] = {}
+    for name, text in pairs:
+        if name.lower().startswith(SIGNED):
+            continue
+        field = model.model_fields.get(name)
+        kind = str if field is None else _kind(field.annotation)
+        if kind is list:
+            found.setdefault(name, []).append(text)
+        elif name in found:
+            raise FieldInvalid(f"parameter {name!r} is there twice. Give it once", field=name)
+        else:
+            found[name] = _converted(kind, text)
+    return _checked(model, found)
+
+
+def _kind(annotation: Any) -> Any:
+    """The type of a parameter: of ``float | None`` it is ``float``."""
+    if get_origin(annotation) is list:
+        return list
+    inner = [one for one in get_args(annotation) if one is not NoneType]
+    return _kind(inner[0]) if inner else annotation
+
+
+def _converted(kind: Any, text: str) -> object:
+    """The value of a parameter; text that has another form stays text, and is refused."""
+    if kind is int and _WHOLE.fullmatch(text):
+        return int(text)
+    if kind is float and _NUMBER.fullmatch(text):
+        return float(text)
+    if kind is bool and text in ("true", "false"):
+        return text == "true"
+    return text
+
+
+def _checked(model: type[M], found: object) -> M:
+    try:
+        return model.model_validate(found)
+    except Invalid as error:
+        raise _refusal(model, error) from error
+
+
+def _refusal(model: type[BaseModel], error: Invalid) -> FieldInvalid:
+    """The first error of a body or query, in our words."""
+    first = error.errors(include_url=False)[0]
+    field = ".".join(map(str, first["loc"])) or "body"
+    cause = first.get("ctx", {}).get("error")
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(model.model_fields) or "none"
+        hint = f", known: {known}" if len(first["loc"]) == 1 else ""
+        return FieldInvalid(
+            f"{reprlib.repr(field)} is not a field of this request{hint}",
+            field=field,
+            kind=OptionUnknown,
+        )
+    if first["type"] == "missing":
+        return FieldInvalid(f"{field} is missing. Give it a value", field=field)
+    if isinstance(cause, CassieqError) and not cause.message.startswith(ALLOWED):
+        return FieldInvalid(cause.message, field=field, kind=type(cause))
+    why = cause.message if isinstance(cause, CassieqError) else _words(first["msg"])
+    return FieldInvalid(f"{field} is {_shown(first['input'])}, {why}", field=field)
+
+
+def _words(text: str) -> str:
+    return text.replace("Input should", "but it should", 1)
+
+
+def _shown(value: object) -> str:
+    try:
+        return reprlib.repr(value)
+    except ValueError:
+        return "a very large number"
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        raise ValueError(f"{reprlib.repr(twice)} is there twice")
+    return found
+
+
+def _refused(name: str) -> None:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _no_json(why: str) -> FieldInvalid:
+    return FieldInvalid(f"the body is not JSON: {why}. Send JSON in UTF-8", field="body")

@@ -1,0 +1,179 @@
+"""Put, lease, look at and update messages."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote
+
+from cassieq_spark.options import arguments
+from cassieq_spark.queue.inspect.letters import as_object
+from cassieq_spark.queue.message import show_time
+from cassieq_spark.server.departing import unless_gone
+from cassieq_spark.server.rest.call import RAW, Answer
+from cassieq_spark.server.rest.models import MOST_WAIT_S, PutMessage
+from cassieq_spark.server.rest.problems import FieldInvalid, Refusal, problem_of
+from cassieq_spark.server.sending import Outgoing
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from cassieq_spark.queue.message import Message
+    from cassieq_spark.server.rest.call import Call
+    from cassieq_spark.server.rest.models import PutOne
+
+HEADER: Final = "cassieq-header-"
+"""A header of HTTP that begins with this is a header of the message."""
+
+MOST_HEADER_BYTES: Final = 16_384
+"""The most bytes of a message's tag and headers in headers of HTTP: programs accept no more."""
+
+_PREFERRED_WAIT: Final = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?([0-9]{1,6})\"?\s*(?=$|[,;])")
+_PRINTABLE: Final = "".join(chr(one) for one in range(0x21, 0x7F) if chr(one) != "%")
+_IN_NAMES: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789!#$&'*+-.^_`|~")
+
+
+async def put(call: Call) -> Answer:
+    """One message, whose body is the body of the request."""
+    query: PutOne = call.query
+    headers = _headers(call.request)
+    arguments.check_extras(query.tag, headers)
+    outgoing = _outgoing(query, arguments.body(call.body), headers)
+    (found,) = await call.sending.put(call.queue, [outgoing])
+    if isinstance(found, Exception):
+        raise found
+    if not query.delay:
+        call.waiting.put(call.queue)
+    return Answer(body={"message_id": found}, status=201)
+
+
+async def put_many(call: Call) -> Answer:
+    """Not all or nothing: each message has its own result."""
+    messages: list[PutMessage] = call.body.messages
+    found = await call.sending.put(
+        call.queue, [_outgoing(one, one.body, one.headers) for one in messages]
+    )
+    if isinstance(found[0], Exception) and len({type(one) for one in found}) == 1:
+        raise found[0]  # it is the request that fails, not a message
+    if any(not one.delay for one in messages):
+        call.waiting.put(call.queue)
+    results = [
+        {"problem": problem_of(one)} if isinstance(one, Exception) else {"message_id": one}
+        for one in found
+    ]
+    return Answer(body={"results": results})
+
+
+async def next_messages(call: Call) -> Answer:
+    """Nobody else gets them before the visibility timeout is over."""
+    query = call.query
+    if call.is_raw and query.max > 1:
+        raise Refusal(406, f"{RAW} is the body of one message. Say max=1, or accept JSON")
+    wait_s, applied = query.wait, {}
+    preferred = _preferred_wait(call.request)
+    if wait_s is None and preferred is not None:
+        wait_s = min(float(preferred), MOST_WAIT_S)
+        applied = {"Preference-Applied": f"wait={wait_s:.0f}"}
+
+    async def lease() -> list[Message]:
+        found = await call.waiting.receive(
+            call.queue,
+            at_most=query.max,
+            visibility_s=query.visibility_timeout,
+            wait_s=wait_s or 0.0,
+            priority_at_least=query.priority_at_least,
+        )
+        call.leased.extend(found)
+        if found:
+            await call.confirm()
+        return found
+
+    messages = await unless_gone(call.request, lease(), call.give_back)
+    if messages is None:
+        return Answer(body=None, status=204)  # nobody reads it
+    if call.is_raw:
+        return _raw(messages[0] if messages else None, applied)
+    return Answer(body={"messages": list(map(shown, messages))}, headers=applied)
+
+
+async def peek(call: Call) -> Answer:
+    """They stay visible, and have no receipt."""
+    found = await call.backend.on_queue(call.queue, lambda queue: queue.peek(call.query.max))
+    return Answer(body={"messages": list(map(shown, found))})
+
+
+def shown(message: Message) -> dict[str, Any]:
+    """A message in JSON: the body is text, or base64 if it is not UTF-8."""
+    return {"encoding": "text", **as_object(message)}
+
+
+def _outgoing(given: PutOne, body: bytes, headers: dict[str, str]) -> Outgoing:
+    return Outgoing(
+        body=body,
+        headers=headers,
+        delay_s=given.delay,
+        priority=given.priority,
+        key=given.key,
+        tag=given.tag,
+        message_id=given.message_id,
+    )
+
+
+def _headers(request: Request) -> dict[str, str]:
+    """The headers of a message: names and values in UTF-8, with % as in URLs."""
+    found: dict[str, str] = {}
+    for raw_name, raw_value in request.headers.raw:
+        name = raw_name.decode("latin-1").lower()
+        if not name.startswith(HEADER):
+            continue
+        try:
+            key = unquote(name.removeprefix(HEADER), errors="strict")
+            value = unquote(raw_value.decode(), errors="strict")
+        except UnicodeDecodeError as error:
+            raise FieldInvalid(
+                f"header {name!r} is not UTF-8, as it is or with %. Write other bytes into the "
+                "body",
+                field=name,
+            ) from error
+        if key in found:
+            raise FieldInvalid(f"header {name!r} is there twice. Give it once", field=name)
+        found[key] = value
+    return found
+
+
+def _raw(message: Message | None, headers: dict[str, str]) -> Answer:
+    """The body of one message as it is; all else is in headers."""
+    if message is None:
+        return Answer(body=None, status=204, headers=headers)
+    found = {
+        **headers,
+        "Cassieq-Message-Id": message.message_id,
+        "Cassieq-Receipt": message.receipt or "",
+        "Cassieq-Delivery-Count": str(message.delivery_count),
+        "Cassieq-Priority": str(message.priority),
+        "Cassieq-Enqueued-At": show_time(message.enqueued_at) or "",
+        "Cassieq-Visible-Until": show_time(message.visible_until) or "",
+    }
+    own = {HEADER.title() + _name(name): _text(text) for name, text in message.headers.items()}
+    if message.tag is not None:
+        own["Cassieq-Tag"] = _text(message.tag)
+    size = sum(len(name) + len(text) for name, text in own.items())
+    # Many programs refuse a response with longer headers, and would never get past this message.
+    found |= {"Cassieq-Left-Out": str(size)} if size > MOST_HEADER_BYTES else own
+    return Answer(body=message.body, headers=found)
+
+
+def _name(text: str) -> str:
+    """As a name of HTTP, whose case does not count."""
+    return "".join(chr(one) if one in _IN_NAMES else f"%{one:02x}" for one in text.encode())
+
+
+def _text(text: str) -> str:
+    return quote(text, safe=_PRINTABLE)
+
+
+def _preferred_wait(request: Request) -> int | None:
+    for one in request.headers.getlist("prefer"):
+        if found := _PREFERRED_WAIT.search(one.lower()):
+            return int(found[1])
+    return None

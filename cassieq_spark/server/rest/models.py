@@ -1,0 +1,270 @@
+"""Define the bodies and queries of requests."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from cassieq_spark.errors import BodyInvalid
+from cassieq_spark.model.lanes import MAX_KEY_BYTES, MAX_PRIORITIES
+from cassieq_spark.options import OPTIONS, Scope, arguments, values
+from cassieq_spark.options.option import THIRTY_DAYS_S
+from cassieq_spark.queue.inspect.letters import KEYS
+from cassieq_spark.server.rest.fields import Ranged, Strict
+from cassieq_spark.server.waiting import MOST_AT_ONCE
+
+MOST_IN_BATCH: Final = 1_000
+MOST_WAIT_S: Final = 60.0
+MOST_SHOWN: Final = 1_000
+
+SETTINGS_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        option.name: {
+            "anyOf": [dict(option.values.schema), {"type": "null"}],
+            "description": option.doc.replace("`", ""),
+            "default": option.default,
+        }
+        for option in OPTIONS
+        if Scope.QUEUE in option.scopes
+    },
+}
+"""The settings of a queue, from the table of options. The client checks them."""
+
+Settings = Annotated[dict[str, Any], WithJsonSchema(SETTINGS_SCHEMA)]
+
+Seconds = Annotated[float, Ranged(values.seconds(0, THIRTY_DAYS_S, from_text=False))]
+Visibility = Annotated[float, Ranged(values.seconds(0.1, THIRTY_DAYS_S, from_text=False))]
+Wait = Annotated[float, Ranged(values.seconds(0, MOST_WAIT_S, from_text=False))]
+Priority = Annotated[int, Ranged(values.whole(0, MAX_PRIORITIES - 1, from_text=False))]
+Shown = Annotated[int, Ranged(values.whole(1, MOST_SHOWN, from_text=False))]
+Together = Annotated[int, Ranged(values.whole(1, MOST_AT_ONCE, from_text=False))]
+Many = Annotated[int, Ranged(values.whole(1, arguments.MOST_MESSAGES, from_text=False))]
+Key = Annotated[
+    str,
+    AfterValidator(arguments.key),
+    Field(min_length=1, max_length=MAX_KEY_BYTES, description="Messages of one key stay in order."),
+]
+Tag = Annotated[str, Field(description="A text to route the message by.")]
+MessageId = Annotated[
+    str,
+    AfterValidator(lambda text: str(arguments.message_id(text))),
+    Field(
+        description="A UUID. Default: a new one. Several messages may have the same one: consumers "
+        "can tell by it that a message was put again.",
+        json_schema_extra={"format": "uuid"},
+    ),
+]
+Encoding = Literal["text", "base64"]
+BodyText = Annotated[bytes, WithJsonSchema({"type": "string"})]
+Receipts = Annotated[list[str], Field(min_length=1, max_length=MOST_AT_ONCE)]
+
+
+def decoded(text: object, encoding: object) -> bytes:
+    """The bytes of a body in JSON.
+
+    Raises:
+        BodyInvalid: It is not text, or not base64.
+    """
+    if not isinstance(text, str):
+        raise BodyInvalid(
+            f"a body in JSON is text, not {type(text).__name__}. Other bodies need the encoding "
+            "'base64'"
+        )
+    if encoding != "base64":
+        return arguments.body(text.encode())
+    try:
+        return arguments.body(base64.b64decode(text.encode("ascii"), validate=True))
+    except (binascii.Error, ValueError) as error:
+        if isinstance(error, BodyInvalid):
+            raise
+        raise BodyInvalid(
+            "a body with the encoding 'base64' is not base64. Use A-Z, a-z, 0-9, '+', '/' and the "
+            "padding '='"
+        ) from error
+
+
+# --- queries --------------------------------------------------------------------------------------
+
+
+class Nothing(Strict):
+    """No parameters."""
+
+
+class Page(Strict):
+    """Which queues are listed."""
+
+    prefix: str = Field("", description="Only queues whose names begin with this.")
+    after: str = Field("", description="Begin after this name: the member next of the last page.")
+    max: Shown = Field(100, description="The most queues of one page.")
+
+
+class PutOne(Strict):
+    """What goes with a body."""
+
+    delay: Seconds = Field(0.0, description="Seconds during which nobody gets the message.")
+    priority: Priority = Field(0, description="A higher one is handed out first.")
+    key: Key | None = None
+    tag: Tag | None = None
+    message_id: MessageId | None = None
+
+
+class Next(Strict):
+    """Which messages are leased, and for how long."""
+
+    max: Together = Field(1, description="The most messages.")
+    wait: Wait | None = Field(
+        None,
+        description="Seconds to wait for the first message. A header Prefer: wait=20 is the same.",
+    )
+    visibility_timeout: Visibility | None = Field(
+        None, description="Seconds during which nobody else gets them. Default: the queue's."
+    )
+    priority_at_least: Priority = Field(0, description="Only this priority and higher ones.")
+
+
+class Peek(Strict):
+    """How many messages are shown."""
+
+    max: Together = Field(10, description="The most messages.")
+
+
+class Update(Strict):
+    """What becomes of the lease."""
+
+    visibility_timeout: Seconds | None = Field(
+        None, description="Seconds from now on; 0 gives the message back. Default: unchanged."
+    )
+
+
+class Letters(Strict):
+    """Which messages are shown."""
+
+    where: list[str] = Field(
+        [],
+        description=f"KEY=VALUE, repeatable. Keys: {KEYS}. A message must match every key that is "
+        "given, by one of its values.",
+    )
+    before: str | None = Field(None, description="Only messages that died before this time.")
+    after: str | None = Field(None, description="Only messages that died at this time or later.")
+    max: Together = Field(20, description="The most messages.")
+
+
+# --- bodies ---------------------------------------------------------------------------------------
+
+
+class NewQueue(Strict):
+    """Settings and labels of a queue; what is left out has its default."""
+
+    settings: Settings = Field({}, description="Times are seconds.")
+    labels: dict[str, str] = Field({}, description="Texts that are kept with the queue.")
+
+
+class QueueChange(Strict):
+    """Settings and labels that change; null resets a setting, and removes a label."""
+
+    settings: Settings = Field({}, description="Times are seconds.")
+    labels: dict[str, str | None] = Field({}, description="Other labels stay.")
+
+
+class PutMessage(PutOne):
+    """A message to put."""
+
+    encoding: Encoding = Field("text", description="How body is written.")
+    body: BodyText
+    headers: Annotated[dict[str, str], AfterValidator(arguments.headers)] = Field({})
+
+    @field_validator("body", mode="plain")
+    @classmethod
+    def _decoded(cls, text: object, info: ValidationInfo) -> bytes:
+        return decoded(text, info.data.get("encoding"))
+
+    @model_validator(mode="after")
+    def _small(self) -> PutMessage:
+        arguments.check_extras(self.tag, self.headers)
+        return self
+
+
+class PutMany(Strict):
+    """Messages to put. Those that have delay, priority, key and tag in common go together."""
+
+    messages: list[PutMessage] = Field(min_length=1, max_length=MOST_IN_BATCH)
+
+
+class Ack(Strict):
+    """Receipts to ack."""
+
+    receipts: Receipts
+
+
+class Extend(Ack):
+    """Receipts whose leases end at another time."""
+
+    visibility_timeout: Seconds = Field(description="Seconds from now on; 0 gives them back.")
+
+
+class Release(Ack):
+    """Receipts of messages to give back."""
+
+    delay: Seconds = Field(0.0, description="Seconds during which nobody gets them.")
+    is_counted: bool = Field(
+        True,
+        description="Whether the delivery counts. Say false only if nobody has seen the messages.",
+    )
+
+
+class Reject(Ack):
+    """Receipts of messages that nobody can handle."""
+
+    reason: str = Field(
+        "rejected",
+        description="Goes to the dead-letter queue with them.",
+        min_length=1,
+        max_length=200,
+    )
+
+
+class Updated(Strict):
+    """A leased message that gets another body, another timeout, or both."""
+
+    receipt: str
+    encoding: Encoding = "text"
+    body: BodyText | None = None
+    visibility_timeout: Seconds | None = Field(
+        None, description="Seconds from now on; 0 gives the message back. Default: unchanged."
+    )
+
+    @field_validator("body", mode="plain")
+    @classmethod
+    def _decoded(cls, text: object, info: ValidationInfo) -> bytes | None:
+        return None if text is None else decoded(text, info.data.get("encoding"))
+
+
+class UpdateMany(Strict):
+    """Messages to update."""
+
+    updates: list[Updated] = Field(min_length=1, max_length=MOST_AT_ONCE)
+
+
+class Redrive(Strict):
+    """Which messages are sent, and where to."""
+
+    to: str | None = Field(
+        None, description="The target. Default: the queue that each message came from."
+    )
+    where: list[str] = Field([], description="As for the listing of dead letters.")
+    before: str | None = None
+    after: str | None = None
+    max: Many | None = Field(None, description="The most messages; the lowest ids go first.")
+    dry_run: bool = Field(False, description="Change nothing, and count.")

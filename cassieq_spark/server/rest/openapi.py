@@ -1,0 +1,130 @@
+"""The OpenAPI 3.1 document of the REST door, made of its list of operations."""
+
+from __future__ import annotations
+
+from functools import cache
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+import cassieq_spark
+from cassieq_spark.options import values
+from cassieq_spark.server.rest import answers
+from cassieq_spark.server.rest.call import JSON, RAW, Operation, Raw
+from cassieq_spark.server.rest.operations import OPERATIONS
+from cassieq_spark.server.rest.problems import MEDIA_TYPE
+
+if TYPE_CHECKING:
+    from pydantic.json_schema import JsonSchemaMode
+
+PREFIX: Final = "/v1"
+EVERYWHERE: Final = (400, 401, 403, 406, 413, 415, 500, 503)
+"""Statuses of problems that every operation may answer with."""
+
+_SCHEMAS: Final = "#/components/schemas/"
+
+_DOC: Final = """\
+Queues over HTTP. Every promise is the client's: a message that was put is delivered until it is
+acked. Bodies of messages are bytes. An error is a problem (RFC 9457) with a stable code; 503 says
+that the same request may succeed later.
+"""
+
+_PATH_PARAMETERS: Final[dict[str, dict[str, Any]]] = {
+    "queue": {"description": "The name of a queue.", "schema": dict(values.queue_name().schema)},
+    "receipt": {
+        "description": "What a lease of the message has returned.",
+        "schema": {"type": "string", "minLength": 1},
+    },
+}
+
+
+@cache
+def document() -> dict[str, Any]:
+    """The document, as a JSON object."""
+    schemas = _schemas()
+    paths: dict[str, dict[str, Any]] = {}
+    for one in OPERATIONS:
+        paths.setdefault(PREFIX + one.path, {})[one.method.lower()] = _operation(one, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "cassieq_spark",
+            "version": cassieq_spark.__version__,
+            "description": _DOC,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+
+
+def _schemas() -> dict[str, Any]:
+    wanted: dict[type[BaseModel], JsonSchemaMode] = {answers.Problem: "serialization"}
+    for one in OPERATIONS:
+        wanted[one.query] = "validation"
+        if isinstance(one.body, type):
+            wanted[one.body] = "validation"
+        wanted |= {model: "serialization" for model in one.answers.values() if model is not None}
+    _, found = models_json_schema(list(wanted.items()), ref_template=f"{_SCHEMAS}{{model}}")
+    schemas: dict[str, Any] = found["$defs"]
+    return schemas
+
+
+def _operation(one: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "operationId": one.name,
+        "summary": one.doc.partition(".")[0],
+        "description": f"{one.doc} It needs the right `{one.right.value}`.",
+        "parameters": _parameters(one, schemas),
+        "responses": _responses(one),
+    }
+    if one.body is not None:
+        found["requestBody"] = _body(one.body, is_required=one.is_body_needed)
+    return found
+
+
+def _parameters(one: Operation, schemas: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, **more}
+        for name, more in _PATH_PARAMETERS.items()
+        if f"{{{name}}}" in one.path
+    ]
+    for name, schema in schemas[one.query.__name__].get("properties", {}).items():
+        own = {key: value for key, value in schema.items() if key not in ("title", "description")}
+        inner = [one for one in own.pop("anyOf", []) if one.get("type") != "null"]
+        parameter = {"name": name, "in": "query", "schema": {**own, **(inner or [{}])[0]}}
+        if parameter["schema"].get("default", "") is None:
+            del parameter["schema"]["default"]
+        if description := schema.get("description") or (inner or [{}])[0].get("description"):
+            parameter["description"] = description
+        found.append(parameter)
+    return found
+
+
+def _body(body: type[BaseModel] | Raw, *, is_required: bool) -> dict[str, Any]:
+    if isinstance(body, Raw):
+        return {"description": body.doc, "required": is_required, "content": {RAW: {}}}
+    return {"required": is_required, "content": {JSON: {"schema": _ref(body)}}}
+
+
+def _responses(one: Operation) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for status, model in one.answers.items():
+        found[str(status)] = {"description": HTTPStatus(status).phrase}
+        if model is not None:
+            content: dict[str, Any] = {JSON: {"schema": _ref(model)}}
+            if one.can_be_raw:
+                content[RAW] = {}
+            found[str(status)]["content"] = content
+    for status in sorted({*EVERYWHERE, *one.errors}):
+        found[str(status)] = {
+            "description": HTTPStatus(status).phrase,
+            "content": {MEDIA_TYPE: {"schema": _ref(answers.Problem)}},
+        }
+    return found
+
+
+def _ref(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": f"{_SCHEMAS}{model.__name__}"}

@@ -1,0 +1,128 @@
+"""List, create, show, alter, purge and delete queues."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from cassieq_spark.errors import OptionInvalid, QueueNotFound
+from cassieq_spark.model.rights import Right
+from cassieq_spark.queue.message import show_time
+from cassieq_spark.server.rest.call import Answer
+
+if TYPE_CHECKING:
+    from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.server.rest.call import Call
+
+TARGET: Final = "dead_letter_queue"
+
+
+async def list_queues(call: Call) -> Answer:
+    """By name, in pages."""
+    query = call.query
+
+    def work() -> list[str]:
+        names = (
+            call.principal.own_name(one.name)
+            for one in call.backend.client.queues()
+            if call.principal.may(Right.INFO, one.name)
+        )
+        return [
+            name
+            for name in names
+            if name is not None and name.startswith(query.prefix) and name > query.after
+        ]
+
+    found = sorted(await call.backend.run(work))
+    page = found[: query.max]
+    return Answer(
+        body={"queues": page, "next": page[-1] if len(found) > len(page) else None},
+    )
+
+
+async def create(call: Call) -> Answer:
+    """An existing queue is an answer, too, if it has the settings that are asked for."""
+    settings = _settings(call)
+    labels: dict[str, str] = call.body.labels
+
+    def work() -> tuple[Queue, bool]:
+        client = call.backend.client
+        try:
+            client.queue(call.queue)
+        except QueueNotFound:
+            is_new = True
+        else:
+            is_new = False
+        made = client.create_queue(call.queue, labels=labels, **settings)
+        return call.backend.keep(made), is_new
+
+    queue, is_new = await call.backend.run(work)
+    return Answer(body=_shown(call, queue), status=201 if is_new else 200)
+
+
+async def show(call: Call) -> Answer:
+    """Its settings and labels, as they are now."""
+
+    def work() -> Queue:
+        return call.backend.keep(call.backend.client.queue(call.queue))
+
+    return Answer(body=_shown(call, await call.backend.run(work)))
+
+
+async def alter(call: Call) -> Answer:
+    """Settings first, then labels: if one of the labels is wrong, the settings have changed."""
+    settings = _settings(call)
+    labels: dict[str, str | None] = call.body.labels
+    if not settings and not labels:
+        raise OptionInvalid("the body has neither settings nor labels. Give what is to change")
+
+    def work() -> Queue:
+        client = call.backend.client
+        if settings:
+            call.backend.keep(client.alter_queue(call.queue, **settings))
+        if labels:
+            call.backend.keep(client.label_queue(call.queue, labels))
+        return call.backend.handle(call.queue)
+
+    return Answer(body=_shown(call, await call.backend.run(work)))
+
+
+async def delete(call: Call) -> Answer:
+    """With everything in it."""
+    await call.backend.run(lambda: call.backend.client.delete_queue(call.queue))
+    call.backend.forget(call.queue)
+    return Answer(body=None, status=204)
+
+
+async def purge(call: Call) -> Answer:
+    """Visible, leased, delayed and dead messages."""
+    purged = await call.backend.on_queue(call.queue, lambda queue: queue.purge())
+    return Answer(body={"purged": purged})
+
+
+async def statistics(call: Call) -> Answer:
+    """They are counted from the queue's rows, so they cost one read for each bucket."""
+    found = asdict(await call.backend.on_queue(call.queue, lambda queue: queue.stats()))
+    found["oldest_age_s"] = found.pop("oldest_age")
+    found["by_priority"] = {str(one): count for one, count in found["by_priority"].items()}
+    return Answer(body=found)
+
+
+def _settings(call: Call) -> dict[str, Any]:
+    """The settings of a body, with the dead-letter queue as the client knows it."""
+    found: dict[str, Any] = dict(call.body.settings)
+    if isinstance(found.get(TARGET), str):
+        found[TARGET] = call.target(found[TARGET])
+    return found
+
+
+def _shown(call: Call, queue: Queue) -> dict[str, Any]:
+    settings = queue.settings.by_option()
+    if settings[TARGET] is not None:
+        settings[TARGET] = call.principal.own_name(settings[TARGET])
+    return {
+        "name": call.principal.own_name(queue.name),
+        "created_at": show_time(queue.created_at),
+        "settings": settings,
+        "labels": dict(queue.labels),
+    }

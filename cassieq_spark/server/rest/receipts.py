@@ -1,0 +1,182 @@
+"""Ack, extend, release, reject and update deliveries by their receipts, with a verdict for each."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from cassieq_spark.errors import (
+    CassieqError,
+    OptionInvalid,
+    ReceiptExpired,
+    ReceiptInvalid,
+    StoreError,
+    StoreTimeout,
+    UsageError,
+)
+from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.queue.message import Message, show_time
+from cassieq_spark.queue.settle.ack_group import Verdict
+from cassieq_spark.server.rest.call import Answer
+from cassieq_spark.server.rest.problems import problem_of
+from cassieq_spark.server.settling import each, failures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.server.rest.call import Call
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+async def ack(call: Call) -> Answer:
+    """They are done."""
+    receipts: list[str] = call.body.receipts
+
+    def work(queue: Queue) -> list[dict[str, Any]]:
+        return [
+            _refused(receipt, verdict)
+            if isinstance(verdict, Exception)
+            else {"receipt": receipt, "verdict": str(verdict)}
+            for receipt, verdict in zip(receipts, each(receipts, queue.ack_each), strict=True)
+        ]
+
+    return Answer(body={"results": await call.backend.on_queue(call.queue, work)})
+
+
+async def ack_one(call: Call) -> Answer:
+    """As an ack of several, but the verdict is the status."""
+    receipt: str = call.request.path_params["receipt"]
+    verdict = await call.backend.on_queue(call.queue, lambda queue: queue.ack_each([receipt])[0])
+    if verdict is Verdict.STALE:
+        raise ReceiptExpired(
+            "this delivery has ended: the message came back, or somebody else has it. It is not "
+            "acked. Make the work idempotent, or use a longer visibility timeout",
+            refused=(receipt,),
+        )
+    if verdict is Verdict.UNKNOWN:
+        raise StoreTimeout("Cassandra did not say whether the message is acked. Ack it again")
+    return Answer(body=None, status=204)
+
+
+async def extend(call: Call) -> Answer:
+    """The receipts stay valid."""
+    seconds: float = call.body.visibility_timeout
+    until: list[datetime] = []
+
+    def settle(queue: Queue, receipts: list[str]) -> None:
+        until.append(queue.extend(receipts, seconds))
+
+    results = await _settled(call, "extended", settle)
+    for one in results:
+        if one["verdict"] == "extended" and seconds and until:
+            one["visible_until"] = show_time(until[0])
+    if not seconds:
+        call.waiting.put(call.queue)
+    return Answer(body={"results": results})
+
+
+async def release(call: Call) -> Answer:
+    """Anybody may get them, at once or after the delay."""
+    given = call.body
+
+    def settle(queue: Queue, receipts: list[str]) -> None:
+        queue.release(receipts, delay=given.delay, is_counted=given.is_counted)
+
+    results = await _settled(call, "released", settle)
+    if not given.delay:
+        call.waiting.put(call.queue)
+    return Answer(body={"results": results})
+
+
+async def reject(call: Call) -> Answer:
+    """Repair moves them to the dead-letter queue, with the reason."""
+    reason: str = call.body.reason
+
+    def settle(queue: Queue, receipts: list[str]) -> None:
+        queue.reject(receipts, reason=reason)
+
+    return Answer(body={"results": await _settled(call, "rejected", settle)})
+
+
+async def update(call: Call) -> Answer:
+    """Each has its own verdict."""
+
+    def one(queue: Queue, given: Any) -> dict[str, Any]:
+        try:
+            after = _updated(queue, given.receipt, given.body, given.visibility_timeout)
+        except (ReceiptExpired, ReceiptInvalid, StoreError, UsageError) as error:
+            return _refused(given.receipt, error)
+        return {"receipt": given.receipt, "verdict": "updated", **after}
+
+    def work(queue: Queue) -> list[dict[str, Any]]:
+        return [one(queue, given) for given in call.body.updates]
+
+    results = await call.backend.on_queue(call.queue, work)
+    if any(one.visibility_timeout == 0 for one in call.body.updates):
+        call.waiting.put(call.queue)
+    return Answer(body={"results": results})
+
+
+async def update_one(call: Call) -> Answer:
+    """The body of the request is the new body of the message."""
+    receipt: str = call.request.path_params["receipt"]
+    seconds: float | None = call.query.visibility_timeout
+
+    def work(queue: Queue) -> dict[str, str | None]:
+        return _updated(queue, receipt, call.body, seconds)
+
+    found = await call.backend.on_queue(call.queue, work)
+    if seconds == 0:
+        call.waiting.put(call.queue)
+    return Answer(body={"receipt": found["new_receipt"], "visible_until": found["visible_until"]})
+
+
+def _updated(
+    queue: Queue, receipt: str, body: bytes | None, seconds: float | None
+) -> dict[str, str | None]:
+    if body is None and seconds is None:
+        raise OptionInvalid("an update has neither body nor visibility_timeout. Give one of them")
+    found = queue.update(_message(receipt), body=body, visibility_timeout=seconds)
+    return {"new_receipt": found.receipt, "visible_until": show_time(found.visible_until)}
+
+
+def _message(receipt: str) -> Message:
+    """A message of which only the receipt is known: an update needs nothing else of it."""
+    proof = Receipt.decode(receipt)
+    return Message(
+        message_id=str(UUID(int=0)),
+        id=0,
+        body=b"",
+        tag=None,
+        proof=proof,
+        delivery_count=0,
+        enqueued_at=_EPOCH,
+        visible_until=None,
+        lane=proof.lane,
+    )
+
+
+async def _settled(
+    call: Call, done: str, settle: Callable[[Queue, list[str]], None]
+) -> list[dict[str, Any]]:
+    receipts: list[str] = call.body.receipts
+
+    def work(queue: Queue) -> list[dict[str, Any]]:
+        found = each(receipts, lambda good: failures(good, lambda these: settle(queue, these)))
+        return [
+            {"receipt": receipt, "verdict": done} if failure is None else _refused(receipt, failure)
+            for receipt, failure in zip(receipts, found, strict=True)
+        ]
+
+    return await call.backend.on_queue(call.queue, work)
+
+
+def _refused(receipt: str, error: CassieqError) -> dict[str, Any]:
+    """The verdict on a receipt by which nothing was done, or for which that is unknown."""
+    if isinstance(error, ReceiptExpired):
+        return {"receipt": receipt, "verdict": "stale"}
+    verdict = "unknown" if isinstance(error, StoreError) else "invalid"
+    return {"receipt": receipt, "verdict": verdict, "problem": problem_of(error)}

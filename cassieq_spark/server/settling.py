@@ -1,0 +1,67 @@
+"""Settle several receipts of one request, with a verdict for each.
+
+The client settles all of them together, by one LWT for each bucket. What it refuses as a whole is
+told apart here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from cassieq_spark.errors import ReceiptExpired, ReceiptInvalid, StoreError
+from cassieq_spark.model.receipt import Receipt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+T = TypeVar("T")
+
+
+def each(
+    receipts: Sequence[str], settle: Callable[[list[str]], Sequence[T]]
+) -> list[T | ReceiptInvalid]:
+    """Settle receipts together; return for each what ``settle`` says, or why it is no receipt.
+
+    Args:
+        settle: Returns one answer for each receipt. It raises `ReceiptInvalid`, having done
+            nothing, if one of them is of another queue.
+    """
+    found: dict[int, T | ReceiptInvalid] = {}
+    for at, receipt in enumerate(receipts):
+        try:
+            Receipt.decode(receipt)
+        except ReceiptInvalid as error:
+            found[at] = error
+    good = [at for at in range(len(receipts)) if at not in found]
+    answers = _together([receipts[at] for at in good], settle)
+    found.update(zip(good, answers, strict=True))
+    return [found[at] for at in range(len(receipts))]
+
+
+def failures(
+    receipts: list[str], settle: Callable[[list[str]], object]
+) -> list[ReceiptExpired | StoreError | None]:
+    """Settle receipts together; return for each None if that is done, or why it is not.
+
+    A `StoreError` means that it is unknown.
+    """
+    try:
+        settle(receipts)
+    except ReceiptExpired as error:
+        return [error if one in error.refused else None for one in receipts]
+    except StoreError as error:
+        return [error for _ in receipts]
+    return [None for _ in receipts]
+
+
+def _together(
+    receipts: list[str], settle: Callable[[list[str]], Sequence[T]]
+) -> list[T | ReceiptInvalid]:
+    if not receipts:
+        return []
+    try:
+        return list(settle(receipts))
+    except ReceiptInvalid as error:
+        if len(receipts) == 1:
+            return [error]
+    return [answer for one in receipts for answer in _together([one], settle)]

@@ -1,0 +1,481 @@
+"""The SQS door with accounts: who is let in, what a key may do, and what it never reaches."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import ssl
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+from botocore.exceptions import ClientError
+
+from cassieq_spark.accounts.admin import AccountAdmin
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.server.sqs.actions import ACTIONS, RIGHTS
+from cassieq_spark.server.sqs.errors import UNKNOWN_CALLERS
+from cassieq_spark.server.sqs.names import number_of
+from cassieq_spark.testing import wait_until
+from tests.fixtures.accounts import all_but, pair, signed
+from tests.fixtures.certificates import Authority
+from tests.fixtures.commands import CommandLine
+from tests.server.conftest import sqs_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import cassieq_spark as cassieq
+    from cassieq_spark.testing import EmbeddedCassandra
+    from tests.fixtures.accounts import Account
+    from tests.server.conftest import Gateway
+
+ZEROS = "0" * 12
+
+
+@pytest.fixture
+def sqs(guarded: Gateway, account: Account) -> Iterator[Any]:
+    made = sqs_at(guarded.url, key=account.key)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def url(sqs: Any) -> str:
+    found: str = sqs.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "60"})[
+        "QueueUrl"
+    ]
+    return found
+
+
+def arn_of(sqs: Any, url: str) -> str:
+    found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+    arn: str = found["Attributes"]["QueueArn"]
+    return arn
+
+
+def refusal(work: Callable[..., Any], **arguments: Any) -> tuple[int, str, str]:
+    """Status, code and text of the error that a call of boto3 ends in."""
+    with pytest.raises(ClientError) as refused:
+        work(**arguments)
+    answer = refused.value.response
+    error = answer["Error"]
+    return answer["ResponseMetadata"]["HTTPStatusCode"], error["Code"], error["Message"]
+
+
+def fetch(url: str) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - the gateway's own
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_a_key_sends_receives_and_deletes_in_its_account(
+    client: cassieq.Client, account: Account, sqs: Any, url: str
+) -> None:
+    assert f"/{number_of(account.name)}/orders" == urlsplit(url).path
+    sqs.send_message(QueueUrl=url, MessageBody="one")
+    (message,) = sqs.receive_message(
+        QueueUrl=url, WaitTimeSeconds=5, MessageSystemAttributeNames=["SenderId"]
+    )["Messages"]
+    assert ("one", number_of(account.name)) == (message["Body"], message["Attributes"]["SenderId"])
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+
+    assert [url] == sqs.list_queues()["QueueUrls"]
+    assert url == sqs.get_queue_url(QueueName="orders")["QueueUrl"]
+    assert f"arn:aws:sqs:eu-central-1:{number_of(account.name)}:orders" == arn_of(sqs, url)
+    queue = client.queue(f"{account.name}/orders")
+    assert 0 == queue.stats().visible
+
+
+@pytest.mark.parametrize(
+    ("key_id", "secret", "expected"),
+    [
+        (None, "w" * 40, (403, "SignatureDoesNotMatch")),
+        ("CQAKAAAAAAAAAAAAAAAA", None, (401, "InvalidClientTokenId")),
+        ("AKIAIOSFODNN7EXAMPLE", None, (401, "InvalidClientTokenId")),
+        ("x/../y", None, (400, "IncompleteSignature")),
+    ],
+)
+def test_whoever_is_not_known_is_refused(
+    guarded: Gateway,
+    account: Account,
+    key_id: str | None,
+    secret: str | None,
+    expected: tuple[int, str],
+) -> None:
+    own_id, own_secret = account.key
+    sqs = sqs_at(guarded.url, key=(key_id or own_id, secret or own_secret))
+    *found, text = refusal(sqs.list_queues)
+    assert [*expected] == found
+    assert own_secret not in text
+
+
+def test_a_request_without_any_proof_is_refused_in_its_own_protocol(guarded: Gateway) -> None:
+    status, headers, body = guarded.ask("POST", "/", b"Action=ListQueues")
+    assert (401, "AWS4-HMAC-SHA256, Bearer") == (status, headers["www-authenticate"])
+    assert b"<Code>MissingAuthenticationToken</Code>" in body
+
+    target = {"X-Amz-Target": "AmazonSQS.ListQueues"}
+    status, headers, body = guarded.ask("POST", "/", b"{}", target)
+    assert (401, "MissingAuthenticationToken;Sender") == (status, headers["x-amzn-query-error"])
+    assert json.loads(body)["__type"].endswith("#MissingAuthenticationTokenException")
+
+
+def test_health_needs_no_key_and_the_start_says_that_requests_do(guarded: Gateway) -> None:
+    assert (200, 200) == (guarded.status("/healthz"), guarded.status("/readyz"))
+    (line,) = guarded.said
+    assert "Requests need a key of an account" in line
+
+
+def test_every_reason_to_refuse_has_an_error() -> None:
+    reasons = {"missing", "malformed", "unsupported", "skewed", "expired", "refused", "signature"}
+    assert reasons == set(UNKNOWN_CALLERS)
+
+
+def parameters(action: str, url: str, arn: str) -> dict[str, Any]:
+    """What boto3 needs for each action."""
+    entry = {"Id": "1", "ReceiptHandle": "x", "VisibilityTimeout": 1}
+    own: dict[str, dict[str, Any]] = {
+        "AddPermission": {"Label": "x", "AWSAccountIds": ["1" * 12], "Actions": ["*"]},
+        "CancelMessageMoveTask": {"TaskHandle": "x"},
+        "ChangeMessageVisibility": {"ReceiptHandle": "x", "VisibilityTimeout": 1},
+        "ChangeMessageVisibilityBatch": {"Entries": [entry]},
+        "CreateQueue": {"QueueName": "new"},
+        "DeleteMessage": {"ReceiptHandle": "x"},
+        "DeleteMessageBatch": {"Entries": [{"Id": "1", "ReceiptHandle": "x"}]},
+        "GetQueueUrl": {"QueueName": "orders"},
+        "ListMessageMoveTasks": {"SourceArn": arn},
+        "ListQueues": {},
+        "RemovePermission": {"Label": "x"},
+        "SendMessage": {"MessageBody": "x"},
+        "SendMessageBatch": {"Entries": [{"Id": "1", "MessageBody": "x"}]},
+        "SetQueueAttributes": {"Attributes": {"DelaySeconds": "1"}},
+        "StartMessageMoveTask": {"SourceArn": arn},
+        "TagQueue": {"Tags": {"a": "b"}},
+        "UntagQueue": {"TagKeys": ["a"]},
+    }
+    without_url = {
+        "CancelMessageMoveTask", "CreateQueue", "GetQueueUrl", "ListMessageMoveTasks",
+        "ListQueues", "StartMessageMoveTask",
+    }  # fmt: skip
+    named = {} if action in without_url else {"QueueUrl": url}
+    return {**named, **own.get(action, {})}
+
+
+def method_of(sqs: Any, action: str) -> Callable[..., Any]:
+    names = {wire: name for name, wire in sqs.meta.method_to_api_mapping.items()}
+    found: Callable[..., Any] = getattr(sqs, names[action])
+    return found
+
+
+def test_each_action_asks_for_its_right_and_says_which_is_missing(
+    guarded: Gateway, account: Account, sqs: Any, url: str
+) -> None:
+    assert set(ACTIONS) == set(RIGHTS)
+    arn = arn_of(sqs, url)
+    lacking = {one: pair(account.new_key(*all_but(one))) for one in set(RIGHTS.values())}
+    for action, right in RIGHTS.items():
+        without = sqs_at(guarded.url, key=lacking[right])
+        status, code, text = refusal(method_of(without, action), **parameters(action, url, arn))
+        assert (action, 403, "AccessDenied") == (action, status, code)
+        assert f"lacks the right {right.value!r}" in text, action
+        assert lacking[right][0] in text, action
+        without.close()
+
+
+def test_each_action_needs_no_other_right(
+    guarded: Gateway, account: Account, sqs: Any, url: str
+) -> None:
+    arn = arn_of(sqs, url)
+    clients = {
+        right: sqs_at(guarded.url, key=account.key_for(right.value))
+        for right in set(RIGHTS.values())
+    }
+    last = ["PurgeQueue", "DeleteQueue"]
+    for action in [*sorted(set(RIGHTS) - {*last}), *last]:
+        try:
+            method_of(clients[RIGHTS[action]], action)(**parameters(action, url, arn))
+        except ClientError as error:
+            assert "AccessDenied" != error.response["Error"]["Code"], action  # noqa: PT017 - any other will do
+    for one in clients.values():
+        one.close()
+
+
+def test_rights_are_for_the_queues_that_their_patterns_name(
+    guarded: Gateway, account: Account, sqs: Any, url: str
+) -> None:
+    other = sqs.create_queue(QueueName="in-1")["QueueUrl"]
+    limited = sqs_at(guarded.url, key=account.key_for("put,info", "in-*"))
+    limited.send_message(QueueUrl=other, MessageBody="x")
+    assert [other] == limited.list_queues()["QueueUrls"]
+    status, code, text = refusal(limited.send_message, QueueUrl=url, MessageBody="x")
+    assert (403, "AccessDenied") == (status, code)
+    assert f"'put' on queue '{account.name}/orders'" in text
+
+
+def test_nothing_of_another_account_is_reached_or_listed(
+    guarded: Gateway, new_account: Callable[[], Account], client: cassieq.Client, sqs: Any, url: str
+) -> None:
+    theirs = new_account()
+    other = sqs_at(guarded.url, key=theirs.key)
+    their_url = other.create_queue(QueueName="orders")["QueueUrl"]
+    only_theirs = other.create_queue(QueueName="only-theirs")["QueueUrl"]
+    sqs.send_message(QueueUrl=url, MessageBody="mine")
+    (message,) = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=5)["Messages"]
+
+    assert "Messages" not in other.receive_message(QueueUrl=their_url)
+    assert [url] == sqs.list_queues()["QueueUrls"]
+    assert {their_url, only_theirs} == set(other.list_queues()["QueueUrls"])
+    for their in (
+        their_url,
+        only_theirs,
+        f"{guarded.url}/{ZEROS}/orders",
+        f"{guarded.url}/{theirs.name}/orders",
+        f"{guarded.url}/{number_of(theirs.name)}%2Forders",
+    ):
+        _, code, _ = refusal(sqs.send_message, QueueUrl=their, MessageBody="x")
+        assert "AWS.SimpleQueueService.NonExistentQueue" == code
+    _, code, _ = refusal(sqs.get_queue_url, QueueName="only-theirs")
+    assert "AWS.SimpleQueueService.NonExistentQueue" == code
+    _, code, _ = refusal(sqs.get_queue_url, QueueName=f"{theirs.name}/only-theirs")
+    assert "AWS.SimpleQueueService.NonExistentQueue" == code
+    _, code, _ = refusal(
+        sqs.get_queue_url,
+        QueueName="only-theirs",
+        QueueOwnerAWSAccountId=number_of(theirs.name),
+    )
+    assert "AWS.SimpleQueueService.NonExistentQueue" == code
+
+    # A receipt is worth nothing with another queue, and harms nothing.
+    _, code, _ = refusal(
+        other.delete_message, QueueUrl=their_url, ReceiptHandle=message["ReceiptHandle"]
+    )
+    assert "ReceiptHandleIsInvalid" == code
+    _, code, _ = refusal(
+        other.change_message_visibility,
+        QueueUrl=their_url,
+        ReceiptHandle=message["ReceiptHandle"],
+        VisibilityTimeout=0,
+    )
+    assert "ReceiptHandleIsInvalid" == code
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    other.close()
+    assert 0 == client.queue(f"{theirs.name}/orders").stats().visible
+
+
+def test_dead_letters_and_moves_stay_in_the_account(
+    guarded: Gateway, new_account: Callable[[], Account], account: Account, sqs: Any, url: str
+) -> None:
+    theirs = new_account()
+    other = sqs_at(guarded.url, key=theirs.key)
+    their_arn = arn_of(other, other.create_queue(QueueName="dead")["QueueUrl"])
+    dead = sqs.create_queue(QueueName="dead")["QueueUrl"]
+
+    def policy(arn: str) -> dict[str, str]:
+        return {"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 3})}
+
+    _, code, text = refusal(sqs.set_queue_attributes, QueueUrl=url, Attributes=policy(their_arn))
+    assert "InvalidParameterValue" == code
+    assert "owner should be same as the source" in text
+    _, code, _ = refusal(sqs.create_queue, QueueName="more", Attributes=policy(their_arn))
+    assert "InvalidParameterValue" == code
+    sqs.set_queue_attributes(QueueUrl=url, Attributes=policy(arn_of(sqs, dead)))
+    assert [url] == sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"]
+    shown = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["RedrivePolicy"])
+    assert policy(arn_of(sqs, dead)) == shown["Attributes"]
+    assert (
+        url
+        == sqs.create_queue(QueueName="orders", Attributes=policy(arn_of(sqs, dead)))["QueueUrl"]
+    )
+
+    for arguments in (
+        {"SourceArn": their_arn},
+        {"SourceArn": arn_of(sqs, dead), "DestinationArn": their_arn},
+    ):
+        _, code, _ = refusal(sqs.start_message_move_task, **arguments)
+        assert "ResourceNotFoundException" == code
+    sqs.start_message_move_task(SourceArn=arn_of(sqs, dead))
+    task = wait_until(
+        lambda: [
+            one
+            for one in sqs.list_message_move_tasks(SourceArn=arn_of(sqs, dead))["Results"]
+            if one["Status"] != "RUNNING"
+        ],
+        deadline_s=30,
+    )
+    assert "COMPLETED" == task[0]["Status"]
+
+    # Messages would go there, so it needs the right to put there.
+    limited = sqs_at(guarded.url, key=account.key_for("create,redrive,info"))
+    status, code, text = refusal(
+        limited.set_queue_attributes, QueueUrl=url, Attributes=policy(arn_of(sqs, dead))
+    )
+    assert (403, "AccessDenied") == (status, code)
+    assert f"'put' on queue '{account.name}/dead'" in text
+    limited.close()
+    other.close()
+
+
+def test_a_presigned_url_does_one_thing_for_whoever_has_it(
+    guarded: Gateway, account: Account, sqs: Any, url: str
+) -> None:
+    fields = [("Action", "SendMessage"), ("QueueUrl", url), ("MessageBody", "by-url")]
+    given = signed(account.key, guarded.url, fields, presigned_for_s=60).url
+    assert (200, 200) == (fetch(given)[0], fetch(given)[0])  # again, as AWS has it
+    (message,) = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=5)["Messages"]
+    assert "by-url" == message["Body"]
+
+    status, body = fetch(given.replace("by-url", "altered"))
+    assert 403 == status
+    assert b"SignatureDoesNotMatch" in body
+
+
+def test_curl_and_tokens(
+    guarded: Gateway, account: Account, client: cassieq.Client, sqs: Any, url: str
+) -> None:
+    sqs.send_message(QueueUrl=url, MessageBody="for the token")
+    token = account.token("read,ack", "orders", now_us=client.now_us())
+
+    def ask(action: str, shown: str = token) -> tuple[int, bytes]:
+        status, _, body = guarded.ask(
+            "POST",
+            "/",
+            f"Action={action}&QueueUrl={url}&MessageBody=x&WaitTimeSeconds=5".encode(),
+            {"Authorization": f"Bearer {shown}"},
+        )
+        return status, body
+
+    assert 200 == ask("ReceiveMessage")[0]
+    status, body = ask("SendMessage")
+    assert 403 == status
+    assert b"lacks the right 'put'" in body.replace(b"&#x27;", b"'")
+    past = account.token("read", now_us=client.now_us() - 10**9, lasts_us=10**6)
+    assert (400, True) == (ask("ReceiveMessage", past)[0], b"Expired" in ask("x", past)[1])
+    status, body = ask("ReceiveMessage", token[:-3] + "AAA")
+    assert (401, True) == (status, b"InvalidClientTokenId" in body)
+
+
+def test_a_waiter_whose_key_is_disabled_meanwhile_gets_nothing(
+    guarded: Gateway, account: Account, client: cassieq.Client, sqs: Any, url: str
+) -> None:
+    made = account.new_key(*account.first.grants)
+    waiting = sqs_at(guarded.url, key=pair(made), read_timeout=60)
+    found: list[Any] = []
+
+    def wait() -> None:
+        found.append(refusal(waiting.receive_message, QueueUrl=url, WaitTimeSeconds=20))
+
+    waiting.get_queue_url(QueueName="orders")  # its key is remembered from now on
+    thread = threading.Thread(target=wait)
+    thread.start()
+    account.admin.set_enabled(account.name, is_enabled=False, key_id=made.key_id)
+    # The gateway remembers keys for ten seconds.
+    probe = sqs_at(guarded.url, key=pair(made))
+    wait_until(lambda: _is_refused(probe), deadline_s=20)
+    sqs.send_message(QueueUrl=url, MessageBody="not for you")
+    thread.join()
+
+    assert [(401, "InvalidClientTokenId")] == [one[:2] for one in found]
+    queue = client.queue(f"{account.name}/orders")
+    wait_until(lambda: queue.stats().visible == 1, deadline_s=30)
+    (message,) = sqs.receive_message(
+        QueueUrl=url, WaitTimeSeconds=5, MessageSystemAttributeNames=["All"]
+    )["Messages"]
+    assert "1" == message["Attributes"]["ApproximateReceiveCount"]
+
+
+def _is_refused(sqs: Any) -> bool:
+    try:
+        sqs.list_queues()
+    except ClientError:
+        return True
+    return False
+
+
+def test_a_gateway_for_the_network_needs_a_master_key_before_it_listens(
+    cassandra: EmbeddedCassandra, tmp_path: Path
+) -> None:
+    command = CommandLine(cassandra.contact_points)
+    ended = command("serve", "--auth", "--host", "0.0.0.0")  # noqa: S104 - it does not come to that
+    assert 2 == ended.code
+    assert "--master-key-file" in ended.err
+    ended = command("serve", "--auth", "--master-key-file", str(tmp_path / "none"))
+    assert 1 <= ended.code <= 2
+    assert "cannot be read" in ended.err
+
+
+def test_the_command_line_makes_an_account_and_a_gateway_with_tls_serves_it(
+    cassandra: EmbeddedCassandra,
+    start: Callable[..., Gateway],
+    tmp_path: Path,
+    master_key_file: Path,
+    account: Account,
+) -> None:
+    given = ("--master-key-file", str(master_key_file))
+    key = CommandLine(cassandra.contact_points)(
+        "account", "new-key", account.name, *given, "--json"
+    ).object
+    authority = Authority("gateway ca")
+    certificate, private = authority.sign("gateway", address="127.0.0.1").write(tmp_path, "gateway")
+    ca = authority.write(tmp_path / "ca.pem")
+    served = start(
+        "--no-repair", "--auth", *given, "--host", "0.0.0.0",  # noqa: S104 - with accounts
+        "--tls-cert", certificate, "--tls-key", private,
+    )  # fmt: skip
+    served.url = served.url.replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - as above
+    context = ssl.create_default_context(cafile=ca)
+    wait_until(lambda: _https(f"{served.url}/readyz", context) == 200, deadline_s=60)
+    sqs = sqs_at(served.url, key=(key["access_key_id"], key["secret_access_key"]), ca=ca)
+    url = sqs.create_queue(QueueName="by-tls")["QueueUrl"]
+    assert url.startswith(served.url)
+    sqs.send_message(QueueUrl=url, MessageBody="x")
+    sqs.close()
+
+
+def _https(url: str, context: ssl.SSLContext) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=30, context=context) as answer:  # noqa: S310 - ours
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_an_account_from_the_command_line_works_with_boto3_and_with_curl(
+    cassandra: EmbeddedCassandra, guarded: Gateway, master_key_file: Path, client: cassieq.Client
+) -> None:
+    name = f"acme-{new_uuid().hex[:12]}"
+    command = CommandLine(cassandra.contact_points)
+    key = command(
+        "account", "create", name, "--master-key-file", str(master_key_file), "--json"
+    ).object
+    proof = key["access_key_id"], key["secret_access_key"]
+    try:
+        sqs = sqs_at(guarded.url, key=proof)
+        url = sqs.create_queue(QueueName="orders")["QueueUrl"]
+        if (curl := shutil.which("curl")) is not None:
+            ended = subprocess.run(
+                [
+                    curl, "--silent", "--show-error", "--aws-sigv4", "aws:amz:eu-central-1:sqs",
+                    "--user", ":".join(proof), "-d", "Action=SendMessage",
+                    "-d", "MessageBody=by curl", "--data-urlencode", f"QueueUrl={url}",
+                    f"{guarded.url}/",
+                ],
+                capture_output=True, check=True, timeout=60,
+            )  # fmt: skip
+            assert b"<SendMessageResponse" in ended.stdout, ended.stdout
+        else:
+            sqs.send_message(QueueUrl=url, MessageBody="by curl")
+        (message,) = client.queue(f"{name}/orders").get(1, wait=10)
+        assert b"by curl" == message.body
+        sqs.close()
+    finally:
+        AccountAdmin(client.store).delete(name, with_queues=True)
