@@ -363,6 +363,29 @@ def test_curl_and_tokens(
     assert (401, True) == (status, b"InvalidClientTokenId" in body)
 
 
+def test_what_is_too_old_or_proved_twice_is_refused(
+    guarded: Gateway, account: Account, client: cassieq.Client
+) -> None:
+    fields = [("Action", "ListQueues")]
+    short = str(signed(account.key, guarded.url, fields, presigned_for_s=1).url)
+    wait_until(lambda: fetch(short)[0] == 400, deadline_s=30)
+    assert b"<Code>RequestExpired</Code>" in fetch(short)[1]
+
+    made = signed(account.key, guarded.url, fields)
+    headers = {name: str(value) for name, value in made.headers.items()}
+    day = headers["X-Amz-Date"][:8]
+    old = {name: text.replace(day, "20200131") for name, text in headers.items()}
+    status, _, body = guarded.ask("POST", "/", made.body, old)
+    assert (400, True) == (status, b"<Code>RequestExpired</Code>" in body)
+
+    token = account.token("info", now_us=client.now_us())
+    long = urlsplit(str(signed(account.key, guarded.url, fields, presigned_for_s=60).url))
+    status, _, body = guarded.ask(
+        "GET", f"/?{long.query}", headers={"Authorization": f"Bearer {token}"}
+    )
+    assert (400, True) == (status, b"<Code>IncompleteSignature</Code>" in body)
+
+
 def test_a_waiter_whose_key_is_disabled_meanwhile_gets_nothing(
     guarded: Gateway, account: Account, client: cassieq.Client, sqs: Any, url: str
 ) -> None:
