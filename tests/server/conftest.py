@@ -210,3 +210,11 @@ def new_account(client: cassieq.Client, master_key_file: Path) -> Iterator[Calla
 @pytest.fixture
 def account(new_account: Callable[[], Account]) -> Account:
     return new_account()
+
+
+@pytest.fixture
+def acme(guarded: Gateway, account: Account) -> Iterator[Any]:
+    """A client of boto3 with the account's first key."""
+    made = sqs_at(guarded.url, key=account.key)
+    yield made
+    made.close()

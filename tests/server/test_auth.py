@@ -17,55 +17,30 @@ from botocore.exceptions import ClientError
 
 from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.server.sqs.actions import ACTIONS, RIGHTS
 from cassieq_spark.server.sqs.errors import UNKNOWN_CALLERS
 from cassieq_spark.server.sqs.names import number_of
 from cassieq_spark.testing import wait_until
-from tests.fixtures.accounts import all_but, pair, signed
+from tests.fixtures.accounts import arn_of, pair, refusal, signed
 from tests.fixtures.certificates import Authority
 from tests.fixtures.commands import CommandLine
 from tests.server.conftest import sqs_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     import cassieq_spark as cassieq
     from cassieq_spark.testing import EmbeddedCassandra
-    from tests.fixtures.accounts import Account
+    from tests.fixtures.accounts import Account, arn_of, refusal
     from tests.server.conftest import Gateway
 
-ZEROS = "0" * 12
-
 
 @pytest.fixture
-def sqs(guarded: Gateway, account: Account) -> Iterator[Any]:
-    made = sqs_at(guarded.url, key=account.key)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def url(sqs: Any) -> str:
-    found: str = sqs.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "60"})[
+def url(acme: Any) -> str:
+    found: str = acme.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "60"})[
         "QueueUrl"
     ]
     return found
-
-
-def arn_of(sqs: Any, url: str) -> str:
-    found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
-    arn: str = found["Attributes"]["QueueArn"]
-    return arn
-
-
-def refusal(work: Callable[..., Any], **arguments: Any) -> tuple[int, str, str]:
-    """Status, code and text of the error that a call of boto3 ends in."""
-    with pytest.raises(ClientError) as refused:
-        work(**arguments)
-    answer = refused.value.response
-    error = answer["Error"]
-    return answer["ResponseMetadata"]["HTTPStatusCode"], error["Code"], error["Message"]
 
 
 def fetch(url: str) -> tuple[int, bytes]:
@@ -78,19 +53,19 @@ def fetch(url: str) -> tuple[int, bytes]:
 
 
 def test_a_key_sends_receives_and_deletes_in_its_account(
-    client: cassieq.Client, account: Account, sqs: Any, url: str
+    client: cassieq.Client, account: Account, acme: Any, url: str
 ) -> None:
     assert f"/{number_of(account.name)}/orders" == urlsplit(url).path
-    sqs.send_message(QueueUrl=url, MessageBody="one")
-    (message,) = sqs.receive_message(
+    acme.send_message(QueueUrl=url, MessageBody="one")
+    (message,) = acme.receive_message(
         QueueUrl=url, WaitTimeSeconds=5, MessageSystemAttributeNames=["SenderId"]
     )["Messages"]
     assert ("one", number_of(account.name)) == (message["Body"], message["Attributes"]["SenderId"])
-    sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    acme.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
 
-    assert [url] == sqs.list_queues()["QueueUrls"]
-    assert url == sqs.get_queue_url(QueueName="orders")["QueueUrl"]
-    assert f"arn:aws:sqs:eu-central-1:{number_of(account.name)}:orders" == arn_of(sqs, url)
+    assert [url] == acme.list_queues()["QueueUrls"]
+    assert url == acme.get_queue_url(QueueName="orders")["QueueUrl"]
+    assert f"arn:aws:sqs:eu-central-1:{number_of(account.name)}:orders" == arn_of(acme, url)
     queue = client.queue(f"{account.name}/orders")
     assert 0 == queue.stats().visible
 
@@ -140,197 +115,13 @@ def test_every_reason_to_refuse_has_an_error() -> None:
     assert reasons == set(UNKNOWN_CALLERS)
 
 
-def parameters(action: str, url: str, arn: str) -> dict[str, Any]:
-    """What boto3 needs for each action."""
-    entry = {"Id": "1", "ReceiptHandle": "x", "VisibilityTimeout": 1}
-    own: dict[str, dict[str, Any]] = {
-        "AddPermission": {"Label": "x", "AWSAccountIds": ["1" * 12], "Actions": ["*"]},
-        "CancelMessageMoveTask": {"TaskHandle": "x"},
-        "ChangeMessageVisibility": {"ReceiptHandle": "x", "VisibilityTimeout": 1},
-        "ChangeMessageVisibilityBatch": {"Entries": [entry]},
-        "CreateQueue": {"QueueName": "new"},
-        "DeleteMessage": {"ReceiptHandle": "x"},
-        "DeleteMessageBatch": {"Entries": [{"Id": "1", "ReceiptHandle": "x"}]},
-        "GetQueueUrl": {"QueueName": "orders"},
-        "ListMessageMoveTasks": {"SourceArn": arn},
-        "ListQueues": {},
-        "RemovePermission": {"Label": "x"},
-        "SendMessage": {"MessageBody": "x"},
-        "SendMessageBatch": {"Entries": [{"Id": "1", "MessageBody": "x"}]},
-        "SetQueueAttributes": {"Attributes": {"DelaySeconds": "1"}},
-        "StartMessageMoveTask": {"SourceArn": arn},
-        "TagQueue": {"Tags": {"a": "b"}},
-        "UntagQueue": {"TagKeys": ["a"]},
-    }
-    without_url = {
-        "CancelMessageMoveTask", "CreateQueue", "GetQueueUrl", "ListMessageMoveTasks",
-        "ListQueues", "StartMessageMoveTask",
-    }  # fmt: skip
-    named = {} if action in without_url else {"QueueUrl": url}
-    return {**named, **own.get(action, {})}
-
-
-def method_of(sqs: Any, action: str) -> Callable[..., Any]:
-    names = {wire: name for name, wire in sqs.meta.method_to_api_mapping.items()}
-    found: Callable[..., Any] = getattr(sqs, names[action])
-    return found
-
-
-def test_each_action_asks_for_its_right_and_says_which_is_missing(
-    guarded: Gateway, account: Account, sqs: Any, url: str
-) -> None:
-    assert set(ACTIONS) == set(RIGHTS)
-    arn = arn_of(sqs, url)
-    lacking = {one: pair(account.new_key(*all_but(one))) for one in set(RIGHTS.values())}
-    for action, right in RIGHTS.items():
-        without = sqs_at(guarded.url, key=lacking[right])
-        status, code, text = refusal(method_of(without, action), **parameters(action, url, arn))
-        assert (action, 403, "AccessDenied") == (action, status, code)
-        assert f"lacks the right {right.value!r}" in text, action
-        assert lacking[right][0] in text, action
-        without.close()
-
-
-def test_each_action_needs_no_other_right(
-    guarded: Gateway, account: Account, sqs: Any, url: str
-) -> None:
-    arn = arn_of(sqs, url)
-    clients = {
-        right: sqs_at(guarded.url, key=account.key_for(right.value))
-        for right in set(RIGHTS.values())
-    }
-    last = ["PurgeQueue", "DeleteQueue"]
-    for action in [*sorted(set(RIGHTS) - {*last}), *last]:
-        try:
-            method_of(clients[RIGHTS[action]], action)(**parameters(action, url, arn))
-        except ClientError as error:
-            assert "AccessDenied" != error.response["Error"]["Code"], action  # noqa: PT017 - any other will do
-    for one in clients.values():
-        one.close()
-
-
-def test_rights_are_for_the_queues_that_their_patterns_name(
-    guarded: Gateway, account: Account, sqs: Any, url: str
-) -> None:
-    other = sqs.create_queue(QueueName="in-1")["QueueUrl"]
-    limited = sqs_at(guarded.url, key=account.key_for("put,info", "in-*"))
-    limited.send_message(QueueUrl=other, MessageBody="x")
-    assert [other] == limited.list_queues()["QueueUrls"]
-    status, code, text = refusal(limited.send_message, QueueUrl=url, MessageBody="x")
-    assert (403, "AccessDenied") == (status, code)
-    assert f"'put' on queue '{account.name}/orders'" in text
-
-
-def test_nothing_of_another_account_is_reached_or_listed(
-    guarded: Gateway, new_account: Callable[[], Account], client: cassieq.Client, sqs: Any, url: str
-) -> None:
-    theirs = new_account()
-    other = sqs_at(guarded.url, key=theirs.key)
-    their_url = other.create_queue(QueueName="orders")["QueueUrl"]
-    only_theirs = other.create_queue(QueueName="only-theirs")["QueueUrl"]
-    sqs.send_message(QueueUrl=url, MessageBody="mine")
-    (message,) = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=5)["Messages"]
-
-    assert "Messages" not in other.receive_message(QueueUrl=their_url)
-    assert [url] == sqs.list_queues()["QueueUrls"]
-    assert {their_url, only_theirs} == set(other.list_queues()["QueueUrls"])
-    for their in (
-        their_url,
-        only_theirs,
-        f"{guarded.url}/{ZEROS}/orders",
-        f"{guarded.url}/{theirs.name}/orders",
-        f"{guarded.url}/{number_of(theirs.name)}%2Forders",
-    ):
-        _, code, _ = refusal(sqs.send_message, QueueUrl=their, MessageBody="x")
-        assert "AWS.SimpleQueueService.NonExistentQueue" == code
-    _, code, _ = refusal(sqs.get_queue_url, QueueName="only-theirs")
-    assert "AWS.SimpleQueueService.NonExistentQueue" == code
-    _, code, _ = refusal(sqs.get_queue_url, QueueName=f"{theirs.name}/only-theirs")
-    assert "AWS.SimpleQueueService.NonExistentQueue" == code
-    _, code, _ = refusal(
-        sqs.get_queue_url,
-        QueueName="only-theirs",
-        QueueOwnerAWSAccountId=number_of(theirs.name),
-    )
-    assert "AWS.SimpleQueueService.NonExistentQueue" == code
-
-    # A receipt is worth nothing with another queue, and harms nothing.
-    _, code, _ = refusal(
-        other.delete_message, QueueUrl=their_url, ReceiptHandle=message["ReceiptHandle"]
-    )
-    assert "ReceiptHandleIsInvalid" == code
-    _, code, _ = refusal(
-        other.change_message_visibility,
-        QueueUrl=their_url,
-        ReceiptHandle=message["ReceiptHandle"],
-        VisibilityTimeout=0,
-    )
-    assert "ReceiptHandleIsInvalid" == code
-    sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-    other.close()
-    assert 0 == client.queue(f"{theirs.name}/orders").stats().visible
-
-
-def test_dead_letters_and_moves_stay_in_the_account(
-    guarded: Gateway, new_account: Callable[[], Account], account: Account, sqs: Any, url: str
-) -> None:
-    theirs = new_account()
-    other = sqs_at(guarded.url, key=theirs.key)
-    their_arn = arn_of(other, other.create_queue(QueueName="dead")["QueueUrl"])
-    dead = sqs.create_queue(QueueName="dead")["QueueUrl"]
-
-    def policy(arn: str) -> dict[str, str]:
-        return {"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 3})}
-
-    _, code, text = refusal(sqs.set_queue_attributes, QueueUrl=url, Attributes=policy(their_arn))
-    assert "InvalidParameterValue" == code
-    assert "owner should be same as the source" in text
-    _, code, _ = refusal(sqs.create_queue, QueueName="more", Attributes=policy(their_arn))
-    assert "InvalidParameterValue" == code
-    sqs.set_queue_attributes(QueueUrl=url, Attributes=policy(arn_of(sqs, dead)))
-    assert [url] == sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"]
-    shown = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["RedrivePolicy"])
-    assert policy(arn_of(sqs, dead)) == shown["Attributes"]
-    assert (
-        url
-        == sqs.create_queue(QueueName="orders", Attributes=policy(arn_of(sqs, dead)))["QueueUrl"]
-    )
-
-    for arguments in (
-        {"SourceArn": their_arn},
-        {"SourceArn": arn_of(sqs, dead), "DestinationArn": their_arn},
-    ):
-        _, code, _ = refusal(sqs.start_message_move_task, **arguments)
-        assert "ResourceNotFoundException" == code
-    sqs.start_message_move_task(SourceArn=arn_of(sqs, dead))
-    task = wait_until(
-        lambda: [
-            one
-            for one in sqs.list_message_move_tasks(SourceArn=arn_of(sqs, dead))["Results"]
-            if one["Status"] != "RUNNING"
-        ],
-        deadline_s=30,
-    )
-    assert "COMPLETED" == task[0]["Status"]
-
-    # Messages would go there, so it needs the right to put there.
-    limited = sqs_at(guarded.url, key=account.key_for("create,redrive,info"))
-    status, code, text = refusal(
-        limited.set_queue_attributes, QueueUrl=url, Attributes=policy(arn_of(sqs, dead))
-    )
-    assert (403, "AccessDenied") == (status, code)
-    assert f"'put' on queue '{account.name}/dead'" in text
-    limited.close()
-    other.close()
-
-
 def test_a_presigned_url_does_one_thing_for_whoever_has_it(
-    guarded: Gateway, account: Account, sqs: Any, url: str
+    guarded: Gateway, account: Account, acme: Any, url: str
 ) -> None:
     fields = [("Action", "SendMessage"), ("QueueUrl", url), ("MessageBody", "by-url")]
     given = signed(account.key, guarded.url, fields, presigned_for_s=60).url
     assert (200, 200) == (fetch(given)[0], fetch(given)[0])  # again, as AWS has it
-    (message,) = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=5)["Messages"]
+    (message,) = acme.receive_message(QueueUrl=url, WaitTimeSeconds=5)["Messages"]
     assert "by-url" == message["Body"]
 
     status, body = fetch(given.replace("by-url", "altered"))
@@ -339,9 +130,9 @@ def test_a_presigned_url_does_one_thing_for_whoever_has_it(
 
 
 def test_curl_and_tokens(
-    guarded: Gateway, account: Account, client: cassieq.Client, sqs: Any, url: str
+    guarded: Gateway, account: Account, client: cassieq.Client, acme: Any, url: str
 ) -> None:
-    sqs.send_message(QueueUrl=url, MessageBody="for the token")
+    acme.send_message(QueueUrl=url, MessageBody="for the token")
     token = account.token("read,ack", "orders", now_us=client.now_us())
 
     def ask(action: str, shown: str = token) -> tuple[int, bytes]:
@@ -363,8 +154,31 @@ def test_curl_and_tokens(
     assert (401, True) == (status, b"InvalidClientTokenId" in body)
 
 
+def test_what_is_too_old_or_proved_twice_is_refused(
+    guarded: Gateway, account: Account, client: cassieq.Client
+) -> None:
+    fields = [("Action", "ListQueues")]
+    short = str(signed(account.key, guarded.url, fields, presigned_for_s=1).url)
+    wait_until(lambda: fetch(short)[0] == 400, deadline_s=30)
+    assert b"<Code>RequestExpired</Code>" in fetch(short)[1]
+
+    made = signed(account.key, guarded.url, fields)
+    headers = {name: str(value) for name, value in made.headers.items()}
+    day = headers["X-Amz-Date"][:8]
+    old = {name: text.replace(day, "20200131") for name, text in headers.items()}
+    status, _, body = guarded.ask("POST", "/", made.body, old)
+    assert (400, True) == (status, b"<Code>RequestExpired</Code>" in body)
+
+    token = account.token("info", now_us=client.now_us())
+    long = urlsplit(str(signed(account.key, guarded.url, fields, presigned_for_s=60).url))
+    status, _, body = guarded.ask(
+        "GET", f"/?{long.query}", headers={"Authorization": f"Bearer {token}"}
+    )
+    assert (400, True) == (status, b"<Code>IncompleteSignature</Code>" in body)
+
+
 def test_a_waiter_whose_key_is_disabled_meanwhile_gets_nothing(
-    guarded: Gateway, account: Account, client: cassieq.Client, sqs: Any, url: str
+    guarded: Gateway, account: Account, client: cassieq.Client, acme: Any, url: str
 ) -> None:
     made = account.new_key(*account.first.grants)
     waiting = sqs_at(guarded.url, key=pair(made), read_timeout=60)
@@ -380,13 +194,13 @@ def test_a_waiter_whose_key_is_disabled_meanwhile_gets_nothing(
     # The gateway remembers keys for ten seconds.
     probe = sqs_at(guarded.url, key=pair(made))
     wait_until(lambda: _is_refused(probe), deadline_s=20)
-    sqs.send_message(QueueUrl=url, MessageBody="not for you")
+    acme.send_message(QueueUrl=url, MessageBody="not for you")
     thread.join()
 
     assert [(401, "InvalidClientTokenId")] == [one[:2] for one in found]
     queue = client.queue(f"{account.name}/orders")
     wait_until(lambda: queue.stats().visible == 1, deadline_s=30)
-    (message,) = sqs.receive_message(
+    (message,) = acme.receive_message(
         QueueUrl=url, WaitTimeSeconds=5, MessageSystemAttributeNames=["All"]
     )["Messages"]
     assert "1" == message["Attributes"]["ApproximateReceiveCount"]
