@@ -58,6 +58,7 @@ def test_bytes_come_back_as_they_were_put(rest: httpx.Client, queue: str, body: 
 def test_the_largest_body_comes_back(start: Callable[..., Gateway], queue: str) -> None:
     gateway = start("--no-repair", "--max-body", str(17 * MIB))
     path, largest = f"/v1{queue}/messages", b"\xff" * 16 * MIB
+    gateway.wait_until_ready()
     assert 201 == gateway.ask("POST", path, largest)[0]
 
     status, headers, body = gateway.ask("POST", f"{path}/next", headers=RAW)
