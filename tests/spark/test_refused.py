@@ -130,7 +130,7 @@ def test_a_null_body_is_refused_by_its_row(streams: Streams) -> None:
     [
         (["cast(id as string) as body"], r"column 'body' is string, .*Cast it: .*cast\('binary'\)"),
         (["cast('x' as binary) as boddy"], r"column 'body' \(binary\) is missing"),
-        (["cast('x' as binary) as body", "id"], r"unknown column 'id'\. A queue stores"),
+        (["cast('x' as binary) as body", "id"], r"unknown column 'id'\. A queue takes"),
         (["cast('x' as binary) as body", "id as tag"], r"column 'tag' is int64, allowed: string"),
     ],
 )
