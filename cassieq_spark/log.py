@@ -195,10 +195,26 @@ EVENTS: Final[dict[str, Event]] = {
     "queue_deleted": Event(
         level=logging.INFO, meaning="A queue was deleted with all that it held."
     ),
+    "queue_joined": Event(
+        level=logging.INFO, meaning="A query began to read a queue that was created after it began."
+    ),
+    "queue_left": Event(
+        level=logging.WARNING, meaning="A query goes on without a queue that was deleted."
+    ),
+    "queue_passed_over": Event(
+        level=logging.WARNING,
+        meaning="Cassandra did not answer for one queue of a query. Its batch holds messages of "
+        "the others.",
+    ),
     "queue_purged": Event(level=logging.WARNING, meaning="All messages of a queue were dropped."),
     "queue_recreated": Event(
         level=logging.WARNING,
         meaning="A checkpoint goes on with a queue that was deleted and created anew.",
+    ),
+    "queues_unknown": Event(
+        level=logging.WARNING,
+        meaning="A query could not look for new queues. It goes on with those it knows, and looks "
+        "again after half a minute.",
     ),
     "renewal_failed": Event(
         level=logging.WARNING,

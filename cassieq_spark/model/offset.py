@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from cassieq_spark.errors import OffsetUnreadable
-from cassieq_spark.model.ids import BucketNo, LaneId, Place, Runs
+from cassieq_spark.model.ids import BucketNo, LaneId, Place, QueueName, Runs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 OFFSET_VERSION = 1
 
@@ -19,6 +20,7 @@ OFFSET_VERSION = 1
 class LeasedRuns:
     """The part of a micro-batch that one lease contributes."""
 
+    queue: QueueName
     place: Place
     lease_id: UUID
     runs: Runs
@@ -30,35 +32,39 @@ class SourceOffset:
 
     Attributes:
         stream: Minted with the first batch; None before it.
-        lane: The first lane of the queue: another one under its name means it was re-created.
+        queues: The first lane of each queue that the query reads: another one under its name means
+            that the queue was re-created. All queues of ``leases`` are among them.
         seq: 0 before the first batch, then one more with each.
     """
 
     stream: UUID | None = None
-    lane: LaneId | None = None
+    queues: Mapping[QueueName, LaneId] = field(default_factory=dict)
     seq: int = 0
     leases: tuple[LeasedRuns, ...] = ()
 
-    def by_bucket(self) -> dict[Place, dict[UUID, Runs | None]]:
-        """The messages to ack when the offset's batch is done."""
-        found: dict[Place, dict[UUID, Runs | None]] = {}
+    def by_queue(self) -> dict[QueueName, tuple[LeasedRuns, ...]]:
+        """The parts of the batch; a queue without messages in it has none."""
+        found: dict[QueueName, list[LeasedRuns]] = {}
         for leased in self.leases:
-            found.setdefault(leased.place, {})[leased.lease_id] = leased.runs
-        return found
+            found.setdefault(leased.queue, []).append(leased)
+        return {queue: tuple(some) for queue, some in found.items()}
 
     def to_json(self) -> dict[str, Any]:
         """The JSON that Spark logs.
 
-        ``lanes``: the queue's first lane, then others that the batch is from. ``leases``: an entry
-        ``[place among lanes, bucket, lease, first, last]`` per run of ids.
+        ``queues``: an entry ``[name, lanes]`` per queue: its first lane, then others that the batch
+        is from. ``leases``: an entry ``[place among all those lanes, bucket, lease, first, last]``
+        per run of ids.
         """
-        lanes = [] if self.lane is None else [self.lane]
-        lanes = list(dict.fromkeys([*lanes, *(leased.place.lane for leased in self.leases)]))
-        at = {lane: number for number, lane in enumerate(lanes)}
+        lanes = {queue: [first] for queue, first in self.queues.items()}
+        for leased in self.leases:
+            if leased.place.lane not in lanes[leased.queue]:
+                lanes[leased.queue].append(leased.place.lane)
+        at = {lane: number for number, lane in enumerate(chain.from_iterable(lanes.values()))}
         return {
             "v": OFFSET_VERSION,
             "stream": None if self.stream is None else str(self.stream),
-            "lanes": [str(lane) for lane in lanes],
+            "queues": [[queue, [str(lane) for lane in some]] for queue, some in lanes.items()],
             "seq": self.seq,
             "leases": [
                 [at[leased.place.lane], leased.place.bucket, str(leased.lease_id), first, last]
@@ -82,12 +88,15 @@ class SourceOffset:
                     f"release reads version {OFFSET_VERSION}. Use the release that wrote it, or a "
                     "newer one"
                 )
-            lanes = [LaneId(UUID(lane)) for lane in json["lanes"]]
+            queues = {
+                QueueName(str(queue)): [LaneId(UUID(lane)) for lane in lanes]
+                for queue, lanes in json["queues"]
+            }
             return cls(
                 stream=None if json["stream"] is None else UUID(json["stream"]),
-                lane=lanes[0] if lanes else None,
+                queues={queue: lanes[0] for queue, lanes in queues.items()},
                 seq=int(json["seq"]),
-                leases=_leases(json["leases"], lanes),
+                leases=_leases(json["leases"], queues),
             )
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise OffsetUnreadable(
@@ -96,18 +105,28 @@ class SourceOffset:
             ) from error
 
 
+def by_bucket(leases: Iterable[LeasedRuns]) -> dict[Place, dict[UUID, Runs | None]]:
+    """The messages of one queue to ack when their batch is done."""
+    found: dict[Place, dict[UUID, Runs | None]] = {}
+    for leased in leases:
+        found.setdefault(leased.place, {})[leased.lease_id] = leased.runs
+    return found
+
+
 INITIAL = SourceOffset()
 """A constant: Spark asks for it several times, and again on a restart of batch 0."""
 
 
-def _leases(entries: list[Any], lanes: list[LaneId]) -> tuple[LeasedRuns, ...]:
-    by_lease: dict[tuple[Place, UUID], list[tuple[int, int]]] = {}
+def _leases(entries: list[Any], queues: Mapping[QueueName, list[LaneId]]) -> tuple[LeasedRuns, ...]:
+    lanes = [(queue, lane) for queue, some in queues.items() for lane in some]
+    by_lease: dict[tuple[QueueName, Place, UUID], list[tuple[int, int]]] = {}
     for at, bucket, lease_id, first, last in entries:
         if first > last or at < 0:
             raise ValueError(f"run {first}..{last} of lane {at}")
-        place = Place(lanes[at], BucketNo(int(bucket)))
-        by_lease.setdefault((place, UUID(lease_id)), []).append((int(first), int(last)))
+        queue, lane = lanes[at]
+        place = Place(lane, BucketNo(int(bucket)))
+        by_lease.setdefault((queue, place, UUID(lease_id)), []).append((int(first), int(last)))
     return tuple(
-        LeasedRuns(place=place, lease_id=lease_id, runs=Runs.of(*pairs))
-        for (place, lease_id), pairs in by_lease.items()
+        LeasedRuns(queue=queue, place=place, lease_id=lease_id, runs=Runs.of(*pairs))
+        for (queue, place, lease_id), pairs in by_lease.items()
     )

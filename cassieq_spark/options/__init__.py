@@ -24,6 +24,7 @@ from cassieq_spark.options.parsed import (
     SinkOptions,
     SourceOptions,
 )
+from cassieq_spark.options.selection import QueueSelection
 from cassieq_spark.options.table import OPTIONS
 from cassieq_spark.options.values import DEFAULT_PORT
 
@@ -33,6 +34,7 @@ __all__ = [
     "ConnectionArguments",
     "ConnectionOptions",
     "Option",
+    "QueueSelection",
     "QueueSettings",
     "ReadOptions",
     "Scope",

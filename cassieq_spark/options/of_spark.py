@@ -39,14 +39,30 @@ FORMATS: Final[tuple[Option, ...]] = (
         doc="The queue to read from or to write to.",
     ),
     Option(
+        name="queues",
+        scopes=READING,
+        values=values.queue_names(),
+        example="orders, invoices",
+        doc="The queues to read from, instead of `queue`. A query shares each batch among those "
+        "that have messages.",
+    ),
+    Option(
+        name="queuePattern",
+        scopes=READING,
+        values=values.pattern(),
+        example="orders\\..*",
+        doc="Read from all queues whose whole name matches this regular expression of Python, "
+        "instead of `queue`. A query looks for new ones every 30 seconds.",
+    ),
+    Option(
         name="view",
         scopes=READ,
         values=values.one_of(*VIEWS),
         default="messages",
         has_variable=False,
         doc="What a batch read shows: the visible messages, or another side of the queue's "
-        "state; see the guide to views. `queues` and `stats` need no `queue`: without it "
-        "they show all queues of the keyspace.",
+        "state; see the guide to views. `queues`, `lanes` and `stats` need no `queue`: without "
+        "it they show all queues of the keyspace.",
     ),
     Option(
         name="pushFilters",

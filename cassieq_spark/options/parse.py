@@ -24,6 +24,7 @@ from cassieq_spark.options.parsed import (
     SourceOptions,
     TlsOptions,
 )
+from cassieq_spark.options.selection import select
 from cassieq_spark.options.table import OPTIONS
 from cassieq_spark.options.values import NotAllowed
 
@@ -155,10 +156,10 @@ def parse_connection(given: Mapping[str, Any]) -> ConnectionOptions:
 
 def parse_source(given: Mapping[str, Any]) -> SourceOptions:
     """Parse the options of ``readStream``; raises as `parse_connection`."""
-    found = _read(given, Scope.SOURCE)
+    found = _read(given, Scope.SOURCE, unless={"queue"})
     return SourceOptions(
         connection=_connection(found),
-        queue=found["queue"],
+        queues=select(found, _by_option(given, Scope.SOURCE).keys(), Scope.SOURCE.value),
         min_partitions=found["minPartitions"],
         max_messages_per_trigger=found["maxMessagesPerTrigger"],
         max_bytes_per_trigger=found["maxBytesPerTrigger"],
@@ -177,11 +178,15 @@ def parse_source(given: Mapping[str, Any]) -> SourceOptions:
 
 def parse_read(given: Mapping[str, Any]) -> ReadOptions:
     """Parse the options of ``read``; raises as `parse_connection`."""
-    is_of_many = parse_view(given) in VIEWS_OF_MANY
-    found = _read(given, Scope.READ, unless={"queue"} if is_of_many else frozenset())
+    found = _read(given, Scope.READ, unless={"queue"})
     return ReadOptions(
         connection=_connection(found),
-        queue=found["queue"],
+        queues=select(
+            found,
+            _by_option(given, Scope.READ).keys(),
+            Scope.READ.value,
+            may_be_all=found["view"] in VIEWS_OF_MANY,
+        ),
         min_partitions=found["minPartitions"],
         view=found["view"],
         push_filters=found["pushFilters"],

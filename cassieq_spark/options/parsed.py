@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cassieq_spark.model.ids import QueueName
+    from cassieq_spark.options.selection import QueueSelection
     from cassieq_spark.options.values import Secret
 
 
@@ -51,11 +52,11 @@ class ReadOptions:
     """Options of ``spark.read``.
 
     Attributes:
-        queue: None only for a view of many queues: then it shows all.
+        queues: All only for a view of many queues.
     """
 
     connection: ConnectionOptions
-    queue: QueueName | None
+    queues: QueueSelection
     min_partitions: int | None
     view: str = "messages"
     push_filters: bool = False
@@ -66,7 +67,7 @@ class SourceOptions:
     """Options of ``spark.readStream``."""
 
     connection: ConnectionOptions
-    queue: QueueName
+    queues: QueueSelection
     min_partitions: int | None
     max_messages_per_trigger: int | None
     max_bytes_per_trigger: int | None

@@ -257,6 +257,36 @@ def queue_name() -> Values[QueueName]:
     )
 
 
+def queue_names() -> Values[tuple[QueueName, ...]]:
+    """Several names of queues in one text, as Spark's options are texts."""
+    one = queue_name()
+
+    def parse(value: object) -> tuple[QueueName, ...]:
+        if not isinstance(value, str):
+            raise NotAllowed
+        names = tuple(one.parse(name.strip()) for name in value.split(","))
+        if len(set(names)) < len(names):
+            raise NotAllowed
+        return names
+
+    return Values("different names of queues, separated by commas", parse, {"type": "string"})
+
+
+def pattern() -> Values[str]:
+    """Regular expressions."""
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or not value:
+            raise NotAllowed
+        try:
+            re.compile(value)
+        except (re.error, RecursionError, OverflowError):
+            raise NotAllowed from None
+        return value
+
+    return Values("a regular expression of Python", parse, {"type": "string"})
+
+
 def keyspace() -> Values[str]:
     """Names that CQL takes without quotes and does not change."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 from collections.abc import Iterable, Mapping
@@ -11,8 +12,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from cassieq_spark.errors import CassieqError, UsageError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.offset import SourceOffset
-from cassieq_spark.options import parse_connection, queue_name
+from cassieq_spark.model.offset import SourceOffset, by_bucket
+from cassieq_spark.options import parse_connection
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.settle.settle import ack_leases
 from cassieq_spark.store.store import opened
@@ -109,7 +110,8 @@ class CassieqListener(StreamingQueryListener):
         with self._lock:
             for report in self._reports.get(event.runId, []):
                 if not report["min_messages"]:
-                    report |= {"behind": 0, "oldest_age_s": None}
+                    for one in (report, *report["queues"]):
+                        one |= {"behind": 0, "oldest_age_s": None}
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Ack the last batch that Spark has committed; a later one stays leased for a restart."""
@@ -119,7 +121,7 @@ class CassieqListener(StreamingQueryListener):
             ends = self._ends.pop(event.runId, [])
         for report, end in ends:
             if self._connection is not None and report["ack_mode"] == "commit":
-                self._ack(report["queue"], end)
+                self._ack(end)
 
     def prometheus(self) -> str:
         """Return all queries' figures as Prometheus text.
@@ -152,15 +154,16 @@ class CassieqListener(StreamingQueryListener):
 
         with self._lock:
             reports = [
-                (self._names.get(run, str(run)), dict(report))
+                (self._names.get(run, str(run)), copy.deepcopy(report))
                 for run, reports in self._reports.items()
                 for report in reports
             ]
         for key, (name, meaning) in GAUGES.items():
             gauge = GaugeMetricFamily(name, meaning, labels=["query", "queue"])
             for query, report in reports:
-                if report["behind"] is not None:
-                    gauge.add_metric([query, report["queue"]], report[key] or 0)
+                for one in report["queues"]:
+                    if one["behind"] is not None:
+                        gauge.add_metric([query, one["queue"]], one[key] or 0)
             yield gauge
         for key, (name, meaning) in COUNTERS.items():
             counter = CounterMetricFamily(name, meaning, labels=["query", "queue"])
@@ -180,16 +183,17 @@ class CassieqListener(StreamingQueryListener):
         registry.register(self)
         return registry
 
-    def _ack(self, queue: str, end: SourceOffset) -> None:
+    def _ack(self, end: SourceOffset) -> None:
         if self._connection is None or not end.leases:
             return
         try:
             with opened(self._connection) as store:
-                lane = open_lane(store, queue_name(queue))
-                if lane.lane_id == end.lane:
-                    ack_leases(lane, end.by_bucket())
+                for queue, leases in end.by_queue().items():
+                    lane = open_lane(store, queue)
+                    if lane.lane_id == end.queues[queue]:
+                        ack_leases(lane, by_bucket(leases))
         except CassieqError as error:
-            event(_logger, "last_ack_failed", queue=queue, error=str(error))
+            event(_logger, "last_ack_failed", queue=", ".join(end.queues), error=str(error))
 
 
 def _report(latest: str | None) -> dict[str, Any] | None:
@@ -198,7 +202,7 @@ def _report(latest: str | None) -> dict[str, Any] | None:
         found = json.loads(latest or "null")
     except ValueError:
         return None
-    if not isinstance(found, Mapping) or not {"queue", "behind", "ack_mode"} <= found.keys():
+    if not isinstance(found, Mapping) or not {"queues", "behind", "ack_mode"} <= found.keys():
         return None
     return dict(found)
 

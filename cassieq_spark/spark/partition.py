@@ -32,32 +32,42 @@ for large batches, and fewer for very small ones."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Everything that a task needs to read, so that it reads no rows of the queue's state."""
+    """Everything that a task needs to read a queue, so that it reads no rows of its state."""
 
-    connection: ConnectionOptions
     queue: QueueName
     lanes: Fixed
     bucket_size: int
-    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, lane: Lane) -> Where:
+        """Describe the queue of a lane."""
+        return cls(queue=lane.queue, lanes=lane.fixed, bucket_size=lane.bucket_size)
 
 
 class PlannedPartition(InputPartition):
-    """Messages for one task. Pickled by Spark."""
+    """Messages for one task, by queue. Pickled by Spark."""
 
-    def __init__(self, where: Where, plan: tuple[Planned, ...]) -> None:
-        self.where = where
+    def __init__(
+        self,
+        connection: ConnectionOptions,
+        names: tuple[str, ...],
+        plan: tuple[tuple[Where, tuple[Planned, ...]], ...],
+    ) -> None:
+        self.connection = connection
+        self.names = names
         self.plan = plan
 
     def __repr__(self) -> str:
         """Show counts only: Spark prints partitions."""
-        messages = sum(planned.runs.count for planned in self.plan)
-        return f"PlannedPartition(queue={self.where.queue!r}, messages={messages})"
+        messages = {
+            where.queue: sum(planned.runs.count for planned in some) for where, some in self.plan
+        }
+        return f"PlannedPartition(messages={messages})"
 
 
 def spread(
-    plan: Sequence[Planned],
+    plan: Sequence[tuple[Lane, Sequence[Planned]]],
     *,
-    lane: Lane,
     connection: ConnectionOptions,
     names: tuple[str, ...],
     at_least: int | None,
@@ -65,36 +75,37 @@ def spread(
     """Make partitions of about equal size, ids ascending in each lane, the highest class first.
 
     Args:
+        plan: What to read of each queue.
         at_least: The least number of partitions, as far as there are messages for them. Unset: one
             per core of the driver's machine, if that makes them neither tiny nor huge.
     """
-    where = Where(
-        connection=connection,
-        queue=lane.queue,
-        lanes=lane.fixed,
-        bucket_size=lane.bucket_size,
-        names=names,
-    )
-    total = sum(planned.runs.count for planned in plan)
+    total = sum(planned.runs.count for _, some in plan for planned in some)
     if not total:
         return []
     if at_least is None:
         at_least = min(os.cpu_count() or 1, -(-total // FEWEST_PER_PARTITION))
     wanted = min(total, max(at_least, -(-total // MOST_PER_PARTITION)))
     share = -(-total // wanted)
-    parts: list[list[Planned]] = [[]]
+    parts: list[dict[Where, list[Planned]]] = [{}]
     left = share
-    order = {lane_id: at for at, lane_id in enumerate(lane.fixed.in_turn(0))}
-    for planned in sorted(plan, key=lambda one: (order[one.lane], one.bucket, one.runs.first)):
-        rest = planned.runs
-        while rest:
-            if left == 0:
-                parts.append([])
-                left = share
-            taken, rest = rest.take(left)
-            parts[-1].append(replace(planned, runs=taken))
-            left -= taken.count
-    return [PlannedPartition(where, tuple(part)) for part in parts]
+    for lane, some in plan:
+        where = Where.of(lane)
+        order = {lane_id: at for at, lane_id in enumerate(lane.fixed.in_turn(0))}
+        for planned in sorted(some, key=lambda one: (order[one.lane], one.bucket, one.runs.first)):
+            rest = planned.runs
+            while rest:
+                if left == 0:
+                    parts.append({})
+                    left = share
+                taken, rest = rest.take(left)
+                parts[-1].setdefault(where, []).append(replace(planned, runs=taken))
+                left -= taken.count
+    return [
+        PlannedPartition(
+            connection, names, tuple((where, tuple(some)) for where, some in part.items())
+        )
+        for part in parts
+    ]
 
 
 def read_partition(partition: PlannedPartition) -> Iterator[pa.RecordBatch]:
@@ -106,27 +117,27 @@ def read_partition(partition: PlannedPartition) -> Iterator[pa.RecordBatch]:
     Raises:
         DataLoss: A planned message does not exist.
     """
-    where = partition.where
-    reader = task_store(where.connection)
-    builders = {
-        lane: Builder(
-            where.names,
-            where.queue,
-            lane,
-            bucket_size=where.bucket_size,
-            priority=where.lanes.class_and_shard(lane)[0],
-        )
-        for lane in {planned.lane for planned in partition.plan}
-    }
-    for found in fetch(reader, where.queue, where.lanes, partition.plan):
-        planned, row = found.planned, found.chunk
-        yield builders[planned.lane].build(
-            chunks.decode(row.payload),
-            bucket=planned.bucket,
-            first=row.first,
-            keep=found.keep,
-            bodies=found.bodies,
-            lease=planned.lease_id,
-            delivery_count=planned.delivery_count,
-            enqueued_us=row.enqueued_us,
-        )
+    reader = task_store(partition.connection)
+    for where, plan in partition.plan:
+        builders = {
+            lane: Builder(
+                partition.names,
+                where.queue,
+                lane,
+                bucket_size=where.bucket_size,
+                priority=where.lanes.class_and_shard(lane)[0],
+            )
+            for lane in {planned.lane for planned in plan}
+        }
+        for found in fetch(reader, where.queue, where.lanes, plan):
+            planned, row = found.planned, found.chunk
+            yield builders[planned.lane].build(
+                chunks.decode(row.payload),
+                bucket=planned.bucket,
+                first=row.first,
+                keep=found.keep,
+                bodies=found.bodies,
+                lease=planned.lease_id,
+                delivery_count=planned.delivery_count,
+                enqueued_us=row.enqueued_us,
+            )

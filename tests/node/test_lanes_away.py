@@ -167,7 +167,7 @@ def test_a_min_priority_that_the_queue_does_not_have_is_refused(open_door: OpenD
     from cassieq_spark.spark.source.planner import Planner  # noqa: PLC0415 - needs pyspark
 
     door = open_door(priorities=2)
-    options = parse_source({"contactPoints": "here", "queue": "q", "minPriority": "5"})
+    options = parse_source({"contactPoints": "here", "queue": door.lane.queue, "minPriority": "5"})
 
     with pytest.raises(OptionInvalid, match=r"minPriority is 5, allowed: .* 0 to 1"):
-        Planner(door.lane, options)
+        Planner(door.lane.store, options)

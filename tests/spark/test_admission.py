@@ -25,7 +25,7 @@ LWTS = {one.name for one in every_statement() if one.kind is Kind.CAS}
 
 @contextmanager
 def run_of(streams: Streams, **options: object) -> Iterator[Planner]:
-    planner = Planner(streams.lane, streams.parsed(**options))
+    planner = Planner(streams.lane.store, streams.parsed(**options))
     try:
         yield planner
     finally:

@@ -27,7 +27,7 @@ ALL = Limits()
 
 @contextmanager
 def manual(streams: Streams, **options: object) -> Iterator[Planner]:
-    planner = Planner(streams.lane, streams.parsed(ackMode="manual", **options))
+    planner = Planner(streams.lane.store, streams.parsed(ackMode="manual", **options))
     try:
         yield planner
     finally:
@@ -48,7 +48,9 @@ def test_a_committed_batch_is_not_acked_and_not_renewed_any_more(streams: Stream
     with manual(streams, visibilityTimeout="1h") as planner:
         end = planner.latest(START, ALL)
         held = streams.leases
-        assert {lease.lease_id for lease in held} == set().union(*planner._renewal._held.values())
+        assert {lease.lease_id for lease in held} == set().union(
+            *(one.ids for one in planner._renewal._held.values())
+        )
 
         planner.ack(end)
         assert end == planner.latest(end, ALL)

@@ -12,7 +12,7 @@ import pytest
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import DataLoss, LeaseLost, StoreTimeout, StreamFenced
-from cassieq_spark.model.offset import INITIAL, SourceOffset
+from cassieq_spark.model.offset import INITIAL, SourceOffset, by_bucket
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.spark.source.admission import Limits
@@ -23,7 +23,7 @@ from cassieq_spark.testing.faults import Away, FaultyStore
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cassieq_spark.queue.fetch import Planned
+    from cassieq_spark.spark.source.planner import Plan
     from tests.fixtures.streams import Streams
 
 START = INITIAL.to_json()
@@ -32,7 +32,7 @@ ALL = Limits()
 
 @contextmanager
 def run_of(streams: Streams, **options: object) -> Iterator[Planner]:
-    planner = Planner(streams.lane, streams.parsed(**options))
+    planner = Planner(streams.lane.store, streams.parsed(**options))
     try:
         yield planner
     finally:
@@ -264,7 +264,8 @@ def test_t22_what_was_claimed_is_handed_out_though_more_cannot_be_had(
     """A trigger that wants more gets again; that get fails."""
     streams.put(streams.numbered(0, 40, 1))
     with run_of(streams) as planner:
-        reader, asked = planner._reader, []
+        [queue] = planner._subscription.queues
+        reader, asked = queue.reader, []
         get = reader.get
 
         def once(at_most: int, **more: object) -> object:
@@ -291,7 +292,7 @@ def test_t22_what_was_claimed_beside_an_ack_that_failed_is_given_back_uncounted(
         def fails(*_args: object, **_more: object) -> int:
             raise StoreTimeout("the ack was not answered")
 
-        monkeypatch.setattr("cassieq_spark.spark.source.planner.ack_leases", fails)
+        monkeypatch.setattr("cassieq_spark.spark.source.one_queue.ack_leases", fails)
         with pytest.raises(StoreTimeout):
             planner.latest(first, Limits(at_most=100))
         assert (100, 100) == (streams.queue.stats().visible, streams.queue.stats().invisible)
@@ -319,12 +320,12 @@ def test_messages_that_a_program_has_settled_itself_are_counted_with_their_batch
     streams.put(streams.numbered(0, 90, 1).coalesce(1))
     with run_of(streams, ackMode="manual") as planner:
         end = planner.latest(START, ALL)
-        by_bucket = SourceOffset.from_json(end).by_bucket()
+        done = by_bucket(SourceOffset.from_json(end).leases)
         settle.ack_leases(
             streams.lane,
             {
                 bucket: {lease: runs.take(60)[0] for lease, runs in leases.items() if runs}
-                for bucket, leases in by_bucket.items()
+                for bucket, leases in done.items()
             },
         )
         before = metrics.MESSAGES_ACKED.value
@@ -349,5 +350,5 @@ def test_a_plan_is_made_once_per_run_and_batch(streams: Streams) -> None:
         assert planned == restarted.plan(START, end)
 
 
-def _by_bucket(plan: list[Planned]) -> dict[int, object]:
-    return {planned.bucket: planned for planned in plan}
+def _by_bucket(plan: Plan) -> dict[int, object]:
+    return {planned.bucket: planned for _, some in plan for planned in some}

@@ -173,16 +173,10 @@ def test_a_refused_option_is_named_and_its_secret_is_not(streams: SecuredStreams
 
 
 def test_an_input_partition_shows_no_secret(streams: SecuredStreams) -> None:
-    where = Where(
-        connection=parse_read(streams.options).connection,
-        queue=streams.lane.queue,
-        lanes=streams.lane.fixed,
-        bucket_size=500,
-        names=("body",),
-    )
-    partition = PlannedPartition(where, ())
+    connection = parse_read(streams.options).connection
+    partition = PlannedPartition(connection, ("body",), ((Where.of(streams.lane), ()),))
 
-    shown = repr(partition) + repr(vars(partition)) + repr(where)
+    shown = repr(partition) + repr(vars(partition))
 
     assert "password=***" in shown
     assert [] == secrets_in(shown)

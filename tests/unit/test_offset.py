@@ -11,17 +11,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassieq_spark.errors import OffsetUnreadable
-from cassieq_spark.model.ids import BucketNo, LaneId, Place, Runs
+from cassieq_spark.model.ids import BucketNo, LaneId, Place, QueueName, Runs
 from cassieq_spark.model.offset import INITIAL, LeasedRuns, SourceOffset
 
 LANES = [LaneId(UUID(int=number)) for number in range(1, 4)]
+QUEUES = {QueueName("orders"): LANES[0], QueueName("a/invoices"): LaneId(UUID(int=9))}
 RUNS = st.sets(st.integers(0, 300), min_size=1, max_size=20).map(Runs.from_offsets)
 PLACES = st.builds(Place, st.sampled_from(LANES), st.integers(0, 50).map(BucketNo))
-LEASED = st.builds(LeasedRuns, place=PLACES, lease_id=st.uuids(), runs=RUNS)
+LEASED = st.one_of(
+    st.builds(
+        LeasedRuns, queue=st.just(QueueName("orders")), place=PLACES, lease_id=st.uuids(), runs=RUNS
+    ),
+    st.builds(
+        LeasedRuns,
+        queue=st.just(QueueName("a/invoices")),
+        place=st.builds(Place, st.just(LaneId(UUID(int=9))), st.integers(0, 50).map(BucketNo)),
+        lease_id=st.uuids(),
+        runs=RUNS,
+    ),
+)
 OFFSETS = st.builds(
     SourceOffset,
     stream=st.uuids(),
-    lane=st.uuids().map(LaneId),
+    queues=st.just(QUEUES),
     seq=st.integers(1, 10**6),
     leases=st.lists(LEASED, unique_by=lambda one: (one.place, one.lease_id)).map(tuple),
 )
@@ -34,33 +46,49 @@ def test_an_offset_that_spark_has_logged_is_read_back_as_it_was(offset: SourceOf
 
 
 def test_the_logged_form_is_one_entry_per_run() -> None:
-    (lane, other, _), stream, lease = LANES, UUID(int=2), UUID(int=3)
+    (lane, other, third), stream, lease = LANES, UUID(int=2), UUID(int=3)
+    orders, invoices = QueueName("orders"), QueueName("invoices")
     offset = SourceOffset(
         stream=stream,
-        lane=lane,
+        queues={orders: lane, invoices: third},
         seq=5,
         leases=(
             LeasedRuns(
-                place=Place(other, BucketNo(7)), lease_id=lease, runs=Runs.of((0, 2), (4, 4))
+                queue=orders,
+                place=Place(other, BucketNo(7)),
+                lease_id=lease,
+                runs=Runs.of((0, 2), (4, 4)),
             ),
-            LeasedRuns(place=Place(lane, BucketNo(7)), lease_id=lease, runs=Runs.of((1, 1))),
+            LeasedRuns(
+                queue=orders,
+                place=Place(lane, BucketNo(7)),
+                lease_id=lease,
+                runs=Runs.of((1, 1)),
+            ),
+            LeasedRuns(
+                queue=invoices,
+                place=Place(third, BucketNo(7)),
+                lease_id=lease,
+                runs=Runs.of((3, 3)),
+            ),
         ),
     )
     assert offset.to_json() == {
         "v": 1,
         "stream": str(stream),
-        "lanes": [str(lane), str(other)],
+        "queues": [["orders", [str(lane), str(other)]], ["invoices", [str(third)]]],
         "seq": 5,
         "leases": [
             [1, 7, str(lease), 0, 2],
             [1, 7, str(lease), 4, 4],
             [0, 7, str(lease), 1, 1],
+            [2, 7, str(lease), 3, 3],
         ],
     }
 
 
 def test_p23_the_initial_offset_is_a_constant() -> None:
-    assert {"v": 1, "stream": None, "lanes": [], "seq": 0, "leases": []} == INITIAL.to_json()
+    assert {"v": 1, "stream": None, "queues": [], "seq": 0, "leases": []} == INITIAL.to_json()
     assert INITIAL == SourceOffset.from_json(INITIAL.to_json())
 
 
@@ -69,13 +97,15 @@ def test_p23_the_initial_offset_is_a_constant() -> None:
     [
         {"v": 2},
         {"stream": "x"},
-        {"lanes": 5},
-        {"lanes": ["x"]},
+        {"queues": 5},
+        {"queues": ["x"]},
+        {"queues": [["q", ["x"]]]},
+        {"queues": [["q", []]]},
         {"seq": "many"},
-        {"lanes": [str(LANES[0])], "leases": [[0, 1, str(UUID(int=1)), 5, 4]]},
-        {"lanes": [str(LANES[0])], "leases": [[1, 1, str(UUID(int=1)), 4, 5]]},
-        {"lanes": [str(LANES[0])], "leases": [[-1, 1, str(UUID(int=1)), 4, 5]]},
-        {"lanes": [str(LANES[0])], "leases": [[0, 1, 2]]},
+        {"queues": [["q", [str(LANES[0])]]], "leases": [[0, 1, str(UUID(int=1)), 5, 4]]},
+        {"queues": [["q", [str(LANES[0])]]], "leases": [[1, 1, str(UUID(int=1)), 4, 5]]},
+        {"queues": [["q", [str(LANES[0])]]], "leases": [[-1, 1, str(UUID(int=1)), 4, 5]]},
+        {"queues": [["q", [str(LANES[0])]]], "leases": [[0, 1, 2]]},
         {"leases": None},
     ],
     ids=str,

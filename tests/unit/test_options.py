@@ -13,6 +13,7 @@ from cassieq_spark.options import (
     OPTIONS,
     ConnectionArguments,
     ConnectionOptions,
+    QueueSelection,
     ReadOptions,
     Scope,
     SinkOptions,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HERE = {"contactPoints": "127.0.0.1", "queue": "orders"}
+ORDERS = QueueSelection(names=(queue_name("orders"),), is_one=True)
 CONNECTION = ConnectionOptions(
     contact_points=(("127.0.0.1", 9042),),
     keyspace="cassieq",
@@ -50,7 +52,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_source_has_these_defaults() -> None:
     assert SourceOptions(
         connection=CONNECTION,
-        queue=queue_name("orders"),
+        queues=ORDERS,
         min_partitions=None,
         max_messages_per_trigger=None,
         max_bytes_per_trigger=None,
@@ -96,7 +98,7 @@ def test_a_source_takes_all_its_options_as_text_in_any_case() -> None:
             datacenter="dc1",
             connect_timeout_s=2.5,
         ),
-        queue=queue_name("orders"),
+        queues=ORDERS,
         min_partitions=8,
         max_messages_per_trigger=1_000,
         max_bytes_per_trigger=1_048_576,
@@ -114,19 +116,75 @@ def test_a_source_takes_all_its_options_as_text_in_any_case() -> None:
 
 
 def test_a_batch_reader_has_these_options() -> None:
-    assert ReadOptions(
-        connection=CONNECTION, queue=queue_name("orders"), min_partitions=5
-    ) == parse_read({**HERE, "minPartitions": "5"})
+    assert ReadOptions(connection=CONNECTION, queues=ORDERS, min_partitions=5) == parse_read(
+        {**HERE, "minPartitions": "5"}
+    )
 
 
 def test_a_view_of_many_queues_needs_none_and_one_of_messages_does() -> None:
     for view in ("queues", "STATS"):
         options = parse_read({"contactPoints": "127.0.0.1", "View": view})
-        assert (None, view.lower(), False) == (options.queue, options.view, options.push_filters)
-        assert queue_name("orders") == parse_read({**HERE, "view": view}).queue
+        assert (view.lower(), False) == (options.view, options.push_filters)
+        assert options.queues.is_all
+        assert parse_read({**HERE, "view": view}).queues == ORDERS
     for view in (None, "messages", "buckets", "leases", "dead"):
         with pytest.raises(OptionInvalid, match="option 'queue' of the cassieq batch reader is"):
             parse_read({"contactPoints": "127.0.0.1", "view": view})
+
+
+@pytest.mark.parametrize("parse", [parse_source, parse_read])
+def test_several_queues_are_named_or_found_by_a_pattern(parse: Callable[[Any], Any]) -> None:
+    here = {"contactPoints": "127.0.0.1"}
+    several = parse({**here, "queues": "orders, shop/invoices"}).queues
+    assert QueueSelection(names=("orders", "shop/invoices")) == several  # type: ignore[arg-type]
+    assert several.has(queue_name("orders"))
+    assert not several.has(queue_name("order"))
+
+    found = parse({**here, "queuePattern": r"orders\..*"}).queues
+    assert QueueSelection(pattern=r"orders\..*") == found
+    assert [True, False, False] == [
+        found.has(queue_name(name)) for name in ("orders.de", "orders", "my.orders.de")
+    ]
+
+
+@pytest.mark.parametrize("parse", [parse_source, parse_read])
+def test_queues_are_named_in_one_way(parse: Callable[[Any], Any]) -> None:
+    for two in ({"queue": "a", "queues": "b"}, {"queues": "b", "queuePattern": "c"}):
+        with pytest.raises(OptionInvalid, match=r"options '\w+' and '\w+' of .* are set, and each"):
+            parse({"contactPoints": "127.0.0.1", **two})
+
+
+def test_an_argument_that_names_queues_counts_before_a_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = {"contactPoints": "127.0.0.1"}
+    monkeypatch.setenv("CASSIEQ_QUEUE", "orders")
+    assert parse_source(here).queues == ORDERS
+    assert ("a", "b") == parse_source({**here, "queues": "a,b"}).queues.names
+    assert "a.*" == parse_source({**here, "queuePattern": "a.*"}).queues.pattern
+    assert () == parse_source({**here, "queuePattern": "a.*"}).queues.names
+    monkeypatch.setenv("CASSIEQ_QUEUES", "a,b")
+    with pytest.raises(OptionInvalid, match="'queue' and 'queues'"):
+        parse_source(here)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"queues": "a,a"},
+        {"queues": "a,,b"},
+        {"queues": ""},
+        {"queues": "a b"},
+        {"queuePattern": "("},
+        {"queuePattern": ""},
+        {"queuePattern": "a{99999999999}"},
+    ],
+    ids=str,
+)
+def test_bad_names_of_queues_are_refused(bad: dict[str, str]) -> None:
+    [name] = bad
+    with pytest.raises(OptionInvalid, match=f"option '{name}' of the cassieq source is .* allowed"):
+        parse_source({"contactPoints": "127.0.0.1", **bad})
 
 
 def test_the_view_is_known_before_the_other_options_are_looked_at() -> None:
@@ -185,7 +243,7 @@ def test_parsed_options_are_frozen_hashable_and_pickle(parse: Callable[[Any], An
     assert options == pickle.loads(pickle.dumps(options))  # noqa: S301 - our own bytes
     assert hash(options) == hash(parse(HERE))
     with pytest.raises(AttributeError):
-        options.queue = "other"
+        options.connection = "other"
 
 
 # --- names

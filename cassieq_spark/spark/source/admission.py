@@ -10,9 +10,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from cassieq_spark.model.ids import ID_LIMIT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cassieq_spark.clock import Clock
     from cassieq_spark.options import SourceOptions
-    from cassieq_spark.queue.get.lanes import Readers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +66,15 @@ class Patience:
         self._clock = clock
         self._since: float | None = None
 
-    def should_wait(self, reader: Readers, limits: Limits) -> bool:
-        """Whether the visible messages should wait for more. It counts them, and claims nothing."""
+    def should_wait(self, count: Callable[[int], int], limits: Limits) -> bool:
+        """Whether the visible messages should wait for more.
+
+        Args:
+            count: Counts them, up to a number that is enough, and claims nothing.
+        """
         if not limits.at_least:
             return False
-        found = reader.count(limits.at_least)
+        found = count(limits.at_least)
         if found == 0 or found >= limits.at_least:
             self._since = None
             return False

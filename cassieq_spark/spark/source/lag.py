@@ -7,6 +7,7 @@ and then. What this run has done itself is always exact.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,10 +17,12 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.inspect import stats
 
 if TYPE_CHECKING:
+    from cassieq_spark.model.ids import LaneId
     from cassieq_spark.options import SourceOptions
-    from cassieq_spark.queue.get.lanes import Readers
     from cassieq_spark.queue.inspect.stats import QueueStats
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.spark.source.subscription import Subscription
+    from cassieq_spark.store.store import Store
 
 REPORT_VERSION: Final = 1
 FIRST_COUNT_S: Final = 0.5
@@ -28,44 +31,60 @@ FIRST_COUNT_S: Final = 0.5
 _logger = get_logger("spark")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Count:
+    """What was counted in one queue.
+
+    Attributes:
+        was_quiet: Nothing was happening in it, so that the count stays true until something does.
+    """
+
+    stats: QueueStats
+    at: datetime
+    was_quiet: bool
+
+
 class Lag:
     """The lag of one run of one query."""
 
-    def __init__(self, lane: Lane, reader: Readers, options: SourceOptions) -> None:
-        self._lane = lane
-        self._reader = reader
+    def __init__(self, store: Store, subscription: Subscription, options: SourceOptions) -> None:
+        self._store = store
+        self._subscription = subscription
         self._options = options
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="cassieq-lag")
         self._counting: Future[None] | None = None
-        self._counted: tuple[QueueStats, datetime] | None = None
+        self._counted: dict[LaneId, _Count] = {}
         self._due = 0.0
-        self._was_quiet = False
 
     def report(self) -> dict[str, Any]:
         """The report for the query's progress; the counts are null until they are known.
 
-        ``behind``: visible messages; ``in_flight``: leased ones, of all consumers;
-        ``oldest_age_s``: age of the oldest message that nobody has acked; all as of ``counted_at``.
+        ``queues``: an entry per queue. ``behind``: visible messages; ``in_flight``: leased ones, of
+        all consumers; ``oldest_age_s``: age of the oldest message that nobody has acked; all as of
+        ``counted_at``. The same for all queues together, as of the earliest count.
         ``claimed``, ``redelivered``, ``acked`` (messages) and ``leases_lost``: by this run.
         """
         self._count_if_due()
-        counted, counted_at = self._counted or (None, None)
+        queues = self._subscription.queues
+        counts = {queue.name: self._counted.get(queue.lane.lane_id) for queue in queues}
         return {
             "v": REPORT_VERSION,
-            "queue": self._lane.queue,
-            "lane": str(self._lane.lane_id),
+            "queue": str(self._options.queues),
             "ack_mode": self._options.ack_mode,
             "min_messages": self._options.min_messages_per_trigger or 0,
-            "behind": None if counted is None else counted.visible,
-            "in_flight": None if counted is None else counted.invisible,
-            "delayed": None if counted is None else counted.delayed,
-            "dead": None if counted is None else counted.dead,
-            "oldest_age_s": None if counted is None else counted.oldest_age,
-            "counted_at": None if counted_at is None else counted_at.isoformat(),
+            **_total(list(counts.values())),
             "claimed": metrics.MESSAGES_CLAIMED.value,
             "redelivered": metrics.REDELIVERED.value,
             "acked": metrics.MESSAGES_ACKED.value,
             "leases_lost": metrics.LEASES_LOST.value,
+            "queues": [
+                {
+                    "queue": queue.name,
+                    "lane": str(queue.lane.lane_id),
+                    **_total([counts[queue.name]]),
+                }
+                for queue in queues
+            ],
         }
 
     def close(self) -> None:
@@ -73,22 +92,55 @@ class Lag:
         self._aside.shutdown()
 
     def _count_if_due(self) -> None:
-        now = self._lane.clock.monotonic()
+        now = self._store.clock.monotonic()
         is_under_way = self._counting is not None and not self._counting.done()
-        # While nothing happens in the queue, its last count stays true (I9).
-        is_known = self._was_quiet and self._reader.is_quiet
-        if now < self._due or is_under_way or is_known:
+        if now < self._due or is_under_way:
+            return
+        # While nothing happens in a queue, its last count stays true (I9).
+        todo = [
+            (queue.lane, queue.reader.is_quiet)
+            for queue in self._subscription.queues
+            if not (queue.reader.is_quiet and self._was_quiet(queue.lane.lane_id))
+        ]
+        if not todo:
             return
         self._due = now + self._options.lag_interval_s
-        self._was_quiet = self._reader.is_quiet
-        self._counting = self._aside.submit(self._count)
-        if self._counted is None:
+        self._counting = self._aside.submit(self._count, todo)
+        if not self._counted:
             wait([self._counting], FIRST_COUNT_S)
 
-    def _count(self) -> None:
-        try:
-            counted = stats.stats(self._lane)
-        except CassieqError as error:
-            event(_logger, "lag_unknown", queue=self._lane.queue, error=str(error))
-            return
-        self._counted = counted, datetime.fromtimestamp(self._lane.clock.now_us() / 1e6, UTC)
+    def _was_quiet(self, lane_id: LaneId) -> bool:
+        known = self._counted.get(lane_id)
+        return known is not None and known.was_quiet
+
+    def _count(self, todo: list[tuple[Lane, bool]]) -> None:
+        counted = self._store.session.each(lambda one: stats.stats(one[0]), todo)
+        at = datetime.fromtimestamp(self._store.clock.now_us() / 1e6, UTC)
+        for (lane, was_quiet), one in zip(todo, counted, strict=True):
+            if isinstance(one, CassieqError):
+                event(_logger, "lag_unknown", queue=lane.queue, error=str(one))
+            else:
+                self._counted[lane.lane_id] = _Count(stats=one, at=at, was_quiet=was_quiet)
+
+
+def _total(counts: list[_Count | None]) -> dict[str, Any]:
+    """The counts of some queues together; null if that of one is not known."""
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts) or not known:
+        return {
+            "behind": None,
+            "in_flight": None,
+            "delayed": None,
+            "dead": None,
+            "oldest_age_s": None,
+            "counted_at": None,
+        }
+    ages = [count.stats.oldest_age for count in known if count.stats.oldest_age is not None]
+    return {
+        "behind": sum(count.stats.visible for count in known),
+        "in_flight": sum(count.stats.invisible for count in known),
+        "delayed": sum(count.stats.delayed for count in known),
+        "dead": sum(count.stats.dead for count in known),
+        "oldest_age_s": max(ages, default=None),
+        "counted_at": min(count.at for count in known).isoformat(),
+    }

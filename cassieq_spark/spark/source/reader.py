@@ -12,7 +12,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from cassieq_spark.model.offset import INITIAL
-from cassieq_spark.queue.find import open_lane
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.partition import PlannedPartition, read_partition, spread
 from cassieq_spark.spark.source.admission import Limits, read_limit
@@ -69,7 +68,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner = self._plan()
         return spread(
             planner.plan(start, end),
-            lane=planner.lane,
             connection=self._options.connection,
             names=self._names,
             at_least=self._options.min_partitions,
@@ -91,7 +89,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self) -> Planner:
         if self._planner is None:
-            options = self._options
-            lane = open_lane(store.shared(options.connection), options.queue)
-            self._planner = Planner(lane, options)
+            self._planner = Planner(store.shared(self._options.connection), self._options)
         return self._planner

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import Place
-    from cassieq_spark.model.offset import LeasedRuns, SourceOffset
+    from cassieq_spark.model.offset import LeasedRuns
     from cassieq_spark.options import SourceOptions
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.spark.source.renewal import Renewal
@@ -32,7 +32,7 @@ _logger = get_logger("spark")
 
 
 class Replay:
-    """Replans logged batches for one run of a query."""
+    """Replans the part of logged batches that is of one queue, for one run of a query."""
 
     def __init__(
         self,
@@ -46,19 +46,22 @@ class Replay:
         self.lane = lane
         self._options = options
         self._renewal = renewal
+        self._visibility_us = visibility_us
         self._ours = TakeOver(run=run, visibility_us=visibility_us)
 
-    def plan(self, end: SourceOffset) -> list[Planned]:
+    def plan(self, leases: tuple[LeasedRuns, ...], seq: int) -> list[Planned]:
         """Take over what is still there of a logged batch: the messages to read again.
+
+        Args:
+            leases: The batch's leases of this queue.
+            seq: The number of the batch, for the log.
 
         Raises:
             LeaseLost: A lease is somebody else's by now, and ``onLeaseLost`` is ``fail``.
-            DataLoss: The queue was deleted, re-created or purged, and ``failOnDataLoss`` is true.
+            DataLoss: The queue was purged, and ``failOnDataLoss`` is true.
         """
-        if not self.is_of_this_lane(end):
-            return []
         by_place: dict[Place, list[LeasedRuns]] = {}
-        for leased in end.leases:
+        for leased in leases:
             by_place.setdefault(leased.place, []).append(leased)
 
         def one(place: Place) -> Stored[Bucket] | None:
@@ -69,7 +72,12 @@ class Replay:
                 # Before the others are there: one may wait for the store for long (I2) [T5].
                 held = frozenset(lease.lease_id for lease in ours)
                 until_us = min(lease.until_us for lease in ours)
-                self._renewal.hold({place: held}, until_us=until_us)
+                self._renewal.hold(
+                    self.lane,
+                    {place: held},
+                    visibility_us=self._visibility_us,
+                    until_us=until_us,
+                )
             return row
 
         rows = each_bucket(self.lane, one, by_place)
@@ -78,10 +86,14 @@ class Replay:
         # A row below the repair pointer is a ghost of a bucket that was dropped (G5, ADR 11).
         rows = {at: row if at.bucket >= low[at.lane] else None for at, row in rows.items()}
         self._renewal.drop(
-            {at: ids for at, ids in end.by_bucket().items() if at.bucket < low[at.lane]}
+            {
+                at: [one.lease_id for one in some]
+                for at, some in by_place.items()
+                if at.bucket < low[at.lane]
+            }
         )
         plan: list[Planned] = []
-        for leased in end.leases:
+        for leased in leases:
             row = rows[leased.place]
             lease = None if row is None else row.value.lease(leased.lease_id)
             runs = None if lease is None else lease.runs & leased.runs
@@ -108,27 +120,10 @@ class Replay:
             _logger,
             "batch_replayed",
             queue=self.lane.queue,
-            seq=end.seq,
+            seq=seq,
             messages=sum(planned.runs.count for planned in plan),
         )
         return plan
-
-    def is_of_this_lane(self, offset: SourceOffset) -> bool:
-        """Whether the queue is still the one that the checkpoint was written for.
-
-        Raises:
-            DataLoss: It is not, and ``failOnDataLoss`` is true.
-        """
-        if offset.lane in (None, self.lane.lane_id):
-            return True
-        if self._options.fail_on_data_loss:
-            raise DataLoss(
-                f"queue {self.lane.queue!r} was deleted and created again since this checkpoint "
-                "was written, and its former messages are gone. Start with a new checkpoint, or "
-                "set failOnDataLoss to false to go on with the new queue"
-            )
-        event(_logger, "queue_recreated", queue=self.lane.queue, seq=offset.seq)
-        return False
 
     def _lose(self, leased: LeasedRuns, *, is_gone: bool) -> None:
         """Leave out a lease that a replay names and that does not exist any more.

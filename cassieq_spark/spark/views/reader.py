@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from cassieq_spark.model.ids import ID_LIMIT
-from cassieq_spark.queue.find import open_lane
+from cassieq_spark.queue.find import lane_of, open_lane, rows_at_home
 from cassieq_spark.queue.inspect.stats import plan_visible
 from cassieq_spark.queue.lane import live_buckets
 from cassieq_spark.spark import boundary, columns
@@ -28,6 +28,7 @@ from cassieq_spark.spark.views.rows import (
     queue_rows,
 )
 from cassieq_spark.store import store
+from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-    from cassieq_spark.model.ids import QueueName
-    from cassieq_spark.options import ReadOptions
+    from cassieq_spark.options import QueueSelection, ReadOptions
     from cassieq_spark.queue.fetch import Planned
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.spark.views.pushdown import Condition
+    from cassieq_spark.store.store import Store
 
 MOST_BUCKETS: Final = 1_024
 FEWEST_BUCKETS: Final = 64
@@ -71,15 +72,16 @@ class ViewReader(DataSourceReader):
         """
         where = store.shared(self._options.connection)
         if self._asked.view in (QUEUES, LANES, STATS):
-            return list(self._shares(len(queue_rows(where, self._options.queue, self._asked))))
-        lane = open_lane(where, cast("QueueName", self._options.queue))
-        if not pushdown.hold(self._conditions, {"queue": lane.queue}):
-            return []
-        spans = pushdown.bucket_spans(self._conditions, lane.bucket_size, ids=self._asked.view.ids)
+            return list(self._shares(len(queue_rows(where, self._options.queues, self._asked))))
         return [
             BucketsPartition(one, part)
+            for lane in selected(where, self._options.queues, self._conditions)
             for one in lane.all
-            for part in windows(spans, live_buckets(one), at_least=self._options.min_partitions)
+            for part in windows(
+                pushdown.bucket_spans(self._conditions, lane.bucket_size, ids=self._asked.view.ids),
+                live_buckets(one),
+                at_least=self._options.min_partitions,
+            )
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -91,7 +93,7 @@ class ViewReader(DataSourceReader):
         cores = min(os.cpu_count() or 1, -(-queues // FEWEST_QUEUES))
         shares = max(1, min(queues, self._options.min_partitions or cores))
         for share in range(shares):
-            yield QueuesPartition(self._options.queue, share, shares)
+            yield QueuesPartition(self._options.queues, share, shares)
 
 
 @boundary.spark_facing
@@ -105,14 +107,11 @@ class LookReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Plan the messages visible at this moment; a read leaves out what is acked meanwhile."""
-        queue = cast("QueueName", self._options.queue)
-        lane = open_lane(store.shared(self._options.connection), queue)
-        if not pushdown.hold(self._conditions, {"queue": queue}):
-            return []
+        where = store.shared(self._options.connection)
+        lanes = selected(where, self._options.queues, self._conditions)
         return list(
             spread(
-                list(self._plan(lane)),
-                lane=lane,
+                [(lane, list(self._plan(lane))) for lane in lanes],
                 connection=self._options.connection,
                 names=self._names,
                 at_least=self._options.min_partitions,
@@ -151,6 +150,19 @@ class PushingLookReader(LookReader):
         """Take filters; return those left to Spark. Called once before `partitions`."""
         self._conditions, left = pushdown.split(filters, MESSAGES.filtered)
         return left
+
+
+def selected(where: Store, queues: QueueSelection, conditions: tuple[Condition, ...]) -> list[Lane]:
+    """The first lanes of the queues to read, without those that a filter excludes.
+
+    Raises:
+        QueueNotFound: A named queue does not exist.
+    """
+    lanes = [open_lane(where, name) for name in queues.names]
+    if not queues.names:
+        rows = rows_at_home(where, QueueStatus.ACTIVE)
+        lanes = [lane_of(where, row) for row in rows if queues.has(row.name)]
+    return [lane for lane in lanes if pushdown.hold(conditions, {"queue": lane.queue})]
 
 
 def schema_of(view: str) -> StructType:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cassieq_spark.model.ids import BucketNo, QueueName
+    from cassieq_spark.options import QueueSelection
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.spark.views.pushdown import Condition
     from cassieq_spark.store.store import Store
@@ -90,22 +91,22 @@ class BucketsPartition(InputPartition):
 
 
 class QueuesPartition(InputPartition):
-    """One of ``shares`` parts of the queues of a keyspace, or of one queue. Pickled by Spark."""
+    """One of ``shares`` parts of the queues of a keyspace. Pickled by Spark."""
 
-    def __init__(self, queue: QueueName | None, share: int, shares: int) -> None:
-        self.queue = queue
+    def __init__(self, queues: QueueSelection, share: int, shares: int) -> None:
+        self.queues = queues
         self.share = share
         self.shares = shares
 
     def __repr__(self) -> str:
         """Show no rows: Spark prints partitions."""
-        return f"QueuesPartition(queue={self.queue!r}, share={self.share}, of={self.shares})"
+        return f"QueuesPartition(queues={self.queues!s}, share={self.share}, of={self.shares})"
 
     def read(self, where: Store, asked: Asked) -> Iterator[pa.RecordBatch]:
         """Read for views ``queues``, ``lanes`` and ``stats``."""
         rows = [
             row
-            for row in queue_rows(where, self.queue, asked)
+            for row in queue_rows(where, self.queues, asked)
             # By name, so that it is the same in each task, however many queues come and go
             # meanwhile.
             if zlib.crc32(row.name.encode()) % self.shares == self.share
@@ -114,32 +115,37 @@ class QueuesPartition(InputPartition):
         return _let_through(asked, found(where, rows))
 
 
-def queue_rows(where: Store, queue: QueueName | None, asked: Asked) -> list[QueueRow]:
+def queue_rows(where: Store, queues: QueueSelection, asked: Asked) -> list[QueueRow]:
     """The queues that a view of many queues shows, by name.
 
     Args:
-        queue: None: all; for `stats` all of this data centre, since others cannot be counted here.
+        queues: Unless they are named, those of other data centres are shown as well, but not by
+            `lanes` and `stats`: they cannot be counted here.
 
     Raises:
-        QueueNotFound: No queue has that name.
+        QueueNotFound: A named queue does not exist.
     """
-    if queue is None:
-        rows = every_row(where)
+    if queues.names:
+        rows = [_row_of(where, name) for name in queues.names]
     else:
-        found = find_row(where, queue)
-        if found is None:
-            raise QueueNotFound(
-                f"there is no queue {queue!r} in keyspace {where.session.keyspace!r}. Leave out "
-                "option 'queue' to see all queues"
-            )
-        rows = [found.value]
+        rows = [row for row in every_row(where) if queues.has(row.name)]
     if asked.view is not QUEUES:
         rows = [
             row
             for row in rows
-            if row.status is QueueStatus.ACTIVE and (queue is not None or at_home(where, row))
+            if row.status is QueueStatus.ACTIVE and (queues.names or at_home(where, row))
         ]
     return [row for row in rows if pushdown.hold(asked.conditions, {"queue": row.name})]
+
+
+def _row_of(where: Store, queue: QueueName) -> QueueRow:
+    found = find_row(where, queue)
+    if found is None:
+        raise QueueNotFound(
+            f"there is no queue {queue!r} in keyspace {where.session.keyspace!r}. Leave out "
+            "options 'queue' and 'queues' to see all queues"
+        )
+    return found.value
 
 
 def _settings(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object]]:

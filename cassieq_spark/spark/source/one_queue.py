@@ -1,0 +1,186 @@
+"""One queue of a streaming query: claim, replay and ack what the query has of it (design 7).
+
+Holds I2, I4, I8. `planner` shares a batch among the query's queues, and remembers offsets.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from cassieq_spark import metrics
+from cassieq_spark.errors import CassieqError, StoreError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.offset import by_bucket
+from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, RUNS_PER_CALL
+from cassieq_spark.queue.get.lanes import NO_LIMITS, Readers
+from cassieq_spark.queue.settle.settle import ack_leases, count_settled
+from cassieq_spark.spark.source.replay import Replay
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.ids import LaneId, Place, QueueName
+    from cassieq_spark.model.offset import LeasedRuns
+    from cassieq_spark.options import SourceOptions
+    from cassieq_spark.queue.fetch import Planned
+    from cassieq_spark.queue.get.claim import Claimed
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.spark.source.admission import Limits
+    from cassieq_spark.spark.source.renewal import Renewal
+    from cassieq_spark.store.cas import Stored
+
+_logger = get_logger("spark")
+
+
+class OneQueue:
+    """What one run of a query does with one queue. Used by one thread at a time.
+
+    Attributes:
+        lane: The first lane of the queue.
+        reader: Claims from its lanes.
+
+    Args:
+        at_least: Read only messages of this priority and higher ones.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        options: SourceOptions,
+        renewal: Renewal,
+        *,
+        run: UUID,
+        at_least: int = 0,
+    ) -> None:
+        self.lane = lane
+        self._renewal = renewal
+        self._acks = options.ack_mode == "commit"
+        visibility_s = options.visibility_timeout_s or lane.settings.visibility_timeout_s
+        self._visibility_us = int(visibility_s * 1e6)
+        self._at_least = at_least
+        self.reader = Readers(
+            lane,
+            owner=options.consumer or f"spark:{run}",
+            run=run,
+            visibility_us=self._visibility_us,
+        )
+        self._replay = Replay(lane, options, renewal, run=run, visibility_us=self._visibility_us)
+        self._target: dict[LaneId, int] | None = None
+        self._rows: dict[Place, Stored[Bucket]] = {}
+
+    @property
+    def name(self) -> QueueName:
+        """The queue's name."""
+        return self.lane.queue
+
+    def aim_at_now(self) -> None:
+        """Claim only ids that have been handed out so far (``Trigger.AvailableNow``).
+
+        Raises:
+            QueueDeleted: The queue is gone.
+        """
+        lanes = self.lane.all
+        monotons = self.lane.store.session.map(lambda lane: lane.monotons.read(), lanes)
+        self._target = {}
+        for lane, monoton in zip(lanes, monotons, strict=True):
+            if monoton is None:
+                raise lane.deleted()
+            self._target[lane.lane_id] = monoton.value.next_id
+
+    def may_find(self) -> bool:
+        """Whether a claim may find something: two cheap reads a lane (I9)."""
+        return self.reader.may_find(at_least=self._at_least)
+
+    def count(self, enough: int) -> int:
+        """About how many messages a claim would find, counted up to ``enough``."""
+        return self.reader.count(enough, at_least=self._at_least)
+
+    def claim(self, limits: Limits) -> list[Claimed]:
+        """Claim messages and hold their leases; the rows of the last batch's buckets are kept.
+
+        Raises:
+            StoreError: Nothing could be claimed, and a part did not answer.
+            QueueDeleted: The queue is gone.
+        """
+        claimed: list[Claimed] = []
+        while more := self._get(limits, claimed):
+            # Hold these from now on: the next step may wait for the store for long (I2) [T5].
+            self._renewal.hold(
+                self.lane,
+                ids_by_bucket(more),
+                visibility_us=self._visibility_us,
+                until_us=min(one.lease.until_us for one in more),
+            )
+            # A get that has found something leaves the youngest messages; they were counted, too.
+            claimed += more
+            is_enough = messages(claimed) >= min(limits.at_least, limits.at_most)
+            runs = sum(len(one.lease.runs.pairs) for one in claimed)
+            if is_enough or limits.at_most_bytes or runs >= RUNS_PER_CALL:
+                break
+        return claimed
+
+    def look_ahead(self, limits: Limits) -> None:
+        """Look now for what the next claim will find, while Spark works on this batch."""
+        try:
+            self.reader.look_ahead(
+                limits.at_most,
+                at_least=self._at_least,
+                below=self._target or NO_LIMITS,
+                at_most_bytes=limits.at_most_bytes,
+            )
+        except CassieqError as error:
+            event(_logger, "look_ahead_failed", queue=self.name, error=str(error))
+
+    def took(self, claimed: list[Claimed]) -> None:
+        """These are the queue's part of the batch: their rows serve its ack."""
+        self._rows = {one.place: one.row for one in claimed}
+
+    def is_all_claimed(self, leases: tuple[LeasedRuns, ...]) -> bool:
+        """Whether the buckets of a batch held nothing more to claim when it was claimed."""
+        rows = [self._rows.get(leased.place) for leased in leases]
+        return all(row is not None and row.value.is_behind_reader for row in rows)
+
+    def plan(self, leases: tuple[LeasedRuns, ...], seq: int) -> list[Planned]:
+        """The messages of a batch that an earlier run has logged; see `Replay.plan`."""
+        return self._replay.plan(leases, seq)
+
+    def ack(self, leases: tuple[LeasedRuns, ...], *, is_of_this_run: bool) -> None:
+        """Ack the messages of a batch; with ``ackMode`` manual, count those that were settled."""
+        done = by_bucket(leases)
+        self._renewal.drop(done)
+        if self._acks:
+            ack_leases(self.lane, done, known=self._rows)
+        elif is_of_this_run:
+            metrics.MESSAGES_ACKED.inc(count_settled(self.lane, done))
+        self._rows = {}
+
+    def _get(self, limits: Limits, claimed: list[Claimed]) -> list[Claimed]:
+        """Claim more than ``claimed``; if that fails, return what there is [T22]."""
+        try:
+            with self.lane.store.session.within(each_s=PATIENT_GRACE_S if claimed else inf):
+                return self.reader.get(
+                    limits.at_most - messages(claimed),
+                    at_least=self._at_least,
+                    below=self._target or NO_LIMITS,
+                    at_most_bytes=limits.at_most_bytes,
+                )
+        except StoreError as error:
+            if not claimed:
+                raise
+            event(_logger, "bucket_unreachable", queue=self.name, error=str(error))
+            return []
+
+
+def ids_by_bucket(claimed: list[Claimed]) -> dict[Place, frozenset[UUID]]:
+    """The leases of some claims."""
+    found: dict[Place, frozenset[UUID]] = {}
+    for one in claimed:
+        found[one.place] = found.get(one.place, frozenset()) | {one.lease.lease_id}
+    return found
+
+
+def messages(claimed: list[Claimed]) -> int:
+    """How many messages were claimed."""
+    return sum(one.lease.runs.count for one in claimed)

@@ -1,0 +1,208 @@
+"""Which queues a streaming query reads: found by name or by pattern, lost when they are deleted.
+
+Open this to see what a query does when a queue appears, is deleted, or is re-created.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.errors import DataLoss, QueueDeleted, QueueNotFound, StoreError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.options import arguments
+from cassieq_spark.queue.find import find_row, lane_of, open_lane, rows_at_home
+from cassieq_spark.spark.source.one_queue import OneQueue
+from cassieq_spark.store.tables.queues import QueueStatus
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from cassieq_spark.model.ids import LaneId, QueueName
+    from cassieq_spark.model.offset import SourceOffset
+    from cassieq_spark.options import SourceOptions
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.spark.source.renewal import Renewal
+    from cassieq_spark.store.store import Store
+    from cassieq_spark.store.tables.queues import QueueRow
+
+LOOK_EVERY_S: Final = 30.0
+"""How often a query looks for queues that have come or gone."""
+
+GO_ON: Final = "set failOnDataLoss to false to go on"
+
+_logger = get_logger("spark")
+
+
+class Subscription:
+    """The queues of one run of a query. Used by one thread.
+
+    With option ``queue`` it is that queue, and its deletion is the query's end. With ``queues`` or
+    ``queuePattern``, a queue that was deleted drops out, if ``failOnDataLoss`` is false.
+
+    Raises:
+        QueueNotFound: A named queue does not exist.
+        OptionInvalid: A named queue does not have the priority ``minPriority``.
+    """
+
+    def __init__(
+        self, store: Store, options: SourceOptions, renewal: Renewal, *, run: UUID
+    ) -> None:
+        self._store = store
+        self._options = options
+        self._selection = options.queues
+        self._renewal = renewal
+        self._run = run
+        self._queues: dict[QueueName, OneQueue] = {}
+        self._unsubscribed: dict[QueueName, OneQueue] = {}
+        self._told: set[LaneId] = set()
+        self._is_fixed = self._selection.is_one
+        for name in self._selection.names:
+            self._add(open_lane(store, name))
+        if not self._selection.names:
+            for row in self._matching():
+                self._add(lane_of(store, row))
+        self._due = store.clock.monotonic() + LOOK_EVERY_S
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the query is about one queue, by option ``queue``."""
+        return self._selection.is_one
+
+    @property
+    def queues(self) -> list[OneQueue]:
+        """The queues as they were found last, by name."""
+        return [self._queues[name] for name in sorted(self._queues)]
+
+    def aim_at_now(self) -> None:
+        """Read only what is in the queues of this moment (``Trigger.AvailableNow``).
+
+        Raises:
+            QueueDeleted, DataLoss: See `drop`.
+        """
+        self._is_fixed = True
+        for queue in self.queues:
+            try:
+                queue.aim_at_now()
+            except QueueDeleted as error:
+                self.drop(queue, error)
+
+    def look_again(self) -> None:
+        """Find queues that have come or gone, every `LOOK_EVERY_S`.
+
+        Raises:
+            DataLoss: One was deleted, and ``failOnDataLoss`` is true.
+        """
+        now = self._store.clock.monotonic()
+        if self._is_fixed or now < self._due:
+            return
+        self._due = now + LOOK_EVERY_S
+        try:
+            rows = {row.name: row for row in self._matching()}
+        except StoreError as error:
+            # What is known goes on; the next look finds what came meanwhile.
+            event(_logger, "queues_unknown", queues=str(self._selection), error=str(error))
+            return
+        for queue in self.queues:
+            row = rows.get(queue.name)
+            if row is None or row.lanes[0] != queue.lane.lane_id:
+                self.drop(queue, queue.lane.deleted())
+        for name, row in rows.items():
+            if name not in self._queues:
+                self._add(lane_of(self._store, row))
+                event(_logger, "queue_joined", queue=name)
+
+    def drop(self, queue: OneQueue, error: QueueDeleted) -> None:
+        """Go on without a queue that was deleted.
+
+        Raises:
+            QueueDeleted: It is the query's only one.
+            DataLoss: ``failOnDataLoss`` is true.
+        """
+        if self.is_one:
+            raise error
+        self._queues.pop(queue.name, None)
+        self._unsubscribed.pop(queue.name, None)
+        self._lose(
+            queue.name,
+            queue.lane.lane_id,
+            f"queue {queue.name!r}, which this query reads, was deleted. Start the query again to "
+            f"go on with the others, or {GO_ON} without it",
+            "queue_left",
+        )
+
+    def of(self, offset: SourceOffset) -> dict[QueueName, OneQueue]:
+        """The queues of an offset that are still what they were when it was written.
+
+        An offset's batch is read and acked whatever the options of this run say: it may name queues
+        that this run no longer reads [U18].
+
+        Raises:
+            DataLoss: One was deleted or re-created since, and ``failOnDataLoss`` is true.
+        """
+        by_queue = offset.by_queue()
+        found: dict[QueueName, OneQueue] = {}
+        for name, lane_id in offset.queues.items():
+            queue = self._queues.get(name)
+            if queue is None and not self._selection.has(name):
+                if name not in by_queue:
+                    continue
+                queue = self._former(name)
+            if queue is not None and queue.lane.lane_id == lane_id:
+                found[name] = queue
+            elif queue is None:
+                self._lose(
+                    name,
+                    lane_id,
+                    f"queue {name!r} was deleted since this checkpoint was written, and its "
+                    f"messages are gone. Start with a new checkpoint, or {GO_ON} without it",
+                    "queue_left",
+                )
+            else:
+                self._lose(
+                    name,
+                    lane_id,
+                    f"queue {name!r} was deleted and created again since this checkpoint was "
+                    "written, and its former messages are gone. Start with a new checkpoint, or "
+                    f"{GO_ON} with the new queue",
+                    "queue_recreated",
+                )
+        return found
+
+    def _former(self, name: QueueName) -> OneQueue | None:
+        """A queue that only a logged batch names."""
+        if name not in self._unsubscribed:
+            try:
+                lane = open_lane(self._store, name)
+            except QueueNotFound:
+                return None
+            self._unsubscribed[name] = self._open(lane)
+        return self._unsubscribed[name]
+
+    def _matching(self) -> list[QueueRow]:
+        """The rows of the queues that exist now, of those that are to be read."""
+        if self._selection.names:
+            found = [find_row(self._store, name) for name in self._selection.names]
+            rows = [one.value for one in found if one is not None]
+            return [row for row in rows if row.status is QueueStatus.ACTIVE]
+        return [
+            row
+            for row in rows_at_home(self._store, QueueStatus.ACTIVE)
+            # A pattern finds queues of all kinds: one without such a priority has nothing to read.
+            if self._selection.has(row.name)
+            and row.settings.priorities > self._options.min_priority
+        ]
+
+    def _add(self, lane: Lane) -> None:
+        least = self._options.min_priority
+        arguments.priority("minPriority", least, lane.settings.priorities)
+        self._queues[lane.queue] = self._open(lane, at_least=least)
+
+    def _open(self, lane: Lane, *, at_least: int = 0) -> OneQueue:
+        return OneQueue(lane, self._options, self._renewal, run=self._run, at_least=at_least)
+
+    def _lose(self, name: QueueName, lane_id: LaneId, why: str, told: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLoss(why)
+        if lane_id not in self._told:
+            self._told.add(lane_id)
+            event(_logger, told, queue=name)
