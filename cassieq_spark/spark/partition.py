@@ -74,6 +74,8 @@ def spread(
 ) -> list[PlannedPartition]:
     """Make partitions of about equal size, ids ascending in each lane, the highest class first.
 
+    Queue by queue, in the order of their names: the same in a replay (I8).
+
     Args:
         plan: What to read of each queue.
         at_least: The least number of partitions, as far as there are messages for them. Unset: one
@@ -88,7 +90,7 @@ def spread(
     share = -(-total // wanted)
     parts: list[dict[Where, list[Planned]]] = [{}]
     left = share
-    for lane, some in plan:
+    for lane, some in sorted(plan, key=lambda part: part[0].queue):
         where = Where.of(lane)
         order = {lane_id: at for at, lane_id in enumerate(lane.fixed.in_turn(0))}
         for planned in sorted(some, key=lambda one: (order[one.lane], one.bucket, one.runs.first)):

@@ -97,6 +97,8 @@ class Planner:
         by_queue: dict[QueueName, list[Claimed]] = {}
         for one in claimed:
             by_queue.setdefault(one.lane.queue, []).append(one)
+        for queue in self._subscription.queues:
+            queue.took(by_queue.get(queue.name, []))
         end = SourceOffset(
             stream=offset.stream or new_uuid(),
             queues={
@@ -161,14 +163,17 @@ class Planner:
         self._renewal.close()
 
     def _replay(self, end: SourceOffset) -> Plan:
-        known, by_queue = self._subscription.of(end), end.by_queue()
+        known = self._subscription.of(end)
+        parts = [(known[name], some) for name, some in end.by_queue().items() if name in known]
+        planned = self._store.session.each(lambda part: part[0].plan(part[1], end.seq), parts)
         plan: Plan = []
-        for name in by_queue.keys() & known.keys():
-            queue = known[name]
-            try:
-                plan.append((queue.lane, queue.plan(by_queue[name], end.seq)))
-            except QueueDeleted as error:
-                self._subscription.drop(queue, error)
+        for (queue, _), one in zip(parts, planned, strict=True):
+            if isinstance(one, QueueDeleted):
+                self._subscription.drop(queue, one)
+            elif isinstance(one, CassieqError):
+                raise one
+            else:
+                plan.append((queue.lane, one))
         return plan
 
     def _ack_and_claim(
@@ -205,10 +210,7 @@ class Planner:
         # Nothing new comes below AvailableNow's target: it would wait for ever.
         if not self._is_aimed and self._patience.should_wait(self._claiming.count, limits):
             return []
-        claimed = self._claiming.claim(awake, limits)
-        for queue in awake:
-            queue.took([one for one in claimed if one.lane.queue == queue.name])
-        return claimed
+        return self._claiming.claim(awake, limits)
 
     def _is_all_claimed(self, offset: SourceOffset, known: dict[QueueName, OneQueue]) -> bool:
         """Whether the buckets of a batch held nothing more to claim when it was claimed."""

@@ -71,7 +71,8 @@ class Subscription:
     @property
     def queues(self) -> list[OneQueue]:
         """The queues as they were found last, by name."""
-        return [self._queues[name] for name in sorted(self._queues)]
+        # A copy at once: an ack beside a claim may drop one meanwhile.
+        return sorted(self._queues.values(), key=lambda queue: queue.name)
 
     def aim_at_now(self) -> None:
         """Read only what is in the queues of this moment (``Trigger.AvailableNow``).
