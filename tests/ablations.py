@@ -1370,8 +1370,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A batch's leases are renewed bucket by bucket, none waiting for another's round.",
-        old="                        session.begin(self._round, place)\n",
-        new="                        session.begin(self._round, place).result()\n",
+        old="self._session.begin(lambda at: self._round(*at), (place, held))\n",
+        new="self._session.begin(lambda at: self._round(*at), (place, held)).result()\n",
         tests=(
             "tests/spark/test_renewal.py::test_t5_other_leases_are_renewed_while_one_bucket_does_not_answer",
         ),
@@ -1379,8 +1379,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="What a replay has taken over is renewed before its other buckets have answered.",
-        old="                self._renewal.hold({place: held}, until_us=until_us)\n",
-        new="                pass\n",
+        old="                self._renewal.hold(\n                    self.lane,\n                    {place: held},",
+        new="                (lambda *_, **__: None)(\n                    self.lane,\n                    {place: held},",
         tests=(
             "tests/spark/test_planner.py::test_t5_leases_that_were_taken_over_are_held_while_another_bucket_does_not_answer",
         ),
@@ -2126,10 +2126,28 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="What was granted late is renewed before it runs out.",
-        old="min(self._period_s, left_s / 2)\n",
-        new="self._period_s\n",
+        old="min(held.period_s, left_s / 2)\n",
+        new="held.period_s\n",
         tests=(
             "tests/spark/test_renewal.py::test_t5_leases_that_were_granted_late_are_renewed_before_they_run_out",
+        ),
+    ),
+    Ablation(
+        mark="T22",
+        rule="What was claimed of a query's other queues is given back where no offset will name it.",
+        old="            give_back(claimed)  # no offset will name it [T22]\n",
+        new="",
+        tests=(
+            "tests/spark/test_many_queues.py::test_what_was_claimed_beside_a_queue_that_is_gone_is_given_back_uncounted",
+        ),
+    ),
+    Ablation(
+        mark="U18",
+        rule="A replay reads the queues that its offset names, whatever the options say.",
+        old="                queue = self._former(name)\n",
+        new="                pass\n",
+        tests=(
+            "tests/spark/test_many_queues.py::test_u18_a_replay_reads_what_its_offset_names_whatever_the_options_say",
         ),
     ),
     Ablation(

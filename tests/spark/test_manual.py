@@ -90,13 +90,13 @@ def test_a_replay_leaves_out_what_was_settled_and_counts_nothing_as_lost(
     lost_before = metrics.LEASES_LOST.value
     with manual(streams) as died:
         end = died.latest(START, ALL)
-        planned = died.plan(START, end)
+        [(_, planned)] = died.plan(START, end)
     settled = settle(streams, end, leases=1)
     with (
         caplog.at_level(logging.WARNING, logger="cassieq_spark"),
         manual(streams, onLeaseLost="fail") as restarted,
     ):
-        replayed = restarted.plan(START, end)
+        [(_, replayed)] = restarted.plan(START, end)
 
     gone = SourceOffset.from_json(end).leases[0].lease_id
     assert [one for one in planned if one.lease_id != gone] == replayed

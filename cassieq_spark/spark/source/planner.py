@@ -172,7 +172,7 @@ class Planner:
                 self._subscription.drop(queue, one)
             elif isinstance(one, CassieqError):
                 raise one
-            else:
+            elif one:
                 plan.append((queue.lane, one))
         return plan
 

@@ -123,12 +123,11 @@ class Subscription:
             raise error
         self._queues.pop(queue.name, None)
         self._unsubscribed.pop(queue.name, None)
-        self._lose(
+        self._left(
             queue.name,
             queue.lane.lane_id,
             f"queue {queue.name!r}, which this query reads, was deleted. Start the query again to "
             f"go on with the others, or {GO_ON} without it",
-            "queue_left",
         )
 
     def of(self, offset: SourceOffset) -> dict[QueueName, OneQueue]:
@@ -151,22 +150,19 @@ class Subscription:
             if queue is not None and queue.lane.lane_id == lane_id:
                 found[name] = queue
             elif queue is None:
-                self._lose(
+                self._left(
                     name,
                     lane_id,
                     f"queue {name!r} was deleted since this checkpoint was written, and its "
                     f"messages are gone. Start with a new checkpoint, or {GO_ON} without it",
-                    "queue_left",
                 )
-            else:
-                self._lose(
-                    name,
-                    lane_id,
-                    f"queue {name!r} was deleted and created again since this checkpoint was "
-                    "written, and its former messages are gone. Start with a new checkpoint, or "
-                    f"{GO_ON} with the new queue",
-                    "queue_recreated",
-                )
+            elif self._is_news(
+                lane_id,
+                f"queue {name!r} was deleted and created again since this checkpoint was "
+                "written, and its former messages are gone. Start with a new checkpoint, or "
+                f"{GO_ON} with the new queue",
+            ):
+                event(_logger, "queue_recreated", queue=name)
         return found
 
     def _former(self, name: QueueName) -> OneQueue | None:
@@ -201,9 +197,14 @@ class Subscription:
     def _open(self, lane: Lane, *, at_least: int = 0) -> OneQueue:
         return OneQueue(lane, self._options, self._renewal, run=self._run, at_least=at_least)
 
-    def _lose(self, name: QueueName, lane_id: LaneId, why: str, told: str) -> None:
+    def _left(self, name: QueueName, lane_id: LaneId, why: str) -> None:
+        if self._is_news(lane_id, why):
+            event(_logger, "queue_left", queue=name)
+
+    def _is_news(self, lane_id: LaneId, why: str) -> bool:
+        """Whether the end of this queue was not told before; raise if it is an error."""
         if self._options.fail_on_data_loss:
             raise DataLoss(why)
-        if lane_id not in self._told:
-            self._told.add(lane_id)
-            event(_logger, told, queue=name)
+        is_news = lane_id not in self._told
+        self._told.add(lane_id)
+        return is_news
