@@ -1,0 +1,383 @@
+"""``python -m bench.gateway``: messages through one gateway process, beside moto's server.
+
+See ``docs/benchmarks.md`` for what the figures say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import psutil
+from cassandra.cluster import Cluster
+
+import cassieq_spark as cassieq
+from bench import report
+from cassieq_spark.embedded import EmbeddedCassandra
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT = Path(__file__).resolve().parents[1]
+KEYSPACE = "cassieq"
+HEAP = "1g"
+CLIENTS = 16
+IN_TENS = 10
+BODY_BYTES = 96
+IDLE_POLLS = 1_000
+POLL_S = 20
+ASKED = ("SendMessageBatch", "ReceiveMessage", "DeleteMessageBatch")
+
+FULL, SMOKE = (20_000, 5, 2, 20.0, IDLE_POLLS), (400, 1, 0, 2.0, 50)
+"""Messages of each side, rounds, rounds of warm-up, seconds of idle polls, and how many."""
+
+LISTENS = re.compile(r"Listening on (?P<url>\S+)\. ")
+
+HEADERS = {
+    "Content-Type": "application/x-amz-json-1.0",
+    # Nobody checks it here; moto finds the service by its scope.
+    "Authorization": "AWS4-HMAC-SHA256 Credential=any/20260101/us-east-1/sqs/aws4_request, "
+    "SignedHeaders=host, Signature=0",
+}
+
+
+@dataclass(slots=True)
+class Side:
+    """What was measured of one server.
+
+    Attributes:
+        seconds: Of each phase, an entry for each round.
+        requests: Seconds of each request, by its action.
+        cpu: How much of a core the server's own process took.
+        twice: Messages that came again inside their visibility timeout.
+    """
+
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    requests: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    cpu: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    twice: int = 0
+
+
+class Door:
+    """One server, as 16 clients use it."""
+
+    def __init__(self, url: str, http: aiohttp.ClientSession, side: Side) -> None:
+        self._url = url
+        self._http = http
+        self._side = side
+
+    async def ask(self, action: str, **body: Any) -> dict[str, Any]:
+        """One request, timed."""
+        began = perf_counter()
+        headers = {**HEADERS, "X-Amz-Target": f"AmazonSQS.{action}"}
+        async with self._http.post(self._url, data=json.dumps(body), headers=headers) as answer:
+            text = await answer.text()
+            if answer.status != 200:  # noqa: PLR2004 - HTTP's OK
+                raise SystemExit(f"{action}: {answer.status} {text}")
+        self._side.requests[action].append(perf_counter() - began)
+        found: dict[str, Any] = json.loads(text or "{}")
+        if found.get("Failed"):
+            raise SystemExit(f"{action}: {found['Failed']}")
+        return found
+
+    async def create(self, name: str) -> str:
+        """Create a queue; return its URL."""
+        return str((await self.ask("CreateQueue", QueueName=name))["QueueUrl"])
+
+    async def send(self, queue: str, numbers: range) -> None:
+        """Send messages in tens."""
+        for first in range(numbers.start, numbers.stop, IN_TENS):
+            entries = [
+                {"Id": str(number), "MessageBody": f"{number:0{BODY_BYTES}}"}
+                for number in range(first, min(first + IN_TENS, numbers.stop))
+            ]
+            await self.ask("SendMessageBatch", QueueUrl=queue, Entries=entries)
+
+    async def drain(self, queue: str, got: set[str], messages: int) -> None:
+        """Receive and delete in tens, with the other clients, until all are got."""
+        while len(got) < messages:
+            found = await self.ask(
+                "ReceiveMessage", QueueUrl=queue, MaxNumberOfMessages=IN_TENS, WaitTimeSeconds=1
+            )
+            some = found.get("Messages", [])
+            self._side.twice += len(got & {one["Body"] for one in some})
+            got |= {one["Body"] for one in some}
+            if some:
+                entries = [
+                    {"Id": str(at), "ReceiptHandle": one["ReceiptHandle"]}
+                    for at, one in enumerate(some)
+                ]
+                await self.ask("DeleteMessageBatch", QueueUrl=queue, Entries=entries)
+
+
+async def round_of(url: str, name: str, messages: int, side: Side, servers: list[int]) -> None:
+    """All clients send, then all receive and delete; then half do the one, half the other."""
+    connector = aiohttp.TCPConnector(limit=2 * CLIENTS)
+    async with aiohttp.ClientSession(connector=connector) as http:
+        door = Door(url, http, side)
+        for how in ("apart", "together"):
+            queue = await door.create(f"{name}-{how}")
+            clients = CLIENTS if how == "apart" else CLIENTS // 2
+            share = messages // clients
+            sending = [
+                door.send(queue, range(share * at, share * (at + 1))) for at in range(clients)
+            ]
+            got: set[str] = set()
+            draining = [door.drain(queue, got, share * clients) for _ in range(clients)]
+            if how == "apart":
+                with timed(side, "send", servers):
+                    await asyncio.gather(*sending)
+                with timed(side, "receive", servers):
+                    await asyncio.gather(*draining)
+            else:
+                with timed(side, "all", servers):
+                    await asyncio.gather(*sending, *draining)
+            if len(got) != share * clients:
+                raise SystemExit(f"{share * clients} in, {len(got)} out")
+            await door.ask("DeleteQueue", QueueUrl=queue)
+
+
+@contextmanager
+def timed(side: Side, name: str, servers: list[int]) -> Iterator[None]:
+    """Note how long it takes, and how much of a core the server's own process takes."""
+    before, began = cpu_s(servers), perf_counter()
+    yield
+    took_s = perf_counter() - began
+    side.seconds[name].append(took_s)
+    side.cpu[name].append((cpu_s(servers) - before) / took_s)
+
+
+def cpu_s(servers: list[int]) -> float:
+    """CPU time of some processes so far."""
+    times = [psutil.Process(one).cpu_times() for one in servers]
+    return sum(one.user + one.system for one in times)
+
+
+async def idle(
+    url: str, server: int, reads: Reads, *, polls: int, seconds: float
+) -> dict[str, Any]:
+    """Long polls at one empty queue: what they cost the store, and the gateway."""
+    connector = aiohttp.TCPConnector(limit=2 * polls)
+    async with aiohttp.ClientSession(connector=connector) as http:
+        door = Door(url, http, Side())
+        queue = await door.create("idle")
+
+        async def poll() -> None:
+            while True:
+                await door.ask("ReceiveMessage", QueueUrl=queue, WaitTimeSeconds=POLL_S)
+
+        waiting = [asyncio.create_task(poll()) for _ in range(polls)]
+        try:
+            # All have asked, and the gateway's poller has come to its longest pause.
+            await asyncio.sleep(5.0)
+            before, cpu, began = reads.count(), cpu_s([server]), perf_counter()
+            await asyncio.sleep(seconds)
+            took_s = perf_counter() - began
+            return {
+                "polls": polls,
+                "reads_per_s": (reads.count() - before) / took_s,
+                "cpu": (cpu_s([server]) - cpu) / took_s,
+                "rss_mb": psutil.Process(server).memory_info().rss / 1e6,
+            }
+        finally:
+            for one in waiting:
+                one.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+
+class Reads:
+    """Counts the reads of our keyspace, as its coordinator has them: whoever sent them."""
+
+    TABLES = ("coordinator_read_latency", "coordinator_scan_latency")
+
+    def __init__(self, contact_points: str) -> None:
+        host, port = contact_points.split(":")
+        self._cluster = Cluster([host], port=int(port))
+        self._session = self._cluster.connect()
+
+    def count(self) -> int:
+        """All reads so far."""
+        return sum(
+            row.count
+            for table in self.TABLES
+            for row in self._session.execute(f"SELECT * FROM system_views.{table}")  # noqa: S608
+            if row.keyspace_name == KEYSPACE
+        )
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._cluster.shutdown()
+
+
+@contextmanager
+def our_server(contact_points: str) -> Iterator[tuple[str, int]]:
+    """``cassieq serve``: its URL and its process."""
+    command = [sys.executable, "-c", SERVE, "serve", "--port", "0"]
+    process = subprocess.Popen(
+        [*command, "--contact-points", contact_points, "--keyspace", KEYSPACE],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield _url_of(process), process.pid
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _url_of(process: subprocess.Popen[str]) -> str:
+    said = []
+    for line in process.stdout or ():
+        if found := LISTENS.search(line):
+            # What it says later would fill the pipe.
+            threading.Thread(target=lambda: list(process.stdout or ()), daemon=True).start()
+            return found["url"]
+        said.append(line)
+    raise SystemExit(f"the gateway did not start: {''.join(said)}")
+
+
+@contextmanager
+def moto_server() -> Iterator[tuple[str, int]]:
+    """Moto's server: its URL and its process."""
+    command = [sys.executable, "-c", MOTO]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        port = int(process.stdout.readline()) if process.stdout else 0
+        yield f"http://127.0.0.1:{port}", process.pid
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+SERVE = "from cassieq_spark.cli import main; main()"
+
+MOTO = """
+from threading import Event
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+Event().wait()
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it, print and save the figures; it ends if a message was lost or came twice."""
+    asked = _parser().parse_args(arguments)
+    messages, rounds, warm_up, idle_s, polls = SMOKE if asked.smoke else FULL
+    sides: dict[str, Side] = defaultdict(Side)
+    with (
+        EmbeddedCassandra(heap=HEAP) as cassandra,
+        our_server(_prepared(cassandra.contact_points)) as (ours, our_pid),
+        moto_server() as (motos, moto_pid),
+    ):
+        for number in range(-warm_up, rounds):
+            # In turns, so that none has the better moment.
+            for name, url, server in (("cassieq", ours, our_pid), ("moto", motos, moto_pid)):
+                into = sides[name] if number >= 0 else Side()
+                asyncio.run(round_of(url, f"r{number + warm_up}", messages, into, [server]))
+            print(f"round {number + 1}", file=sys.stderr)
+        reads = Reads(cassandra.contact_points)
+        try:
+            waiting = asyncio.run(idle(ours, our_pid, reads, polls=polls, seconds=idle_s))
+        finally:
+            reads.close()
+    if sides["cassieq"].twice:
+        raise SystemExit(f"{sides['cassieq'].twice} messages came twice inside their visibility")
+    found = _result(sides, waiting, messages)
+    found |= {"rounds": rounds, "heaps": {"cassandra": HEAP}}
+    found |= report.circumstances("python -m bench.gateway", sys.argv[1:])
+    folder = Path(asked.results)
+    folder.mkdir(parents=True, exist_ok=True)
+    name = "gateway-smoke" if asked.smoke else "gateway"
+    (folder / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    print(_as_text(found))
+    return 0
+
+
+def _prepared(contact_points: str) -> str:
+    with cassieq.connect(contact_points, keyspace=KEYSPACE) as client:
+        client.bootstrap()
+    return contact_points
+
+
+def _result(sides: dict[str, Side], waiting: dict[str, Any], messages: int) -> dict[str, Any]:
+    moto = sides["moto"].seconds
+    return {
+        "sides": {
+            name: {
+                phase: {
+                    "messages_per_s": report.spread([messages / one for one in values]),
+                    # Of the same round: the machine's moment is the same.
+                    "of_moto": report.spread(
+                        [theirs / one for theirs, one in zip(moto[phase], values, strict=True)]
+                    ),
+                    "cpu": report.spread(side.cpu[phase]),
+                    "samples_s": values,
+                }
+                for phase, values in side.seconds.items()
+            }
+            for name, side in sides.items()
+        },
+        "requests_ms": {
+            name: {action: _quantiles(side.requests[action]) for action in ASKED}
+            for name, side in sides.items()
+        },
+        "twice": {name: side.twice for name, side in sides.items()},
+        "idle": waiting,
+        "clients": CLIENTS,
+        "in_tens": IN_TENS,
+        "messages": messages,
+        "body_bytes": BODY_BYTES,
+    }
+
+
+def _quantiles(seconds: list[float]) -> dict[str, float]:
+    ranked = sorted(seconds)
+    last = len(ranked) - 1
+    return {f"p{at}": ranked[round(last * at / 100)] * 1e3 for at in (50, 99)}
+
+
+def _as_text(found: dict[str, Any]) -> str:
+    lines = [f"{'':<20}{'messages/s':>12}{'of moto':>10}{'cores':>8}"]
+    for name, phases in found["sides"].items():
+        lines += [
+            f"{name + ', ' + phase:<20}{one['messages_per_s']['median']:>12,.0f}"
+            f"{one['of_moto']['median']:>10.2f}{one['cpu']['median']:>8.2f}"
+            for phase, one in phases.items()
+        ]
+    for name, actions in found["requests_ms"].items():
+        shown = (f"{action} {one['p50']:.1f}/{one['p99']:.1f}" for action, one in actions.items())
+        lines.append(f"{name}, p50/p99 in ms: {', '.join(shown)}; twice: {found['twice'][name]}")
+    idle_ = found["idle"]
+    lines.append(
+        f"{idle_['polls']} idle long polls: {idle_['reads_per_s']:.1f} reads a second, "
+        f"{idle_['cpu']:.1%} of a core, {idle_['rss_mb']:.0f} MB"
+    )
+    return "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.gateway", description=__doc__)
+    parser.add_argument("--smoke", action="store_true", help="small: does it run, do counts agree")
+    parser.add_argument("--results", default=str(ROOT / "bench" / "results"))
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
