@@ -225,6 +225,11 @@ EVENTS: Final[dict[str, Event]] = {
     "rolled_forward_by_reader": Event(
         level=logging.INFO, meaning="A reader finished a commit that its driver had left half-way."
     ),
+    "schedule_unreachable": Event(
+        level=logging.WARNING,
+        meaning="It could not be read which scheduled messages are due. What was known was used, "
+        "and it is read again soon.",
+    ),
     "settling_failed": Event(
         level=logging.WARNING,
         meaning="A sink's decision could not be read or carried out. Its messages wait.",

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 WINDOW: Final = 256
 """How many buckets are read, closed or dropped together."""
 
-FIXED: Final = ("bucket_size", "priorities", "shards")
+FIXED: Final = ("bucket_size", "priorities", "shards", "schedule_period")
 """Settings that cannot change. An id is bucket number times size plus offset, and a lane belongs to
-its priority and shard: with others, stored messages would be looked for elsewhere.
+its priority and shard, or period: with others, stored messages would be looked for elsewhere.
 """
 
 _logger = get_logger("queue")
