@@ -78,6 +78,11 @@ EVENTS: Final[dict[str, Event]] = {
     "dead_moved": Event(
         level=logging.WARNING, meaning="Dead messages were moved to their dead-letter queue."
     ),
+    "due_lane_finished": Event(
+        level=logging.INFO,
+        meaning="All messages that were scheduled for one period are done, and what kept them is "
+        "gone.",
+    ),
     "error_crossed": Event(
         level=logging.DEBUG,
         meaning="An error went to Spark as one short text. This event has its traceback and its "

@@ -1197,7 +1197,7 @@ ABLATIONS: Final = (
         mark="R25",
         rule="A lane that is marked deleted says so to everybody.",
         old="            if self.due is None:\n                raise self.deleted()\n            self.first.read_pointers()\n",
-        new="",
+        new="            pass\n",
         tests=("tests/node/test_pointers.py::test_r25_a_lane_marked_deleted_says_so_to_everybody",),
     ),
     Ablation(
@@ -1586,7 +1586,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="lanes",
         rule="A deletion marks all lanes before it removes anything of one.",
-        old="    for lane in row.lanes if len(row.lanes) > 1 else ():\n        _raise(store, lane)\n",
+        old="    for lane in row.lanes:\n        _raise(store, lane)\n",
         new="",
         tests=(
             "tests/node/test_fixed_lanes.py::test_nothing_of_a_deleted_queue_goes_before_all_its_lanes_are_marked",
@@ -1697,6 +1697,15 @@ ABLATIONS: Final = (
         new="",
         tests=(
             "tests/node/test_due_births.py::test_u2_a_birth_in_a_closed_period_is_undone_and_the_message_goes_elsewhere",
+        ),
+    ),
+    Ablation(
+        mark="U9",
+        rule="A schedule that was not read blocks what is inferred from absence.",
+        old="            healed.has_missed = True\n            note(healed.done, self._failed[lane.lane_id])\n",
+        new="            note(healed.done, self._failed[lane.lane_id])\n",
+        tests=(
+            "tests/node/test_due_lanes.py::test_u9_a_move_is_ended_only_if_the_schedule_was_read",
         ),
     ),
     Ablation(
@@ -1870,7 +1879,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="A full repair removes what has landed in lanes that are gone.",
-        old="            self.report.swept_lanes = sweep_lanes(self._store, rows, messages)\n",
+        old="            self.report.swept_lanes += sweep_lanes(self._store, rows, messages)\n",
         new="            pass\n",
         tests=(
             "tests/node/test_born_again.py::test_t15_a_full_repair_removes_what_lands_in_a_lane_that_is_gone",

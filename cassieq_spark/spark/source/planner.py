@@ -19,6 +19,7 @@ from cassieq_spark.options import arguments
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, RUNS_PER_CALL, give_back
 from cassieq_spark.queue.get.lanes import NO_LIMITS, Readers
+from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.queue.settle.settle import ack_leases, count_settled
 from cassieq_spark.spark.source.admission import Limits, Patience
 from cassieq_spark.spark.source.lag import Lag
@@ -131,13 +132,11 @@ class Planner:
         Raises:
             QueueDeleted: The queue is gone.
         """
-        lanes = self.lane.all
-        monotons = self.lane.store.session.map(lambda lane: lane.monotons.read(), lanes)
-        self._target = {}
-        for lane, monoton in zip(lanes, monotons, strict=True):
-            if monoton is None:
-                raise lane.deleted()
-            self._target[lane.lane_id] = monoton.value.next_id
+        lanes = looked_at_lanes(self.lane)
+        monotons = self.lane.store.session.map(lambda lane: lane.read_monoton(), lanes)
+        self._target = {
+            lane.lane_id: monoton.next_id for lane, monoton in zip(lanes, monotons, strict=True)
+        }
 
     def plan(self, start: dict[str, Any], end: dict[str, Any]) -> list[Planned]:
         """The content of a batch, decided once per run and remembered [P11].

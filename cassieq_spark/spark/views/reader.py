@@ -17,6 +17,7 @@ from cassieq_spark.model.ids import ID_LIMIT
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect.stats import plan_visible
 from cassieq_spark.queue.lane import live_buckets
+from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.spark import boundary, columns
 from cassieq_spark.spark.partition import PlannedPartition, read_partition, spread
 from cassieq_spark.spark.views import pushdown
@@ -78,7 +79,7 @@ class ViewReader(DataSourceReader):
         spans = pushdown.bucket_spans(self._conditions, lane.bucket_size, ids=self._asked.view.ids)
         return [
             BucketsPartition(one, part)
-            for one in lane.all
+            for one in looked_at_lanes(lane)
             for part in windows(spans, live_buckets(one), at_least=self._options.min_partitions)
         ]
 

@@ -44,9 +44,13 @@ class Schedules:
             for due in some
         ]
 
-    def drop(self, queue: LaneId, year: int, *, below: int = ANY) -> list[DueLane]:
-        """Remove what a part names, of periods below one; return what that was."""
-        found = self._read(queue, year, 0, below)
+    def of_year(self, queue: LaneId, year: int) -> list[DueLane]:
+        """All due lanes of one part."""
+        return self._read(queue, year, 0, ANY)
+
+    def drop(self, queue: LaneId, year: int) -> list[DueLane]:
+        """Remove what a part names; return what that was."""
+        found = self.of_year(queue, year)
         self._session.map(lambda due: self._remove(queue, year, due), found)
         return found
 
