@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.errors import QueueDeleted, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.lanes import due_lane, first_period, last_period, looked_at
-from cassieq_spark.queue.reserve import begin_queue
+from cassieq_spark.queue.reserve import begin_queue, close_unused
 from cassieq_spark.store.cas import Applied
 from cassieq_spark.store.tables.monotons import Monoton
 
@@ -111,11 +111,14 @@ def first_unfinished(lane: Lane, pointers: Pointers) -> int:
 
 
 def _undo(lane: Lane, due: DueLane, made: Outcome[Monoton]) -> None:
-    """Remove what a birth has made, if nobody has used it since."""
-    if not isinstance(made, Applied):
-        return
-    lane.monotons.delete(made.now)
-    if lane.monotons.find() is None:
+    """End what a birth has made, if nobody has used it since (ADR 25).
+
+    L goes up before the row goes: a late copy of an INSERT may bring it back, and whoever has found
+    the lane open before would use it although nobody looks there any more.
+    """
+    if isinstance(made, Applied):
+        close_unused(lane.store, lane.lane_id, made.now)
+    if lane.pointers.read().is_deleted:
         lane.store.schedules.remove(lane.lanes[0], due, period_us=lane.settings.period_us)
 
 

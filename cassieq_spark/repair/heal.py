@@ -92,24 +92,25 @@ class Pass:
                 done.aborted += abort_if_silent(lane, sink_id, undecided)
         lanes = self.schedule.lanes_of(lane)
 
-        def close(one: Lane) -> int:
-            closed = 0
-            with noting(done):
-                closed = close_gaps(one)
-            return closed
+        closed: list[int] = []
+        removed: list[tuple[int, int]] = []
 
-        def remove(one: Lane) -> tuple[int, int]:
-            removed = 0, 0
+        def close(one: Lane) -> None:
             with noting(done):
-                removed = _drop_and_free(one, healed)
-            return removed
+                closed.append(close_gaps(one))
 
-        done.gaps_closed += sum(together(self._store, close, lanes))
+        def remove(one: Lane) -> None:
+            with noting(done):
+                removed.append(_drop_and_free(one, healed))
+
+        together(self._store, close, lanes)
+        done.gaps_closed += sum(closed)
         for sink_id in self._once[lane.lane_id]:
             if set_of(sink_id) is None:
                 with noting(done):
                     done.sinks_ended += end_once(lane, sink_id)
-        for dropped, freed in together(self._store, remove, lanes):
+        together(self._store, remove, lanes)
+        for dropped, freed in removed:
             done.dropped += dropped
             done.freed += freed
         with noting(done):
