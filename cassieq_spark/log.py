@@ -78,6 +78,11 @@ EVENTS: Final[dict[str, Event]] = {
     "dead_moved": Event(
         level=logging.WARNING, meaning="Dead messages were moved to their dead-letter queue."
     ),
+    "due_lane_finished": Event(
+        level=logging.INFO,
+        meaning="All messages that were scheduled for one period are done, and what kept them is "
+        "gone.",
+    ),
     "error_crossed": Event(
         level=logging.DEBUG,
         meaning="An error went to Spark as one short text. This event has its traceback and its "
@@ -240,6 +245,11 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "rolled_forward_by_reader": Event(
         level=logging.INFO, meaning="A reader finished a commit that its driver had left half-way."
+    ),
+    "schedule_unreachable": Event(
+        level=logging.WARNING,
+        meaning="It could not be read which scheduled messages are due. What was known was used, "
+        "and it is read again soon.",
     ),
     "settling_failed": Event(
         level=logging.WARNING,

@@ -440,7 +440,7 @@ ABLATIONS: Final = (
         mark="P13",
         rule="A reservation never creates the monoton row: without one the queue is deleted.",
         within="cassieq_spark/queue/reserve.py",
-        old="            raise lane.deleted()\n",
+        old="            raise lane.ended()\n",
         new=(
             "            lane.monotons.insert(Monoton(next_id=0, reserved_us=0))\n"
             "            continue\n"
@@ -1196,8 +1196,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="R25",
         rule="A lane that is marked deleted says so to everybody.",
-        old="        if pointers.is_deleted:\n",
-        new="        if False:\n",
+        old="            if self.due is None:\n                raise self.deleted()\n            self.first.read_pointers()\n",
+        new="            pass\n",
         tests=("tests/node/test_pointers.py::test_r25_a_lane_marked_deleted_says_so_to_everybody",),
     ),
     Ablation(
@@ -1549,7 +1549,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="The first lane's row changes before another lane hands out an id (ADR 24).",
-        old="    if not lane.is_first:\n        _begin_queue(lane.first)\n",
+        old="    if not lane.is_first:\n        begin_queue(lane.first)\n",
         new="",
         tests=(
             "tests/node/test_fixed_lanes.py::test_t14_a_queue_in_use_by_its_second_lane_alone_is_not_given_up",
@@ -1559,8 +1559,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="L of the first lane is read after that row, which may have been born again (ADR 24).",
-        old="            first.read_pointers()\n",
-        new="",
+        old="            first.read_pointers()\n            known.add(first.lane_id)\n",
+        new="            known.add(first.lane_id)\n",
         tests=(
             "tests/node/test_fixed_lanes.py::test_t14_the_first_lanes_row_may_be_that_of_a_lane_that_has_ended",
         ),
@@ -1586,7 +1586,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="lanes",
         rule="A deletion marks all lanes before it removes anything of one.",
-        old="    for lane in row.lanes if len(row.lanes) > 1 else ():\n        _raise(store, lane)\n",
+        old="    for lane in row.lanes:\n        _raise(store, lane)\n",
         new="",
         tests=(
             "tests/node/test_fixed_lanes.py::test_nothing_of_a_deleted_queue_goes_before_all_its_lanes_are_marked",
@@ -1675,8 +1675,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="U12",
         rule="The id of a due lane follows from the queue's.",
-        old='        return LaneId(uuid5(queue_id, f"due:{self.period}:{self.priority}"))\n',
-        new="        return LaneId(UUID(int=id(self)))\n",
+        old="        digest = blake2b(queue.bytes + said.to_bytes(16), digest_size=11).digest()\n",
+        new="        digest = blake2b(said.to_bytes(16), digest_size=11).digest()\n",
         tests=(
             "tests/unit/test_lanes.py::test_u12_the_id_of_a_due_lane_follows_from_the_queue_and_is_every_ones",
         ),
@@ -1688,6 +1688,24 @@ ABLATIONS: Final = (
         new="        return 0\n",
         tests=(
             "tests/unit/test_lanes.py::test_u16_the_time_pointer_of_a_due_lane_starts_just_before_its_period",
+        ),
+    ),
+    Ablation(
+        mark="U2",
+        rule="Whoever has named a due lane reads afterwards whether its period is closed.",
+        old="        and due.period >= first_open(lane, pointers)\n",
+        new="",
+        tests=(
+            "tests/node/test_due_births.py::test_u2_a_birth_in_a_closed_period_is_undone_and_the_message_goes_elsewhere",
+        ),
+    ),
+    Ablation(
+        mark="U9",
+        rule="A schedule that was not read blocks what is inferred from absence.",
+        old="            healed.has_missed = True\n            note(healed.done, self._failed[lane.lane_id])\n",
+        new="            note(healed.done, self._failed[lane.lane_id])\n",
+        tests=(
+            "tests/node/test_due_lanes.py::test_u9_a_move_is_ended_only_if_the_schedule_was_read",
         ),
     ),
     Ablation(
@@ -1861,7 +1879,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="A full repair removes what has landed in lanes that are gone.",
-        old="            self.report.swept_lanes = sweep_lanes(self._store, rows, messages)\n",
+        old="            self.report.swept_lanes += sweep_lanes(self._store, rows, messages)\n",
         new="            pass\n",
         tests=(
             "tests/node/test_born_again.py::test_t15_a_full_repair_removes_what_lands_in_a_lane_that_is_gone",

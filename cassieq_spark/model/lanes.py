@@ -8,14 +8,15 @@ Holds I10: a low class is slow, and never stuck.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
-from uuid import UUID, uuid5
+from uuid import UUID
 from zlib import crc32
 
 from cassieq_spark.model.ids import LaneId
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from cassieq_spark.model.ids import QueueName
 
@@ -31,6 +32,17 @@ LONGEST_PERIODS: Final = 10_000
 
 NOT_BEGUN_US: Final = 60 * 1_000_000
 """A producer takes a due lane only if its period begins later than this from now."""
+
+ENDED_AGO_US: Final = 3_600 * 1_000_000
+"""Repair finishes the due lanes of a period that ended longer ago than this."""
+
+YEAR_US: Final = 31_556_952 * 1_000_000
+
+_PERIOD_AT: Final = 96
+_CLASS_AT: Final = 92
+_LOWEST: Final = (1 << 62) - 1
+_VERSION_8: Final = 0x8 << 76 | 0x2 << 62
+_VERSION_BITS: Final = 0xF << 76 | 0x3 << 62
 
 LOOKED_AT_AHEAD_US: Final = 30 * 1_000_000
 """A reader looks at due lanes whose period begins within this time from now."""
@@ -61,6 +73,37 @@ class Fixed:
             ValueError: It is none of these.
         """
         return divmod(list(self.ids).index(lane), self.shards)
+
+    @property
+    def first(self) -> LaneId:
+        """The lane that stands for the queue."""
+        return self.ids[0]
+
+    def due(self, lane: LaneId) -> DueLane | None:
+        """Which due lane of this queue it is; None: it is none of them."""
+        said = None if lane in self.ids else DueLane.said_by(self.first, lane)
+        return None if said is None or said.priority >= self.priorities else said
+
+    def has(self, lane: LaneId) -> bool:
+        """Whether it is a lane of this queue: a due lane's id proves that by itself [U12]."""
+        return lane in self.ids or self.due(lane) is not None
+
+    def priority_of(self, lane: LaneId) -> int:
+        """The class of the messages in a lane.
+
+        Raises:
+            ValueError: It is no lane of this queue.
+        """
+        due = self.due(lane)
+        return self.class_and_shard(lane)[0] if due is None else due.priority
+
+    def rank(self, lane: LaneId) -> tuple[int, int, int]:
+        """Sort lanes as they are read: the highest class, what was scheduled first, then shards."""
+        due = self.due(lane)
+        if due is not None:
+            return -due.priority, 0, due.period
+        priority, shard = self.class_and_shard(lane)
+        return -priority, 1, shard
 
     def has_others(self, lane: LaneId) -> bool:
         """Whether the queue has lanes beside this one: its name alone does not say which."""
@@ -108,9 +151,35 @@ class DueLane:
     period: int
     priority: int
 
-    def lane_id(self, queue_id: UUID) -> LaneId:
-        """Its id, the same for whoever computes it [U12]."""
-        return LaneId(uuid5(queue_id, f"due:{self.period}:{self.priority}"))
+    def lane_id(self, queue: LaneId) -> LaneId:
+        """Its id, the same for whoever computes it; it says the period and class by itself [U12].
+
+        A version 8 UUID: 32 bits of period, 4 of class, 86 of a hash over these and the queue.
+
+        Args:
+            queue: The queue's first lane.
+        """
+        said = self.period << _PERIOD_AT | self.priority << _CLASS_AT
+        digest = blake2b(queue.bytes + said.to_bytes(16), digest_size=11).digest()
+        proof = int.from_bytes(digest) >> 2
+        spread = (proof >> 74) << 80 | (proof >> 62 & 0xFFF) << 64 | proof & _LOWEST
+        return LaneId(UUID(int=said | spread | _VERSION_8))
+
+    @classmethod
+    def said_by(cls, queue: LaneId, lane: LaneId) -> DueLane | None:
+        """What a lane's id says; None: it is no due lane of this queue.
+
+        Args:
+            queue: The queue's first lane.
+        """
+        if lane.int & _VERSION_BITS != _VERSION_8:
+            return None
+        one = cls(lane.int >> _PERIOD_AT, lane.int >> _CLASS_AT & 0xF)
+        return one if one.lane_id(queue) == lane else None
+
+    def year(self, period_us: int) -> int:
+        """The part of the schedule that names it: years since 1970, each of the same length."""
+        return self.begins_us(period_us) // YEAR_US
 
     def begins_us(self, period_us: int) -> int:
         """When its period begins."""
@@ -143,3 +212,37 @@ def longest_delay_us(period_us: int) -> int:
 def looked_at(now_us: int, period_us: int) -> int:
     """The first period that readers do not look at yet."""
     return (now_us + LOOKED_AT_AHEAD_US) // period_us + 1
+
+
+def healed_always(now_us: int, period_us: int) -> int:
+    """The first period whose lanes a repair pass may leave to the next hour.
+
+    Nobody looks at them yet, whose clock is right to half a minute: so they hold nothing but what
+    was put, and nothing dead.
+    """
+    return (now_us + NOT_BEGUN_US) // period_us + 1
+
+
+def first_period(register: int, *, created_us: int, period_us: int) -> int:
+    """The first period that a register of the schedule leaves; absent it is 0.
+
+    Births and readers start at the same one: what is put below is never found [U16].
+    """
+    return max(register, created_us // period_us)
+
+
+def finished_below(now_us: int, period_us: int) -> int:
+    """The first period that is not to be finished yet."""
+    return max(0, now_us - ENDED_AGO_US) // period_us
+
+
+def last_period(now_us: int, period_us: int) -> int:
+    """The last period that a message may be put into, by this clock or one a day ahead of it."""
+    return (now_us + longest_delay_us(period_us) + 86_400 * 1_000_000) // period_us
+
+
+def years(first: int, end: int, period_us: int) -> Iterable[int]:
+    """The parts of the schedule that name the periods from ``first`` to before ``end``."""
+    if first >= end:
+        return ()
+    return range(DueLane(first, 0).year(period_us), DueLane(end - 1, 0).year(period_us) + 1)

@@ -35,6 +35,9 @@ class Pointer(StrEnum):
     TIME = "time"
     DROPPED = "dropped"
     END = "end"
+    SCHEDULE = "schedule"
+    SCHEDULE_CLOSED = "schedule_closed"
+    SCHEDULE_HEALED = "schedule_healed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,10 @@ class Pointers:
         time: No minute below it has a hint that still matters.
         dropped: For a deleted lane: nothing is left of the buckets below it [T15].
         end: For a deleted lane: the first bucket of which no id was handed out [T15].
+        schedule: In a queue's first lane: every due lane of a period below is finished.
+        schedule_closed: In a queue's first lane: no due lane of a period below is born any more.
+            It is never below ``schedule`` [U2].
+        schedule_healed: In a queue's first lane: when repair last went through all due lanes (µs).
     """
 
     reader: BucketNo = FIRST_BUCKET
@@ -54,6 +61,9 @@ class Pointers:
     time: int = 0
     dropped: BucketNo = FIRST_BUCKET
     end: BucketNo = FIRST_BUCKET
+    schedule: int = 0
+    schedule_closed: int = 0
+    schedule_healed: int = 0
 
     @property
     def is_deleted(self) -> bool:

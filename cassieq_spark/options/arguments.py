@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model.ids import ID_LIMIT
-from cassieq_spark.model.lanes import MAX_KEY_BYTES
+from cassieq_spark.model.lanes import LONGEST_DELAY_US, MAX_KEY_BYTES, longest_delay_us
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 from cassieq_spark.options import values
 from cassieq_spark.options.option import THIRTY_DAYS_S
@@ -25,6 +26,8 @@ MOST_MESSAGES = 1_000_000
 
 _VISIBILITY = values.seconds(0.1, THIRTY_DAYS_S, from_text=False)
 _EXTENSION = values.seconds(0, THIRTY_DAYS_S, from_text=False)
+_FAR = values.seconds(0, LONGEST_DELAY_US / 1e6, from_text=False)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WAIT = values.seconds(0, 86_400, from_text=False)
 _COUNT = values.whole(1, MOST_MESSAGES, from_text=False)
 _ID = values.whole(0, ID_LIMIT - 1, from_text=False)
@@ -44,8 +47,42 @@ def extension_us(value: object) -> int:
 
 
 def delay_us(value: object) -> int:
-    """Check the delay of ``put`` and ``release``; return µs."""
+    """Check the delay of ``release``; return µs."""
     return _microseconds("delay", value, _EXTENSION)
+
+
+def due_in_us(delay: object, due_at: object, *, now_us: int, period_us: int) -> int:
+    """Check ``put(delay=, due_at=)``; return in how many µs the message is due, 0: at once.
+
+    Args:
+        period_us: The queue's ``schedule_period``.
+
+    Raises:
+        OptionInvalid: Both are given, a time has no time zone, or it is too far ahead.
+    """
+    if due_at is None:
+        in_us = _microseconds("delay", delay, _FAR)
+        name, shown = "delay", reprlib.repr(delay)
+    else:
+        if delay != 0 or isinstance(delay, bool):
+            raise OptionInvalid(
+                f"delay is {reprlib.repr(delay)} and due_at is {due_at!r}. Give one of the two"
+            )
+        if not isinstance(due_at, datetime) or due_at.utcoffset() is None:
+            raise OptionInvalid(
+                f"due_at is {reprlib.repr(due_at)}, allowed: a datetime with a time zone, such as "
+                "datetime(2030, 1, 1, tzinfo=UTC). Without one it is unknown which moment is meant"
+            )
+        in_us = max(0, (due_at - _EPOCH) // timedelta(microseconds=1) - now_us)
+        name, shown = "due_at", str(due_at)
+    longest_us = longest_delay_us(period_us)
+    if in_us > longest_us:
+        raise OptionInvalid(
+            f"{name} is {shown}, but with schedule_period={period_us / 1e6:g} a message of this "
+            f"queue may be due at most {values.show_seconds(longest_us / 1e6)} ahead: 400 days, "
+            "and 10,000 periods. Choose an earlier time, or a queue with a longer schedule_period"
+        )
+    return in_us
 
 
 def wait_s(value: object, name: str = "wait") -> float:

@@ -47,6 +47,24 @@ QUEUE_SETTINGS: Final[tuple[Option, ...]] = (
         "to 0.5. With 0, a lower priority gets nothing while a higher one has messages.",
     ),
     Option(
+        name="schedule_after",
+        scopes=QUEUE,
+        values=values.seconds(0, 86_400, from_text=False),
+        default=900.0,
+        unit="seconds",
+        doc="A message that is due later than this from now waits in a part of its own, so that "
+        "it costs nothing until its time comes.",
+    ),
+    Option(
+        name="schedule_period",
+        scopes=QUEUE,
+        values=values.seconds(60, 86_400, from_text=False),
+        default=3_600.0,
+        unit="seconds",
+        doc="Scheduled messages that are due within the same period share such a part. A message "
+        "may be due at most 10,000 periods ahead, and at most 400 days. It cannot change.",
+    ),
+    Option(
         name="visibility_timeout",
         scopes=QUEUE,
         values=values.seconds(0.1, THIRTY_DAYS_S, from_text=False),

@@ -39,6 +39,8 @@ class QueueSettings:
     priorities: int
     shards: int
     fairness: float
+    schedule_after_s: float
+    schedule_period_s: float
     visibility_timeout_s: float
     max_deliveries: int | None
     dead_letter_queue: QueueName | None
@@ -61,6 +63,11 @@ class QueueSettings:
                 "most, one for each priority and shard. Choose fewer of either"
             )
         return cls(**{_field(option): found[option.name] for option in _of(Scope.QUEUE)})
+
+    @property
+    def period_us(self) -> int:
+        """The length of a period of the schedule."""
+        return int(self.schedule_period_s * 1e6)
 
     def altered(self, changes: Mapping[str, Any]) -> Self:
         """Return a copy with some settings changed; None resets one to its default.

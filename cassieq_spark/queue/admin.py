@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
@@ -24,30 +24,30 @@ from cassieq_spark.errors import (
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status
-from cassieq_spark.model.ending import Close, Drop, Over, Raise, next_step
 from cassieq_spark.model.ids import BucketNo, LaneId, Place, QueueName
-from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.options import QueueSettings, queue_name
 from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.apart import apart, first_of
+from cassieq_spark.queue.deletion import finish_deletion
 from cassieq_spark.queue.find import at_home, check_home, missing, read_row
 from cassieq_spark.queue.lane import Lane, attempts, live_buckets, windows
 from cassieq_spark.queue.reserve import give_up
+from cassieq_spark.queue.schedule import every_lane
 from cassieq_spark.store.cas import Applied, Stored
 from cassieq_spark.store.tables.monotons import Monoton
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from cassieq_spark.store.store import Store
 
 WINDOW: Final = 256
 """How many buckets are read, closed or dropped together."""
 
-FIXED: Final = ("bucket_size", "priorities", "shards")
+FIXED: Final = ("bucket_size", "priorities", "shards", "schedule_period")
 """Settings that cannot change. An id is bucket number times size plus offset, and a lane belongs to
-its priority and shard: with others, stored messages would be looked for elsewhere.
+its priority and shard, or period: with others, stored messages would be looked for elsewhere.
 """
 
 _logger = get_logger("queue")
@@ -177,22 +177,6 @@ def delete(store: Store, name: QueueName, lane: LaneId | None = None) -> None:
     raise missing(store, name)
 
 
-def finish_deletion(store: Store, found: Stored[QueueRow]) -> None:
-    """Carry a deletion to its end, from wherever it stopped.
-
-    The repair pointer comes first: from then on every put, get and commit fails its check against
-    it, so nothing is acknowledged that the drop after it would take away [P13] [R25].
-    """
-    row = found.value
-    check_home(store, row)
-    # The first lane dies first: it stands for the queue. Then all others, before data is removed.
-    for lane in row.lanes if len(row.lanes) > 1 else ():
-        _raise(store, lane)
-    store.session.map(lambda lane: _end_lane(store, lane, row.settings.bucket_size), row.lanes)
-    store.queues.delete(found)
-    event(_logger, "queue_deleted", queue=row.name)
-
-
 def purge(lane: Lane) -> int:
     """Drop every message that is in the queue now: visible, leased, delayed and dead ones.
 
@@ -209,7 +193,7 @@ def purge(lane: Lane) -> int:
     dropped = 0
     failed: dict[Place, CassieqError] = {}
     sinks_failed: dict[str, CassieqError] = {}
-    for one in lane.all:
+    for one in every_lane(lane):
         dropped += _purge_lane(one, failed, sinks_failed)
     event(_logger, "queue_purged", queue=lane.queue, messages=dropped)
     if failed:
@@ -345,53 +329,3 @@ def _purge_bucket(lane: Lane, rows: dict[BucketNo, Stored[Bucket] | None], bucke
     if closed is None or lane.change_bucket(bucket, change, known=closed.row) is None:
         return 0
     return dropped
-
-
-def _raise(store: Store, lane: LaneId) -> None:
-    """Take the first step of a lane's end, if nobody has."""
-    pointers = store.lane(lane).pointers.read()
-    if not pointers.is_deleted:
-        _note(store, lane, Pointer.DROPPED, pointers.repair)
-        store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
-
-
-def _end_lane(store: Store, lane: LaneId, bucket_size: int) -> None:
-    """Take all steps of `model.ending` that are left."""
-    while True:
-        # Before the pointers: if it is gone, they say how far the data goes.
-        monoton = store.lane(lane).monotons.find()
-        ids_end = None
-        if monoton is not None:
-            ids_end = BucketNo(max(0, -(-monoton.value.next_id // bucket_size)))
-        match next_step(ids_end, store.lane(lane).pointers.read(), at_most=WINDOW):
-            case Raise(dropped=dropped):
-                _note(store, lane, Pointer.DROPPED, dropped)
-                store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
-            case Close(end=end):
-                _note(store, lane, Pointer.END, end)
-                if monoton is not None:
-                    store.lane(lane).monotons.delete(monoton)
-            case Drop(first=first, end=end):
-                drop_dead(store, lane, [BucketNo(at) for at in range(first, end)])
-                _note(store, lane, Pointer.DROPPED, end)
-            case Over():
-                return
-            case other:
-                assert_never(other)
-
-
-def _note(store: Store, lane: LaneId, pointer: Pointer, value: int) -> None:
-    """Write a pointer, answered at quorum before what it records is destroyed (G4); absent is 0."""
-    if value:
-        store.lane(lane).pointers.advance(pointer, value)
-
-
-def drop_dead(store: Store, lane: LaneId, buckets: Iterable[BucketNo]) -> None:
-    """Remove messages, overlays and rows of a dead lane's buckets."""
-
-    def one(bucket: BucketNo) -> None:
-        store.lane(lane).messages.drop(bucket)
-        store.lane(lane).overlays.drop(bucket)
-        store.lane(lane).buckets.delete(bucket)
-
-    store.session.map(one, buckets)

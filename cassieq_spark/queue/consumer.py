@@ -376,7 +376,7 @@ class Consumer:
             else:
                 self._empty_looks += 1
                 if self._look_wanted <= self._looks_begun:
-                    pause_s = pause_after(self._empty_looks, lanes=len(self._lane.lanes))
+                    pause_s = pause_after(self._empty_looks, lanes=self._ways.getter.lanes)
                     self._look_at = self._clock.monotonic() + pause_s
             self._failure = self._end  # the failure is over
             self._arrived.notify_all()

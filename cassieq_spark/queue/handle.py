@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.errors import ReceiptInvalid
-from cassieq_spark.model.settlement import Extend, Reject, Release
 from cassieq_spark.options import arguments
 from cassieq_spark.queue import admin
 from cassieq_spark.queue.consumer import Consumer, Ways
@@ -15,8 +13,7 @@ from cassieq_spark.queue.inspect.stats import QueueStats, peek, stats
 from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.put.producer import message_id_texts
-from cassieq_spark.queue.settle import receipts, settle
-from cassieq_spark.queue.settle.ack_group import Verdict, check_verdicts
+from cassieq_spark.queue.settling import Settling
 from cassieq_spark.queue.work import Work
 
 if TYPE_CHECKING:
@@ -24,19 +21,16 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from uuid import UUID
 
-    from cassieq_spark.model.receipt import Receipt
-    from cassieq_spark.model.settlement import Action
     from cassieq_spark.options import QueueSettings
     from cassieq_spark.queue.lane import Lane
 
     Seconds = float | timedelta
-    Held = Message | str
 
 LOOK_AGAIN_S: Final = 5.0
 """How often a handle reads its queue's row: it sees changes and a deletion within 10 s."""
 
 
-class Queue:
+class Queue(Settling):
     """One queue. Threads may share the handle; it does not pickle."""
 
     def __init__(self, lane: Lane, work: Work | None = None) -> None:
@@ -72,6 +66,7 @@ class Queue:
         priority: int = 0,
         key: str | None = None,
         delay: Seconds = 0,
+        due_at: datetime | None = None,
         tag: str | None = None,
         headers: Mapping[str, str] | None = None,
         message_id: UUID | str | None = None,
@@ -82,7 +77,8 @@ class Queue:
             body: 0 B to 16 MiB.
             priority: 0 to one less than the queue's ``priorities``; a higher one goes first.
             key: A text of at most 1 KiB. A producer's messages of one key stay in order.
-            delay: Seconds or timedelta, up to 30 days, during which nobody gets it.
+            delay: Seconds or timedelta, up to 400 days, during which nobody gets it.
+            due_at: In its place, a time with a time zone before which nobody gets it.
             tag: A text to route the message by.
             headers: Further texts by name; with the tag at most 1 MiB.
             message_id: A UUID or its text; default: one made of lane and id. None are compared.
@@ -98,7 +94,9 @@ class Queue:
         """
         ids = [message_id] if message_id is not None else None
         lane = self._work.lane_for(self._lane, priority, key)
-        return self._put(lane, [body], delay=delay, tag=tag, headers=headers, message_ids=ids)[0]
+        return self._put(
+            lane, [body], delay=delay, due_at=due_at, tag=tag, headers=headers, message_ids=ids
+        )[0]
 
     def put_many(
         self,
@@ -107,6 +105,7 @@ class Queue:
         priority: int = 0,
         key: str | None = None,
         delay: Seconds = 0,
+        due_at: datetime | None = None,
         tag: str | None = None,
         headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
         message_ids: Sequence[UUID | str | None] | None = None,
@@ -124,7 +123,13 @@ class Queue:
         """
         lane = self._work.lane_for(self._lane, priority, key)
         return self._put(
-            lane, bodies, delay=delay, tag=tag, headers=headers, message_ids=message_ids
+            lane,
+            bodies,
+            delay=delay,
+            due_at=due_at,
+            tag=tag,
+            headers=headers,
+            message_ids=message_ids,
         )
 
     def get(
@@ -202,127 +207,6 @@ class Queue:
         idle_s = None if idle_timeout is None else arguments.wait_s(idle_timeout, "idle_timeout")
         return Consumer(ways, idle_timeout_s=idle_s)
 
-    def ack(self, messages: Held | Iterable[Held]) -> None:
-        """Say that messages are done: they are never delivered again (I4).
-
-        A list costs one LWT per bucket. It is harmless to ack the same message again.
-
-        Args:
-            messages: A `Message`, its receipt, or a list of either.
-
-        Raises:
-            ReceiptInvalid: One is not a receipt of this queue; nothing was acked.
-            ReceiptExpired: It names the receipts whose delivery had ended; the others are acked.
-            StoreError: For some it is unknown whether they are acked. Ack again.
-        """
-        given = self._receipts(messages)
-        verdicts, failure = self._work.acks.ack(self._lane, given)
-        if failure is not None:
-            raise failure
-        check_verdicts(self._lane, given, verdicts)
-
-    def ack_each(self, messages: Iterable[Held]) -> list[Verdict]:
-        """Ack as `ack` does, and return a verdict for each, in their order, instead of an error.
-
-        Raises:
-            ReceiptInvalid: One is not a receipt of this queue; nothing was acked.
-            QueueDeleted: The queue is gone.
-        """
-        given = self._receipts(messages)
-        verdicts, _ = self._work.acks.ack(self._lane, given)
-        return verdicts
-
-    def extend(self, messages: Held | Iterable[Held], visibility_timeout: Seconds) -> datetime:
-        """Make leases end later, or sooner, counted from now. The receipts stay valid.
-
-        Args:
-            visibility_timeout: 0 to 30 days; 0 gives the messages back.
-
-        Returns:
-            When the leases end, UTC, or a moment later if the store was slow.
-
-        Raises:
-            ReceiptInvalid: One is not a receipt of this queue; nothing was changed.
-            ReceiptExpired: It names those whose delivery had ended; the others are extended.
-        """
-        duration_us = arguments.extension_us(visibility_timeout)
-        given = self._receipts(messages)
-        lane = self._lane
-        now_us = lane.clock.now_us()
-        self._settle(lane, given, Extend(visibility_us=duration_us) if duration_us else Release())
-        return time_of(now_us + duration_us)
-
-    def release(
-        self, messages: Held | Iterable[Held], *, delay: Seconds = 0, is_counted: bool = True
-    ) -> None:
-        """Give messages back for anybody, at once or after a delay. The receipts become stale.
-
-        Args:
-            is_counted: Whether the delivery counts. Say False only if nobody has seen the messages.
-
-        Raises:
-            ReceiptInvalid: One is not a receipt of this queue; nothing was changed.
-            ReceiptExpired: It names those whose delivery had ended; the others are given back.
-        """
-        delay_us = arguments.delay_us(delay)
-        given = self._receipts(messages)
-        lane = self._lane
-        due_us = lane.clock.now_us() + delay_us if delay_us else None
-        self._settle(lane, given, Release(due_us=due_us, is_counted=is_counted))
-
-    def reject(self, messages: Held | Iterable[Held], *, reason: str = "rejected") -> None:
-        """Declare messages dead, whatever deliveries are left; repair moves them with the reason.
-
-        Raises:
-            OptionInvalid, ReceiptInvalid: Nothing was changed.
-            UsageError: The queue has no dead-letter queue; nothing was changed.
-            ReceiptExpired: It names those whose delivery had ended; the others are dead.
-        """
-        why = arguments.reason(reason)
-        given = self._receipts(messages)
-        self._settle(self._lane, given, Reject(reason=why))
-
-    def update(
-        self,
-        message: Message,
-        *,
-        body: bytes | None = None,
-        visibility_timeout: Seconds | None = None,
-    ) -> Message:
-        """Give a leased message another body, another timeout, or both.
-
-        Delivery and count stay the same. The old receipt becomes stale; the returned message has
-        the new one.
-
-        Args:
-            body: Default: unchanged.
-            visibility_timeout: Counted from now; default: unchanged. 0 gives the message back, and
-                the returned one has no receipt.
-
-        Raises:
-            BodyInvalid, OptionInvalid, ReceiptInvalid: Nothing was changed.
-            ReceiptExpired: The delivery had ended; nothing was changed.
-            UsageError: A Spark batch holds the message.
-        """
-        duration_us = (
-            None if visibility_timeout is None else arguments.extension_us(visibility_timeout)
-        )
-        new_body = None if body is None else arguments.body(body)
-        if not isinstance(message, Message):
-            raise ReceiptInvalid(
-                f"update takes a Message, as get and update return it, not {type(message).__name__}"
-            )
-        (receipt,) = self._receipts(message)
-        lane = self._lane
-        lease = settle.update(
-            lane,
-            receipt,
-            body=new_body,
-            visibility_us=duration_us or None,
-            gives_back=duration_us == 0,
-        )
-        return message.updated(receipt, new_body, lease)
-
     def peek(self, max_messages: int = 10) -> list[Message]:
         """Look at visible messages. They stay visible, and have no receipt.
 
@@ -376,24 +260,22 @@ class Queue:
         bodies: Iterable[object],
         *,
         delay: object,
+        due_at: object,
         tag: object,
         headers: object,
         message_ids: Sequence[object] | None,
     ) -> list[str]:
-        delay_us = arguments.delay_us(delay)
+        due_in_us = arguments.due_in_us(
+            delay,
+            due_at,
+            now_us=lane.clock.now_us(),
+            period_us=lane.settings.period_us,
+        )
         rows = encode.messages(bodies, tag=tag, headers=headers, message_ids=message_ids)
         if not rows:
             return []
-        packed = encode.pack(rows, delay_us=delay_us, bucket_size=lane.bucket_size)
-        return message_id_texts(lane, self._work.producers[lane.lane_id].put(lane, packed))
-
-    def _settle(self, lane: Lane, given: list[Receipt], action: Action) -> None:
-        refused, _ = settle.settle_receipts(lane, given, action)
-        if refused:
-            raise settle.expired(lane, refused)
-
-    def _receipts(self, messages: Held | Iterable[Held]) -> list[Receipt]:
-        return receipts.checked(self._known_lane, messages)
+        packed = encode.pack(rows, delay_us=0, bucket_size=lane.bucket_size)
+        return message_id_texts(lane, self._work.put(lane, packed, due_in_us=due_in_us))
 
     def __repr__(self) -> str:
         """Show the queue's name."""

@@ -11,12 +11,14 @@ from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import BucketNo, Place
 from cassieq_spark.model.lanes import Fixed
 from cassieq_spark.store.cas import Applied, Evicted, Refused, Stored
+from cassieq_spark.store.tables.monotons import Monoton
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from cassieq_spark.clock import Clock
     from cassieq_spark.model.ids import LaneId, QueueName
+    from cassieq_spark.model.lanes import DueLane
     from cassieq_spark.model.pointer import Pointers
     from cassieq_spark.options import QueueSettings
     from cassieq_spark.store.store import LaneTables, Store
@@ -50,6 +52,10 @@ def attempts(clock: Clock) -> Iterator[None]:
 def stand_back(clock: Clock, attempt: int) -> None:
     """Wait a random moment after a lost race, longer each time [P28]."""
     clock.wait(jitter(RACE_PAUSE_S, min(attempt, RACE_DOUBLINGS)))
+
+
+class LaneEnded(Exception):
+    """A due lane takes no more messages: nothing was written, and an ordinary lane takes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +102,28 @@ class Lane:
         return [self.sibling(lane_id) for lane_id in self.lanes]
 
     @property
+    def due(self) -> DueLane | None:
+        """What this lane is for, if it is a due lane."""
+        return self.fixed.due(self.lane_id)
+
+    @property
     def priority(self) -> int:
         """The class of the messages in it."""
-        return self.fixed.class_and_shard(self.lane_id)[0]
+        return self.fixed.priority_of(self.lane_id)
+
+    @property
+    def begins_us(self) -> int:
+        """No hint of this lane is older: its queue's creation, or just before its period [U16]."""
+        due = self.due
+        return self.created_us if due is None else due.created_us(self.settings.period_us)
 
     def sibling(self, lane_id: LaneId) -> Lane:
         """Another lane of the same queue, or this one."""
         return self if lane_id == self.lane_id else replace(self, lane_id=lane_id)
+
+    def due_lane(self, due: DueLane) -> Lane:
+        """The due lane of this queue for that period and class."""
+        return self.sibling(due.lane_id(self.lanes[0]))
 
     def place(self, bucket: BucketNo) -> Place:
         """One of this lane's buckets, among all of the queue."""
@@ -180,13 +201,30 @@ class Lane:
     def read_pointers(self) -> Pointers:
         """Read all pointers by one quorum read.
 
+        In a due lane of a queue that is there, L = 2^62 means that all of it is acked [U12].
+
         Raises:
             QueueDeleted: The repair pointer says so [R25].
         """
         pointers = self.pointers.read()
         if pointers.is_deleted:
-            raise self.deleted()
+            if self.due is None:
+                raise self.deleted()
+            self.first.read_pointers()
         return pointers
+
+    def read_monoton(self) -> Monoton:
+        """What ids the lane has handed out; a due lane that is closed or finished still says so.
+
+        Raises:
+            QueueDeleted: It is no due lane, and has no monoton row.
+        """
+        found = self.monotons.find()
+        if found is not None and (self.due is not None or not found.value.is_closed):
+            return found.value
+        if self.due is None:
+            raise self.deleted()
+        return Monoton(next_id=0, reserved_us=self.clock.now_us(), is_closed=True)
 
     def is_dropped(self, bucket: BucketNo) -> bool:
         """Whether L, read *after* a row, is above it: the row itself cannot say that (G5)."""
@@ -237,6 +275,12 @@ class Lane:
             "open it again with client.queue(), or restart the query",
         )
 
+    def ended(self) -> QueueDeleted | LaneEnded:
+        """The error of a lane that hands out no ids: a queue's end, or only a due lane's."""
+        if self.due is None or self.first.pointers.read().is_deleted:
+            return self.deleted()
+        return LaneEnded()
+
     def contended(self, what: str) -> CasContention:
         """The error of too many lost races for ``what``, which says of which queue or lane."""
         return CasContention(
@@ -251,10 +295,8 @@ def live_buckets(lane: Lane) -> range:
     Raises:
         QueueDeleted: The lane is dead.
     """
-    monoton = lane.monotons.read()
-    if monoton is None:
-        raise lane.deleted()
-    return range(lane.read_pointers().repair, -(-monoton.value.next_id // lane.bucket_size))
+    next_id = lane.read_monoton().next_id
+    return range(lane.read_pointers().repair, -(-next_id // lane.bucket_size))
 
 
 def windows(buckets: range, size: int) -> Iterator[list[BucketNo]]:

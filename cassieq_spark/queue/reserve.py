@@ -13,7 +13,7 @@ from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.store.cas import Applied
-from cassieq_spark.store.tables.monotons import CLOSED, Monoton
+from cassieq_spark.store.tables.monotons import Monoton
 
 if TYPE_CHECKING:
     from cassieq_spark.model.ids import LaneId
@@ -34,7 +34,7 @@ class Block:
     end: BucketNo
 
 
-def _begin_queue(first: Lane) -> None:
+def begin_queue(first: Lane) -> None:
     """See to it that the first lane's monoton row has changed before another lane is used.
 
     Whoever gives up a queue that lost its name, and whose INSERT may have landed since, ends it by
@@ -70,15 +70,16 @@ def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Bloc
 
     Raises:
         QueueDeleted: The lane has no monoton row: never create it here [P13].
+        LaneEnded: The same of a due lane of a queue that is there.
         CasContention: It lost too many times in a row.
     """
     if not lane.is_first:
-        _begin_queue(lane.first)
+        begin_queue(lane.first)
     size = lane.bucket_size
     for _ in lane.attempts():
         old = lane.monotons.read()
         if old is None:
-            raise lane.deleted()
+            raise lane.ended()
         first = max(-(-old.value.next_id // size), above)
         new = Monoton(next_id=(first + buckets) * size, reserved_us=lane.clock.now_us())
         outcome = lane.monotons.update(old, new)
@@ -106,7 +107,7 @@ def give_up(store: Store, unused: dict[LaneId, Stored[Monoton] | None]) -> None:
 
 def close_unused(store: Store, lane: LaneId, row: Stored[Monoton]) -> bool:
     """End a lane that nobody has used; False: somebody has changed its monoton row."""
-    closed = store.lane(lane).monotons.update(row, replace(row.value, next_id=CLOSED))
+    closed = store.lane(lane).monotons.update(row, replace(row.value, is_closed=True))
     if not isinstance(closed, Applied):
         return False
     store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)

@@ -14,10 +14,11 @@ from cassieq_spark.model.bucket import FINISHED
 from cassieq_spark.model.ids import ID_LIMIT, BucketNo
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.admin import drop_dead
 from cassieq_spark.queue.apart import apart, each_bucket, first_of
+from cassieq_spark.queue.deletion import drop_dead
 from cassieq_spark.queue.get.scan import Rows, Scanner
 from cassieq_spark.queue.reserve import CREATED, close_unused
+from cassieq_spark.repair.schedule import due_lanes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -129,7 +130,9 @@ def sweep_lanes(
     """
     monotons = set(store.everything.monotons())
     found = monotons | {lane for lane, some in [*rows.items(), *messages.items()] if some}
-    named = {lane for row in store.queues.read_all() for lane in row.lanes}
+    queues = store.queues.read_all()
+    named = {lane for row in queues for lane in row.lanes}
+    named |= due_lanes_of(store, {row.lanes[0] for row in queues})
     return sum(
         _sweep(store, lane, {*rows.get(lane, ()), *messages.get(lane, ())})
         for lane in sorted(found - named)

@@ -210,13 +210,19 @@ def _lane_for(lane: Lane, target: Lane, message: Message, dead: DeadSet) -> Lane
 
     What is redriven goes back to the class and shard that it had where it died.
     """
-    priority, shard = lane.fixed.class_and_shard(lane.lane_id)
+    priority, shard = _class_and_shard(lane)
     if dead.target is not None:
         before = dead_letter.headers_of(message.headers)
         priority = priority if before.priority is None else before.priority
         shard = shard if before.shard is None else before.shard
     fixed = target.fixed
+    shard = message.id if shard is None else shard
     return fixed.lane(min(priority, fixed.priorities - 1), shard % fixed.shards)
+
+
+def _class_and_shard(lane: Lane) -> tuple[int, int | None]:
+    """Where a message died; a due lane has no shard."""
+    return lane.fixed.class_and_shard(lane.lane_id) if lane.due is None else (lane.priority, None)
 
 
 def _dead_messages(lane: Lane, bucket: BucketNo, dead: Dead) -> Iterator[Message]:
@@ -245,8 +251,10 @@ def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:
         dead_letter.REASON: dead.reason,
     }
     if len(lane.lanes) > 1:
-        priority, shard = lane.fixed.class_and_shard(lane.lane_id)
-        hop |= {dead_letter.PRIORITY: str(priority), dead_letter.SHARD: str(shard)}
+        priority, shard = _class_and_shard(lane)
+        hop[dead_letter.PRIORITY] = str(priority)
+        if shard is not None:
+            hop[dead_letter.SHARD] = str(shard)
     return chunks.Row(
         body=message.body,
         message_id=message.uuid.bytes,

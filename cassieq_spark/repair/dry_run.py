@@ -13,6 +13,7 @@ from cassieq_spark.queue.apart import read_rows
 from cassieq_spark.queue.find import rows_at_home
 from cassieq_spark.queue.inspect.stats import Sinks
 from cassieq_spark.queue.lane import live_buckets, windows
+from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.repair.cleanup import rest_us
 from cassieq_spark.repair.report import QueueRepair, RepairReport
 from cassieq_spark.repair.steps import noting, with_dead
@@ -43,7 +44,7 @@ def heal_dry_run(store: Store, lanes: list[Lane], *, finishes_deletions: bool) -
     for lane in lanes:
         with suppress(QueueDeleted):  # deleted meanwhile: nothing is left to heal
             done = QueueRepair(queue=lane.queue)
-            for one in lane.all:
+            for one in looked_at_lanes(lane):
                 done.add(_dry_run_lane(one))
             report.queues.append(done)
     return report
@@ -51,9 +52,7 @@ def heal_dry_run(store: Store, lanes: list[Lane], *, finishes_deletions: bool) -
 
 def _dry_run_lane(lane: Lane) -> QueueRepair:
     done = QueueRepair(queue=lane.queue)
-    monoton = lane.monotons.read()
-    if monoton is None:
-        raise lane.deleted()
+    monoton = lane.read_monoton()
     live = live_buckets(lane)
     rows: dict[BucketNo, Stored[Bucket] | None] = {}
     away: dict[BucketNo, CassieqError] = {}
@@ -77,7 +76,7 @@ def _dry_run_lane(lane: Lane) -> QueueRepair:
             _foresee_bucket(lane, bucket, row.value, sinks, done)
             if not is_run and row.value.status in FINISHED:
                 done.freed += lane.messages.has_any(bucket)
-    done.gaps_closed = _gaps(lane, rows, monoton.value.reserved_us, done)
+    done.gaps_closed = _gaps(lane, rows, monoton.reserved_us, done)
     return done
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.entropy import generator
 from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.model.sink_txn import set_of
-from cassieq_spark.queue import admin
+from cassieq_spark.queue import deletion
 from cassieq_spark.queue.find import at_home, lanes_of, read_row, rows_at_home
 from cassieq_spark.queue.lane import Lane, live_buckets, windows
 from cassieq_spark.repair.cleanup import close_gaps, drop, free, sweep, sweep_lanes
 from cassieq_spark.repair.report import QueueRepair, RepairReport
+from cassieq_spark.repair.schedule import Schedule, sweep_schedules, together
 from cassieq_spark.repair.steps import Healed, heal_buckets, note, noting
 from cassieq_spark.repair.transactions import (
     abort_if_silent,
@@ -69,6 +71,8 @@ class Pass:
         self._dead_sets: set[UUID] = set()
         self._unfinished: list[QueueRepair] = []
         self.lanes = self._open(names)
+        # After the sinks: a set that one of those moves is in one of these lanes [U9].
+        self.schedule = Schedule(store, self.lanes)
 
     def windows(self, lane: Lane, healed: Healed, size: int = WINDOW) -> Iterator[list[BucketNo]]:
         """Yield the buckets of a lane, ``size`` at a time."""
@@ -86,16 +90,31 @@ class Pass:
         for sink_id, undecided in healed.undecided.items():
             with noting(done):
                 done.aborted += abort_if_silent(lane, sink_id, undecided)
-        for one in lane.all:
+        lanes = self.schedule.lanes_of(lane)
+
+        closed: list[int] = []
+        removed: list[tuple[int, int]] = []
+
+        def close(one: Lane) -> None:
             with noting(done):
-                done.gaps_closed += close_gaps(one)
+                closed.append(close_gaps(one))
+
+        def remove(one: Lane) -> None:
+            with noting(done):
+                removed.append(_drop_and_free(one, healed))
+
+        together(self._store, close, lanes)
+        done.gaps_closed += sum(closed)
         for sink_id in self._once[lane.lane_id]:
             if set_of(sink_id) is None:
                 with noting(done):
                     done.sinks_ended += end_once(lane, sink_id)
-        for one in lane.all:
-            with noting(done):
-                _drop_and_free(one, healed)
+        together(self._store, remove, lanes)
+        for dropped, freed in removed:
+            done.dropped += dropped
+            done.freed += freed
+        with noting(done):
+            self.schedule.finish(lane)
         self._dead_sets |= healed.dead_sets
         self._has_all &= not healed.has_missed
         self.report.queues.append(done)
@@ -130,7 +149,7 @@ class Pass:
             and found.value.status is QueueStatus.DELETING
             and at_home(self._store, found.value)
         ):
-            admin.finish_deletion(self._store, found)
+            deletion.finish_deletion(self._store, found)
             self.report.deletions_finished.append(name)
 
     def _end_moves(self) -> None:
@@ -227,12 +246,13 @@ class Pass:
         for lane_id, bucket in self._store.everything.messages():
             messages[lane_id].append(bucket)
         for lane, done in zip(self.lanes, self.report.queues, strict=True):
-            for one in lane.all:
+            for one in self.schedule.lanes_of(lane):
                 with noting(done):
                     done.swept += sweep(one, rows[one.lane_id], messages[one.lane_id])
         everywhere = QueueRepair(queue="*")
         with noting(everywhere):
-            self.report.swept_lanes = sweep_lanes(self._store, rows, messages)
+            self.report.swept_lanes = sweep_schedules(self._store)
+            self.report.swept_lanes += sweep_lanes(self._store, rows, messages)
         if everywhere.problems:
             self._unfinished.append(everywhere)
 
@@ -250,17 +270,24 @@ def heal(store: Store, names: list[QueueName] | None, *, is_full: bool = False) 
     one = Pass(store, names, is_full=is_full)
     for lane in one.lanes:
         healed = Healed(done=QueueRepair(queue=lane.queue))
-        for its_lane in lane.all:
-            with noting(healed.done):
-                for window in one.windows(its_lane, healed):
-                    healed.add(heal_buckets(its_lane, window))
+        one.schedule.check(lane, healed)
+        heal_lane = partial(_heal_lane, one)
+        for some in together(store, heal_lane, one.schedule.lanes_of(lane)):
+            healed.add(some)
         one.finish(lane, healed)
     return one.end()
 
 
-def _drop_and_free(lane: Lane, healed: Healed) -> None:
-    done = healed.done
-    done.dropped += drop(lane)
+def _heal_lane(one: Pass, lane: Lane) -> Healed:
+    healed = Healed(done=QueueRepair(queue=lane.queue))
+    with noting(healed.done):
+        for window in one.windows(lane, healed):
+            healed.add(heal_buckets(lane, window))
+    return healed
+
+
+def _drop_and_free(lane: Lane, healed: Healed) -> tuple[int, int]:
+    dropped = drop(lane)
     low = lane.read_pointers().repair
     finished = [
         place.bucket
@@ -268,6 +295,6 @@ def _drop_and_free(lane: Lane, healed: Healed) -> None:
         if place.lane == lane.lane_id and place.bucket >= low
     ]
     freed, failed = free(lane, finished)
-    done.freed += freed
     for error in failed:
-        note(done, error)
+        note(healed.done, error)
+    return dropped, freed

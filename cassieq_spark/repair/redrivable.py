@@ -96,7 +96,7 @@ def by_place(messages: Iterable[Message | int], lane: Lane) -> dict[Place, Runs]
                 f"queue {lane.queue!r} has {len(lane.lanes)} lanes, and each counts its messages "
                 f"from 0: the id {one!r} names several. Pass messages, as peek returns them"
             )
-        if isinstance(one, Message) and one.lane not in lane.lanes:
+        if isinstance(one, Message) and not lane.fixed.has(one.lane):
             raise OptionInvalid(
                 f"message {one.message_id} is not of queue {lane.queue!r}: there, its id {one.id} "
                 "belongs to another message. Pass messages that this queue's get or peek returned"

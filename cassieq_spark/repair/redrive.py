@@ -35,6 +35,7 @@ from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect import stats
 from cassieq_spark.queue.message import read_messages
+from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.repair import dead
 from cassieq_spark.repair.redrivable import ByState, by_state, spans_of
 from cassieq_spark.repair.report import Redriven
@@ -89,8 +90,8 @@ def redrive(lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool = False) -> 
     done = Redriven(queue=lane.queue)
     failure: StoreError | None = None
     left = wanted.at_most
-    for lane_id in lane.fixed.in_turn(0):
-        work = _Redrive(lane.sibling(lane_id), replace(wanted, at_most=left), is_dry_run=is_dry_run)
+    for one in looked_at_lanes(lane):
+        work = _Redrive(one, replace(wanted, at_most=left), is_dry_run=is_dry_run)
         try:
             work.run()
         except StoreError as error:

@@ -28,6 +28,7 @@ from cassieq_spark.model.row_limits import limit_of
 from cassieq_spark.queue.apart import named, read_rows
 from cassieq_spark.queue.get.time_pointer import TimePointer
 from cassieq_spark.queue.lane import live_buckets, windows
+from cassieq_spark.queue.schedule import every_lane
 from cassieq_spark.store.tables.buckets import size_of
 
 if TYPE_CHECKING:
@@ -130,7 +131,10 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyR
         try:
             sinks: set[str] = set()
             away: dict[LaneId, dict[BucketNo, CassieqError]] = defaultdict(dict)
-            for one in lane.all:
+            lanes = lane.all
+            with _noting(report):
+                lanes = every_lane(lane)
+            for one in lanes:
                 with _noting(report):
                     sinks |= _verify_lane(one, report, away[one.lane_id])
             for sink_id in sorted(sinks):
@@ -141,7 +145,7 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyR
             del report.findings[before[0] :], report.problems[before[1] :]
         else:
             report.queues += 1
-            there |= {one.lane_id: one for one in lane.all}
+            there |= {one.lane_id: one for one in lanes}
     _verify_outside(store, there, report)
     _verify_sinks(store, there, report, has_all=has_all)
     return report
@@ -179,6 +183,8 @@ def _read(
 def _verify_lane(lane: Lane, report: VerifyReport, away: dict[BucketNo, CassieqError]) -> set[str]:
     """Look at one lane; return the sinks that its buckets name."""
     pointers = lane.read_pointers()
+    if pointers.is_deleted:
+        return set()  # a due lane that is finished, and still in the schedule
     if pointers.repair > pointers.reader:
         what = f"repair pointer {pointers.repair}, reader pointer {pointers.reader}"
         report.findings.append(_finding(lane, "pointer_backwards", None, what))
@@ -351,7 +357,7 @@ def _verify_outside(store: Store, lanes: dict[LaneId, Lane], report: VerifyRepor
             report.findings += [
                 _finding(lane, "id_ahead", bucket, f"ids end with bucket {live.stop - 1}")
                 for bucket in buckets
-                if bucket >= live.stop
+                if bucket >= max(live.start, live.stop)
             ]
 
 

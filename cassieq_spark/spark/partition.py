@@ -92,7 +92,7 @@ def spread(
     left = share
     for lane, some in sorted(plan, key=lambda part: part[0].queue):
         where = Where.of(lane)
-        order = {lane_id: at for at, lane_id in enumerate(lane.fixed.in_turn(0))}
+        order = {lane_id: lane.fixed.rank(lane_id) for lane_id in {one.lane for one in some}}
         for planned in sorted(some, key=lambda one: (order[one.lane], one.bucket, one.runs.first)):
             rest = planned.runs
             while rest:
@@ -127,7 +127,7 @@ def read_partition(partition: PlannedPartition) -> Iterator[pa.RecordBatch]:
                 where.queue,
                 lane,
                 bucket_size=where.bucket_size,
-                priority=where.lanes.class_and_shard(lane)[0],
+                priority=where.lanes.priority_of(lane),
             )
             for lane in {planned.lane for planned in plan}
         }

@@ -97,6 +97,12 @@ TABLES: Final[dict[str, str]] = {
     "pointer": f"""(
         lane uuid, kind text, value bigint, PRIMARY KEY (lane, kind)
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+    # Which due lanes a queue has; ``lane`` is its first. A partition holds one year, and a
+    # slice begins above what was deleted [U16].
+    "schedule": f"""(
+        lane uuid, year int, period bigint, priority int,
+        PRIMARY KEY ((lane, year), period, priority)
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
     # Hints and heartbeats end by their TTL; nobody deletes them [R13].
     "expiry": f"""(
         lane uuid, hour bigint, minute bigint, bucket bigint,

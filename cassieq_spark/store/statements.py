@@ -334,6 +334,24 @@ READ_HINTS: Final = _statement(
        WHERE lane = ? AND hour = ? AND minute >= ? AND minute <= ?""",
 )  # fmt: skip
 
+ADD_TO_SCHEDULE: Final = _statement(
+    "add_to_schedule", Kind.WRITE,
+    "INSERT INTO {ks}.schedule (lane, year, period, priority) VALUES (?, ?, ?, ?)",
+)  # fmt: skip
+READ_SCHEDULE: Final = _statement(
+    "read_schedule", Kind.READ,
+    """SELECT period, priority FROM {ks}.schedule
+       WHERE lane = ? AND year = ? AND period >= ? AND period < ?""",
+)  # fmt: skip
+# For a due lane that is finished, or was never begun; no lane of its period is born again [U2].
+REMOVE_FROM_SCHEDULE: Final = _statement(
+    "remove_from_schedule", Kind.WRITE,
+    "DELETE FROM {ks}.schedule WHERE lane = ? AND year = ? AND period = ? AND priority = ?",
+)  # fmt: skip
+LIST_SCHEDULES: Final = _statement(
+    "list_schedules", Kind.READ, "SELECT DISTINCT lane, year FROM {ks}.schedule",
+)  # fmt: skip
+
 WRITE_ALIVE: Final = _statement(
     "write_alive", Kind.WRITE,
     "INSERT INTO {ks}.alive (sink_id, at_us) VALUES (?, ?) USING TTL ?",

@@ -25,6 +25,7 @@ from cassieq_spark.store.tables.monotons import Monotons
 from cassieq_spark.store.tables.overlays import Overlays
 from cassieq_spark.store.tables.pointers import PointerTable
 from cassieq_spark.store.tables.queues import Queues
+from cassieq_spark.store.tables.schedules import Schedules
 from cassieq_spark.store.tables.sinks import Sinks
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Store:
         self.account_keys = AccountKeys(session, sender)
         self.key_uses = KeyUses(session)
         self.everything = Everything(session)
+        self.schedules = Schedules(session)
         self.heartbeats = Heartbeats(session)
         self.leaders = Leaders(session, sender)
         self._times_seen: dict[LaneId, int] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from uuid import UUID, uuid5
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -12,13 +12,19 @@ from cassieq_spark.model.ids import LaneId, QueueName
 from cassieq_spark.model.lanes import (
     LONGEST_DELAY_US,
     LONGEST_PERIODS,
+    YEAR_US,
     DueLane,
     Fixed,
     due_lane,
+    finished_below,
+    first_period,
+    healed_always,
+    last_period,
     longest_delay_us,
     looked_at,
     offered_below,
     shard_of,
+    years,
 )
 
 SECOND_US = 1_000_000
@@ -99,10 +105,63 @@ def test_u15_a_claim_for_one_message_offers_it_with_the_probability_of_fairness(
 
 
 def test_u12_the_id_of_a_due_lane_follows_from_the_queue_and_is_every_ones() -> None:
-    queue = UUID("0189abcd-ef01-7234-8567-89abcdef0123")
-    assert uuid5(queue, "due:490001:2") == DueLane(490_001, 2).lane_id(queue)
-    ids = {DueLane(period, cls).lane_id(queue) for period in range(20) for cls in range(10)}
-    assert 200 == len(ids)
+    queue, other = LaneId(UUID(int=7)), LaneId(UUID(int=8))
+    lanes = [DueLane(period, cls) for period in (0, 1, 490_001, 2**32 - 1) for cls in range(10)]
+    ids = [lane.lane_id(queue) for lane in lanes]
+    assert lanes == [DueLane.said_by(queue, lane_id) for lane_id in ids]
+    assert {8} == {lane_id.version for lane_id in ids}
+    assert 2 * len(lanes) == len({*ids, *(lane.lane_id(other) for lane in lanes)})
+
+
+@given(st.uuids(), st.integers(0, 127))
+def test_u12_an_id_that_is_not_exactly_a_due_lanes_is_none_of_the_queue(
+    some: UUID, bit: int
+) -> None:
+    queue = LaneId(UUID(int=7))
+    own = DueLane(490_001, 2).lane_id(queue)
+    assert DueLane.said_by(queue, LaneId(some)) is None
+    assert DueLane.said_by(LaneId(UUID(int=8)), own) is None
+    assert DueLane.said_by(queue, LaneId(UUID(int=own.int ^ 1 << bit))) is None
+
+
+def test_u12_a_queue_has_due_lanes_of_its_classes_only_and_they_come_first_in_their_class() -> None:
+    fixed = Fixed(ids=[LaneId(UUID(int=at)) for at in range(4)], priorities=2, shards=2)
+    some = [DueLane(period, cls) for period in (9, 5) for cls in (0, 1)]
+    due = {(one.period, one.priority): one.lane_id(fixed.first) for one in some}
+    assert fixed.has(due[5, 1])
+    assert 1 == fixed.priority_of(due[5, 1])
+    assert not fixed.has(DueLane(5, 2).lane_id(fixed.first))
+    with pytest.raises(ValueError, match="not in list"):
+        fixed.priority_of(DueLane(5, 2).lane_id(fixed.first))
+    in_order = [due[5, 1], due[9, 1], *fixed.ids[2:], due[5, 0], due[9, 0], *fixed.ids[:2]]
+    assert in_order == sorted([*fixed.ids, *due.values()], key=fixed.rank)
+
+
+@given(st.integers(0, 490_000), st.integers(0, 10_000), st.integers(60 * SECOND_US, DAY_US))
+def test_a_slice_of_the_schedule_reads_each_year_of_its_periods_and_no_other(
+    first: int, count: int, period_us: int
+) -> None:
+    read = list(years(first, first + count, period_us))
+    periods = (first, first + count // 2, first + count - 1)
+    some = {DueLane(period, 0).year(period_us) for period in periods}
+    assert (some <= set(read)) if count else not read
+    assert len(read) <= 1 + max(1, -(-count * period_us // YEAR_US))
+
+
+@given(st.integers(DAY_US, 10**16), st.integers(60 * SECOND_US, DAY_US))
+def test_u2_what_repair_finishes_nobody_is_to_be_born_in(now_us: int, period_us: int) -> None:
+    end = finished_below(now_us, period_us)
+    assert end * period_us <= now_us - 3_600 * SECOND_US
+    assert end < looked_at(now_us, period_us) <= healed_always(now_us, period_us)
+    far = due_lane(now_us + DAY_US * 2, 0, now_us=now_us, after_us=AFTER_US, period_us=period_us)
+    assert far is not None
+    assert far.period >= healed_always(now_us, period_us)
+    assert last_period(now_us, period_us) >= (now_us + longest_delay_us(period_us)) // period_us
+
+
+def test_births_and_readers_begin_at_the_same_period() -> None:
+    assert 7 == first_period(0, created_us=7 * HOUR_US + 1, period_us=HOUR_US)
+    assert 9 == first_period(9, created_us=7 * HOUR_US, period_us=HOUR_US)
 
 
 def test_u16_the_time_pointer_of_a_due_lane_starts_just_before_its_period() -> None:

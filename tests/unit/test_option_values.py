@@ -89,6 +89,8 @@ WRONG: dict[str, list[Any]] = {
     "bucket_size": [0, 100_001, "100", 10.0, True],
     "priorities": [0, 11, -1, "3", 3.0, True],
     "shards": [0, 65, -1, "3", 3.0, True],
+    "schedule_after": [-0.01, 86_401, "900", True, float("nan")],
+    "schedule_period": [59.9, 86_401, "3600", True, float("nan")],
     "fairness": [-0.01, 0.51, 1, "0.1", float("nan"), float("inf"), True],
     "visibility_timeout": [0.09, 2_592_001, "30", "30s", float("nan"), True],
     "max_deliveries": [0, -1, 1 << 31, "5", True],

@@ -17,6 +17,8 @@ DEFAULT_SETTINGS = QueueSettings(
     priorities=1,
     shards=1,
     fairness=0.1,
+    schedule_after_s=900.0,
+    schedule_period_s=3600.0,
     visibility_timeout_s=30.0,
     max_deliveries=None,
     dead_letter_queue=None,
@@ -67,6 +69,8 @@ settings_given = st.fixed_dictionaries(
         "bucket_size": st.integers(1, 100_000),
         "priorities": st.integers(1, 10),
         "shards": st.integers(1, 6),
+        "schedule_after": st.floats(0, 86_400),
+        "schedule_period": st.floats(60, 86_400),
         "fairness": st.floats(0, 0.5) | st.sampled_from([0, 0.1]),
         "visibility_timeout": st.floats(0.1, 2_592_000) | st.integers(1, 2_592_000),
         "max_deliveries": st.none() | st.integers(1, (1 << 31) - 1),
@@ -91,6 +95,7 @@ def test_the_stored_form_is_this() -> None:
     # A change of it is a change of stored state: a migration and a compat fixture come with it.
     assert (
         '{"bucket_size": 50000, "priorities": 1, "shards": 1, "fairness": 0.1, '
+        '"schedule_after_s": 900.0, "schedule_period_s": 3600.0, '
         '"visibility_timeout_s": 30.0, "max_deliveries": null, "dead_letter_queue": null, '
         '"repair_timeout_s": 15.0, "linger_s": 0.02, "gap_timeout_s": 10.0}'
     ) == DEFAULT_SETTINGS.to_json()

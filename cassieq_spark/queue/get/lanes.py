@@ -7,6 +7,7 @@ stuck, and a lane that does not answer holds up no other.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.lanes import offered_below
 from cassieq_spark.queue.get.claim import GRACE_S, Budget, give_back
 from cassieq_spark.queue.get.reader import Reader
+from cassieq_spark.queue.schedule import Agenda
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,10 +50,12 @@ class Readers:
 
     def __init__(self, lane: Lane, *, owner: str, run: UUID | None, visibility_us: int) -> None:
         self.lane = lane
-        self._readers = {
-            one.lane_id: Reader(one, owner=owner, run=run, visibility_us=visibility_us)
-            for one in lane.all
-        }
+        self._agenda = Agenda(lane)
+        self._readers: dict[LaneId, Reader] = {}
+        self._make = partial(Reader, run=run)
+        self._leases = owner, visibility_us
+        self._due: list[Lane] = []
+        self._see_to(lane.all)
         self._random = generator()
         # Random, so that consumers which begin together do not all begin in one shard [U15].
         self._first_shard = self._random.randrange(lane.settings.shards)
@@ -60,8 +64,14 @@ class Readers:
 
     def lease_as(self, owner: str, visibility_us: int) -> None:
         """Set the owner of the leases that the next gets take, and their duration."""
+        self._leases = owner, visibility_us
         for reader in self._readers.values():
             reader.lease_as(owner, visibility_us)
+
+    @property
+    def looked_at(self) -> int:
+        """How many lanes the last get looked at."""
+        return len(self._looked_at)
 
     def may_find(self, *, at_least: int = 0) -> bool:
         """Whether a get may find something after one that found nothing; two cheap reads a lane.
@@ -76,7 +86,8 @@ class Readers:
     @property
     def is_quiet(self) -> bool:
         """Whether the last get found nothing, so that the next begins with `may_find`'s reads."""
-        return all(self._readers[lane_id].is_quiet for lane_id in self._looked_at)
+        readers = [self._readers.get(lane_id) for lane_id in self._looked_at]
+        return all(reader is None or reader.is_quiet for reader in readers)
 
     def count(self, enough: int, *, at_least: int = 0) -> int:
         """About how many messages a get would find, counted up to ``enough``; claims nothing."""
@@ -122,7 +133,7 @@ class Readers:
 
         Args:
             at_least: Only messages of this class and higher ones.
-            below: Per lane, only ids below this one.
+            below: Per lane, only ids below this one. If there are any, no lane that is not named.
             at_most_bytes: About how many bytes, as stored; one message at least.
 
         Raises:
@@ -130,7 +141,7 @@ class Readers:
             StoreTimeout, StoreUnavailable: Nothing was found, and a part did not answer.
             CasAmbiguous, CasContention: See `Reader.get`.
         """
-        order = self._in_turn(at_least)
+        order = [at for at in self._in_turn(at_least) if not below or at in below]
         awake, self._awake = self._awake, None
         self._looked_at = order
         if len(order) == 1:
@@ -141,6 +152,8 @@ class Readers:
         budget = Budget(messages=at_most, size_bytes=at_most_bytes)
         session = self.lane.store.session
         with session.within(session.left_s()):
+            if awake is not None:
+                awake = [at for at in awake if at in order]
             if awake is None:
                 awake = self._with_news(order)
             return _Get(self, order, below).run(awake, budget, self._lower(at_least))
@@ -152,9 +165,12 @@ class Readers:
     def news(self, lanes: list[LaneId]) -> list[LaneId]:
         """Those of these lanes in which a get may find something; each is asked, all at once.
 
-        A lane without an answer is among them: then the error, if it stays, has a name.
+        A lane without an answer is among them: then the error, if it stays, has a name. A due lane
+        that is drained is asked each half minute only.
         """
         session = self.lane.store.session
+        own = set(self.lane.lanes)
+        lanes = [at for at in lanes if at in own or not self._readers[at].is_drained]
         with session.within(each_s=LOOK_S):
             said = session.each(lambda at: self._readers[at].may_find(), lanes)
         for one in said:
@@ -168,17 +184,40 @@ class Readers:
         return self.news(order)
 
     def _in_turn(self, at_least: int) -> list[LaneId]:
-        return self.lane.fixed.in_turn(self._first_shard, at_least=at_least)
+        """The lanes as they are read: in each class what was scheduled, oldest period first."""
+        return [lane_id for tier in self._tiers(at_least) for lane_id in tier]
+
+    def _tiers(self, at_least: int) -> list[list[LaneId]]:
+        """The lanes of each class that were scheduled, and the fixed ones; none is empty."""
+        due = self._agenda.lanes()
+        if due is not self._due:
+            self._see_to([*self.lane.all, *due])
+            self._due = due
+        fixed = self.lane.fixed
+        turn = fixed.in_turn(self._first_shard, at_least=at_least)
+        tiers: list[list[LaneId]] = []
+        for at in range(0, len(turn), fixed.shards):
+            priority = fixed.priorities - 1 - at // fixed.shards
+            tiers.append([one.lane_id for one in due if one.priority == priority])
+            tiers.append(turn[at : at + fixed.shards])
+        return [tier for tier in tiers if tier]
+
+    def _see_to(self, lanes: list[Lane]) -> None:
+        """Keep a reader for each of these lanes and for no other."""
+        owner, visibility_us = self._leases
+        known = self._readers
+        self._readers = {
+            one.lane_id: known.get(one.lane_id)
+            or self._make(one, owner=owner, visibility_us=visibility_us)
+            for one in lanes
+        }
 
     def _lower(self, at_least: int) -> tuple[list[LaneId], float]:
-        """The lanes of a lower class, drawn at random, and a coin for their share [U15]."""
-        fixed = self.lane.fixed
-        lower = fixed.priorities - 1 - at_least
-        if lower < 1:
+        """A lower class, or what was not scheduled, drawn at random; and a coin [U15]."""
+        _, *lower = self._tiers(at_least)
+        if not lower:
             return [], 0.0
-        drawn = at_least + self._random.randrange(lower)
-        of_class = [at for at in self._in_turn(drawn) if fixed.class_and_shard(at)[0] == drawn]
-        return of_class, self._random.random()
+        return lower[self._random.randrange(len(lower))], self._random.random()
 
 
 class _Get:

@@ -57,7 +57,11 @@ class GetRequest:
 
 
 class Getter:
-    """Gets messages of a queue for one client. Thread-safe: each get uses a reader of its own."""
+    """Gets messages of a queue for one client. Thread-safe: each get uses a reader of its own.
+
+    Attributes:
+        lanes: How many lanes the last look went through.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -66,6 +70,7 @@ class Getter:
         # race of two threads on them only makes a pause shorter.
         self._empty_looks = 0
         self._looked_at = -inf
+        self.lanes = 1
 
     def get(self, lane: Lane, wanted: GetRequest) -> list[Message]:
         """Lease messages and read them; none only if none was visible all the while.
@@ -108,14 +113,16 @@ class Getter:
         now = clock.monotonic()
         while True:
             if self._empty_looks and now < deadline:
-                pause_s = pause_after(self._empty_looks, lanes=len(lane.lanes))
+                pause_s = pause_after(self._empty_looks, lanes=self.lanes)
                 due = self._looked_at + pause_s
                 if due > now:
                     # The last look is at the deadline: not one just before it, too.
                     is_last = due + pause_s / 2 >= deadline
                     clock.wait((deadline if is_last else due) - now)
             self._looked_at = clock.monotonic()
-            if claimed := _look(reader, wanted):
+            claimed = _look(reader, wanted)
+            self.lanes = reader.looked_at
+            if claimed:
                 self._empty_looks = 0
                 return claimed
             self._empty_looks += 1

@@ -19,12 +19,7 @@ from cassieq_spark.queue.get.gather import (
     share,
     try_one,
 )
-from cassieq_spark.queue.get.scan import (
-    Rows,
-    Scan,
-    Scanner,
-    offset_below,
-)
+from cassieq_spark.queue.get.scan import Rows, Scan, Scanner, offset_below
 from cassieq_spark.queue.get.search import Round, Search
 
 if TYPE_CHECKING:
@@ -92,6 +87,14 @@ class Reader:
         if self._lane.clock.monotonic() - looked_at > QUIET_FOR_S:
             return True
         return self._scanner.has_news(scan)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the last look, a moment ago, found a lane in which nothing was left at all."""
+        if self._quiet is None or self._lane.clock.monotonic() - self._quiet[1] > QUIET_FOR_S:
+            return False
+        scan = self._quiet[0]
+        return scan.pointers.repair * self._lane.bucket_size >= scan.monoton.next_id
 
     @property
     def is_quiet(self) -> bool:

@@ -134,10 +134,7 @@ class Scanner:
         lane = self._lane
         self._passed_over = {}
         pointers = lane.read_pointers()
-        monoton = lane.monotons.read()
-        if monoton is None:
-            raise lane.deleted()
-        scan = Scan(pointers=pointers, monoton=monoton.value)
+        scan = Scan(pointers=pointers, monoton=lane.read_monoton())
         self._look_at_hints(scan, below_id)
         self._look_ahead(scan, want, math.inf if want_bytes is None else want_bytes, below_id)
         return scan
@@ -170,11 +167,12 @@ class Scanner:
         is hinted in a drained bucket never comes back.
         """
         lane = self._lane
-        monoton = lane.monotons.read()
+        monoton = lane.monotons.find()
         hints = self._time.hints(scan.pointers, lane.clock.now_us())
         return (
             monoton is None
             or monoton.value.next_id != scan.monoton.next_id
+            or monoton.value.is_closed != scan.monoton.is_closed
             or any(
                 bucket >= scan.pointers.repair and bucket not in self._finished
                 for _, bucket in hints

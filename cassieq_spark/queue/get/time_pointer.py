@@ -64,7 +64,7 @@ class TimePointer:
         )
         while passed < blocked and is_passable(passed, now_us=now_us):
             passed += 1
-        if passed > max(pointers.time, minute_of(self._lane.created_us)):
+        if passed > max(pointers.time, minute_of(self._lane.begins_us)):
             advance_pointer(self._lane, Pointer.TIME, passed)
 
     def carry_over(
@@ -91,7 +91,7 @@ class TimePointer:
         self._carried |= fresh
 
     def _first(self, pointers: Pointers, now: int) -> int:
-        created = minute_of(self._lane.created_us)
+        created = minute_of(self._lane.begins_us)
         return first_minute(pointers.time, created=created, now=now)
 
 

@@ -15,13 +15,14 @@ from cassieq_spark.errors import RowCorrupt, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
-from cassieq_spark.model.ids import EMPTY, BucketNo, Place, Runs
+from cassieq_spark.model.ids import EMPTY, ID_LIMIT, BucketNo, Place, Runs
 from cassieq_spark.model.lease import is_expired, visible
 from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.apart import first_of, named, read_rows
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.queue.message import Message, read_messages
+from cassieq_spark.queue.schedule import looked_at_lanes, scheduled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,7 +45,8 @@ class QueueStats:
     Attributes:
         visible: A get would deliver them now; messages of open buckets count too.
         invisible: Under a lease.
-        delayed: Not due yet.
+        delayed: Not due yet, and none of the next.
+        scheduled: Put with a time much later, and not due yet. Disjoint from all others.
         dead: Out of deliveries, rejected or redriven, waiting for repair to move them.
         oldest_age: Seconds since the oldest message that is not acked was put; None: there is none.
         buckets: Bucket rows by status, from the repair pointer on; ``open`` = without a row.
@@ -56,6 +58,7 @@ class QueueStats:
     visible: int = 0
     invisible: int = 0
     delayed: int = 0
+    scheduled: int = 0
     dead: int = 0
     oldest_age: float | None = None
     buckets: dict[str, int] = field(default_factory=dict)
@@ -74,15 +77,20 @@ def stats(lane: Lane) -> QueueStats:
     total = _Count(now_us)
     by_priority = dict.fromkeys(range(lane.settings.priorities), 0)
     sinks = Sinks(lane)
-    for one in lane.all:
-        before = total.visible
+    not_due = 0
+    for one in looked_at_lanes(lane):
+        before = total.visible, total.delayed
         _count(one, total, sinks)
-        by_priority[one.priority] += total.visible - before
+        by_priority[one.priority] += total.visible - before[0]
+        if one.due is not None:
+            not_due += total.delayed - before[1]
+    far = sum(lane.store.session.map(_count_scheduled, scheduled(lane)))
     oldest_us = total.oldest_us
     return QueueStats(
         visible=total.visible,
         invisible=sum(total.consumers.values()),
-        delayed=total.delayed,
+        delayed=total.delayed - not_due,
+        scheduled=not_due + far,
         dead=total.dead,
         oldest_age=None if oldest_us is None else max(0, now_us - oldest_us) / 1e6,
         buckets=dict(total.buckets),
@@ -90,6 +98,21 @@ def stats(lane: Lane) -> QueueStats:
         applied_lwts=total.lwts,
         by_priority=by_priority,
     )
+
+
+def _count_scheduled(lane: Lane) -> int:
+    """How many messages wait in a lane whose time has not come; no payload is read."""
+    found = 0
+    for window in windows(live_buckets(lane), _WINDOW):
+        rows, unread = lane.buckets.read_many(window)
+        if unread:
+            raise first_of({lane.place(bucket): error for bucket, error in unread.items()})
+        for bucket, row in rows.items():
+            if _is_unsealed(row):
+                found += lane.messages.count(bucket, now_us=ID_LIMIT)
+            elif row is not None:
+                found += row.value.unacked.count
+    return found
 
 
 def visible_in(lane: Lane) -> int:
@@ -100,7 +123,7 @@ def visible_in(lane: Lane) -> int:
 
 
 def _count(lane: Lane, total: _Count, sinks: Sinks) -> None:
-    monoton = lane.monotons.read()
+    monoton = lane.monotons.find()
     total.lwts += 0 if monoton is None else monoton.version.row_version
     oldest_us: int | None = None
     for bucket, row, waiting in live_rows(lane, sinks=sinks):
@@ -214,8 +237,7 @@ def plan_visible(
         away: See `live_rows`.
     """
     sinks = Sinks(lane)
-    for lane_id in lane.fixed.in_turn(0):
-        one = lane.sibling(lane_id)
+    for one in looked_at_lanes(lane):
         missed: dict[BucketNo, CassieqError] | None = None if away is None else {}
         yield from _plan_lane(one, spans, sinks, away=missed)
         if away is not None:

@@ -27,12 +27,14 @@ class Packed:
     Attributes:
         payload: See `store.chunk`.
         message_ids: What the producer chose per message, 16 bytes; None: nothing.
-        delay_us: The delay before they may be delivered; 0: none.
+        delay_us: The delay before they may be delivered, from the write on; 0: none.
+        due_us: In its place, when they may be delivered.
     """
 
     payload: bytes
     message_ids: tuple[bytes | None, ...]
     delay_us: int = 0
+    due_us: int | None = None
 
     @property
     def count(self) -> int:

@@ -25,14 +25,18 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Runs, message_id_of
 from cassieq_spark.model.sizes import BUCKET_BYTES
 from cassieq_spark.queue import seal
+from cassieq_spark.queue.lane import LaneEnded
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store.tables.messages import ChunkRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.put.encode import Packed
+
+    Otherwise = Callable[[Sequence["Packed"]], list["Placed"]]
 
 LOOK_S: Final = 1.0
 """How long a producer waits to learn whether its bucket is still open; then it takes another."""
@@ -47,6 +51,7 @@ _logger = get_logger("queue")
 class Placed:
     """Where a row goes, or went: ``first`` is the offset of its first message."""
 
+    lane: LaneId
     bucket: BucketNo
     first: int
     packed: Packed
@@ -94,12 +99,17 @@ class Producer:
         self._block: _Block | None = None
         self._closed_below = FIRST_BUCKET
 
-    def put(self, lane: Lane, rows: Sequence[Packed]) -> list[Placed]:
+    def put(
+        self, lane: Lane, rows: Sequence[Packed], otherwise: Otherwise | None = None
+    ) -> list[Placed]:
         """Store rows, and make sure that they stay: three round trips if the bucket is our own.
 
         One write per row, then for each bucket one read of its row and one of the repair pointer.
         One LWT to begin a fresh bucket; two more reads if the last put was longer ago than
         ``linger``, or than half the time for which repair leaves a bucket alone [R2, T12].
+
+        Args:
+            otherwise: Puts what a due lane does not take any more.
 
         Returns:
             Where each of ``rows`` is, in their order.
@@ -120,23 +130,22 @@ class Producer:
             except StoreError as error:
                 failure = error
                 break
+            except LaneEnded:
+                if otherwise is None:
+                    raise
+                done |= _elsewhere(lane, todo, otherwise, unsettled, done.values())
+                todo = {}
+                break
             kept = dict(self._store(lane, placed))
-            todo = {}
-            for at, one in placed.items():
-                manifest = kept[one.bucket]
-                if manifest is None:
-                    unsettled.append(one)
-                elif one.runs.issubset(manifest):
-                    done[at] = one
-                else:
-                    todo[at] = one.packed
+            todo = _sorted(placed, kept, done, unsettled)
             if not todo:
                 break
         if unsettled or (todo and done):
             raise _ambiguous(lane, unsettled, done.values()) from failure
         if todo:
             raise failure or lane.contended(f"every bucket of this producer in {lane.title}")
-        metrics.MESSAGES_PUT.inc(sum(one.packed.count for one in done.values()))
+        mine = [one for one in done.values() if one.lane == lane.lane_id]
+        metrics.MESSAGES_PUT.inc(sum(one.packed.count for one in mine))
         return [done[at] for at in range(len(rows))]
 
     def _place(self, lane: Lane, todo: dict[int, Packed]) -> dict[int, Placed]:
@@ -151,7 +160,9 @@ class Producer:
                     block = self._block = _Block(
                         bucket=fresh.first, proven_at=lane.clock.monotonic()
                     )
-                placed[at] = Placed(bucket=block.bucket, first=block.next, packed=packed)
+                placed[at] = Placed(
+                    lane=lane.lane_id, bucket=block.bucket, first=block.next, packed=packed
+                )
                 block.next += packed.count
                 block.size_bytes += len(packed.payload)
         return placed
@@ -217,7 +228,7 @@ def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
                     count=one.packed.count,
                     payload=one.packed.payload,
                     enqueued_us=now_us,
-                    due_us=now_us + delay_us if delay_us else None,
+                    due_us=now_us + delay_us if delay_us else one.packed.due_us,
                 ),
             )
         writer.flush()
@@ -256,10 +267,53 @@ def prove(lane: Lane, bucket: BucketNo, *, is_written: bool) -> Proof:
 def message_id_texts(lane: Lane, placed: Iterable[Placed]) -> list[str]:
     """The id of each message, in order: what its producer chose, else one made of lane and id."""
     return [
-        message_id_of(lane.lane_id, one.bucket * lane.bucket_size + one.first + at, chosen)
+        message_id_of(one.lane, one.bucket * lane.bucket_size + one.first + at, chosen)
         for one in placed
         for at, chosen in enumerate(one.packed.message_ids)
     ]
+
+
+def _sorted(
+    placed: dict[int, Placed],
+    kept: dict[BucketNo, Runs | None],
+    done: dict[int, Placed],
+    unsettled: list[Placed],
+) -> dict[int, Packed]:
+    """Add what is settled to ``done``, what is unknown to ``unsettled``; return what goes again."""
+    todo: dict[int, Packed] = {}
+    for at, one in placed.items():
+        manifest = kept[one.bucket]
+        if manifest is None:
+            unsettled.append(one)
+        elif one.runs.issubset(manifest):
+            done[at] = one
+        else:
+            todo[at] = one.packed
+    return todo
+
+
+def _elsewhere(
+    lane: Lane,
+    todo: dict[int, Packed],
+    otherwise: Otherwise,
+    unsettled: Iterable[Placed],
+    stored: Iterable[Placed],
+) -> dict[int, Placed]:
+    """Put the rest into an ordinary lane; an error names what became of all."""
+    try:
+        return dict(zip(todo, otherwise(list(todo.values())), strict=True))
+    except CassieqError as error:
+        unsettled, stored = list(unsettled), list(stored)
+        if not unsettled and not stored:
+            raise
+        what = _ambiguous(lane, unsettled, stored)
+        if isinstance(error, PutAmbiguous):
+            what = PutAmbiguous(
+                what.message,
+                message_ids=(*what.message_ids, *error.message_ids),
+                stored=(*what.stored, *error.stored),
+            )
+        raise what from error
 
 
 def _fits(block: _Block, packed: Packed, bucket_size: int) -> bool:

@@ -48,7 +48,7 @@ def _checked(lane: Lane, held: object) -> Receipt:
         receipt = held.proof
     else:
         receipt = Receipt.decode(held)
-    if receipt.lane not in lane.lanes:
+    if not lane.fixed.has(receipt.lane):
         raise foreign(lane, "is of another queue, or of an earlier queue of this name")
     if not receipt.first <= receipt.last < lane.bucket_size or receipt.bucket >= DELETED:
         raise foreign(lane, "names messages that never existed")

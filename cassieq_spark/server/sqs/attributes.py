@@ -113,7 +113,7 @@ def shown(call: Call, queue: Queue, stats: QueueStats | None) -> dict[str, str]:
         **{name: str(_number(queue, name)) for name in NUMBERS},
     }
     if stats is not None:
-        counts = (stats.visible, stats.delayed, stats.invisible)
+        counts = (stats.visible, stats.delayed + stats.scheduled, stats.invisible)
         found |= {name: str(count) for name, count in zip(COUNTS, counts, strict=True)}
     target = settings.dead_letter_queue
     # Whoever has Cassandra may name a queue of another account there. That one is not shown.

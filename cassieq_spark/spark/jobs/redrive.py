@@ -21,6 +21,7 @@ from cassieq_spark.model import dead_letter
 from cassieq_spark.model.ids import BucketNo, Place, Runs, bucket_of, first_id
 from cassieq_spark.options import parse_connection
 from cassieq_spark.queue.find import LaneSpec, open_lane
+from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.repair.redrive import RedriveRequest, redrive
 from cassieq_spark.repair.report import Redriven
 from cassieq_spark.spark import boundary, columns
@@ -88,7 +89,7 @@ def redrive_where(
         found = found.where(where)
     work: list[Work] = []
     chosen = found.select("lane", "id").toArrow()
-    for lane_id in lane.lanes:
+    for lane_id in (one.lane_id for one in looked_at_lanes(lane)):
         of_lane = chosen.filter(pc.equal(chosen.column("lane"), str(lane_id)))
         ids = of_lane.column("id").to_numpy()
         work += [

@@ -61,6 +61,8 @@ def heal(
     with opened(connection) as here:
         one = Pass(here, names, is_full=is_full)
         healed = {lane.lane_id: Healed(done=QueueRepair(queue=lane.queue)) for lane in one.lanes}
+        for lane in one.lanes:
+            one.schedule.check(lane, healed[lane.lane_id])
         shares = [share for lane in one.lanes for share in _shares(one, lane, healed[lane.lane_id])]
         is_little = len(shares) <= FEW_SHARES
         found = _heal(here, shares) if is_little else _by_tasks(spark, connection, shares)
@@ -72,7 +74,7 @@ def heal(
 
 
 def _shares(one: Pass, lane: Lane, healed: Healed) -> Iterator[Share]:
-    for its_lane in lane.all:
+    for its_lane in one.schedule.lanes_of(lane):
         with noting(healed.done):
             for window in one.windows(its_lane, healed, BUCKETS_PER_SHARE):
                 yield Share(lane=LaneSpec.of(its_lane), buckets=tuple(window))

@@ -100,7 +100,7 @@ def put_together(lane: Lane, parts: Iterable[bytes]) -> Gathered:
         for lane_id, bucket, lease_id, verdict, encoded in said:
             runs = Runs.decode(encoded)
             place = Place(LaneId(UUID(bytes=lane_id)), BucketNo(bucket))
-            if place.lane not in lane.lanes:
+            if not lane.fixed.has(place.lane):
                 raise foreign(lane, "is of another queue, or of an earlier queue of this name")
             if bucket >= DELETED or runs.last >= lane.bucket_size:
                 raise foreign(lane, "names messages that never existed")

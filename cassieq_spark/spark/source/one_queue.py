@@ -14,6 +14,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.offset import by_bucket
 from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, RUNS_PER_CALL
 from cassieq_spark.queue.get.lanes import NO_LIMITS, Readers
+from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.queue.settle.settle import ack_leases, count_settled
 from cassieq_spark.spark.source.replay import Replay
 
@@ -81,13 +82,11 @@ class OneQueue:
         Raises:
             QueueDeleted: The queue is gone.
         """
-        lanes = self.lane.all
-        monotons = self.lane.store.session.map(lambda lane: lane.monotons.read(), lanes)
-        self._target = {}
-        for lane, monoton in zip(lanes, monotons, strict=True):
-            if monoton is None:
-                raise lane.deleted()
-            self._target[lane.lane_id] = monoton.value.next_id
+        lanes = looked_at_lanes(self.lane)
+        monotons = self.lane.store.session.map(lambda lane: lane.read_monoton(), lanes)
+        self._target = {
+            lane.lane_id: monoton.next_id for lane, monoton in zip(lanes, monotons, strict=True)
+        }
 
     def may_find(self) -> bool:
         """Whether a claim may find something: two cheap reads a lane (I9)."""

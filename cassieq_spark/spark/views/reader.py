@@ -17,6 +17,7 @@ from cassieq_spark.model.ids import ID_LIMIT
 from cassieq_spark.queue.find import lane_of, open_lane, rows_at_home
 from cassieq_spark.queue.inspect.stats import plan_visible
 from cassieq_spark.queue.lane import live_buckets
+from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.spark import boundary, columns
 from cassieq_spark.spark.partition import PlannedPartition, read_partition, spread
 from cassieq_spark.spark.views import pushdown
@@ -76,7 +77,7 @@ class ViewReader(DataSourceReader):
         return [
             BucketsPartition(one, part)
             for lane in selected(where, self._options.queues, self._conditions)
-            for one in lane.all
+            for one in looked_at_lanes(lane)
             for part in windows(
                 pushdown.bucket_spans(self._conditions, lane.bucket_size, ids=self._asked.view.ids),
                 live_buckets(one),

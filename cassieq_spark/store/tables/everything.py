@@ -33,6 +33,11 @@ class Everything:
         for row in self._session.run(statements.LIST_MESSAGES, ()):
             yield LaneId(row.lane), BucketNo(row.bucket)
 
+    def schedules(self) -> Iterator[tuple[LaneId, int]]:
+        """The parts of schedules that name a due lane: by a queue's first lane, and year."""
+        for row in self._session.run(statements.LIST_SCHEDULES, ()):
+            yield LaneId(row.lane), row.year
+
     def monotons(self) -> Iterator[LaneId]:
         """The lanes that have a monoton row."""
         for row in self._session.run(statements.LIST_MONOTONS, ()):

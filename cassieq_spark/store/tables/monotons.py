@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from cassieq_spark.store.session import CqlSession
 
 CLOSED: Final = -1
-"""In place of a next id: the lane's creator gave it up before any id was handed out [T14]."""
+"""In place of a next id of 0: the lane is closed. In general -1 less the next id: a due lane has
+handed out ids before it is closed, and a lane that its creator gave up has not [T14]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,17 +22,26 @@ class Monoton:
     """The ids that a lane has handed out.
 
     Attributes:
-        next_id: The first id that nobody has reserved; or `CLOSED`.
+        next_id: The first id that nobody has reserved.
         reserved_us: Cluster time of the last reservation: no bucket below is younger [R11].
+        is_closed: Whether no further id of this lane will ever be handed out.
     """
 
     next_id: int
     reserved_us: int
+    is_closed: bool = False
 
     @property
-    def is_closed(self) -> bool:
-        """Whether no id of this lane will ever be handed out."""
-        return self.next_id == CLOSED
+    def stored(self) -> int:
+        """The next id as the row holds it."""
+        return CLOSED - self.next_id if self.is_closed else self.next_id
+
+    @classmethod
+    def of(cls, stored: int, reserved_us: int) -> Monoton:
+        """Read what `stored` wrote."""
+        is_closed = stored < 0
+        next_id = CLOSED - stored if is_closed else stored
+        return cls(next_id=next_id, reserved_us=reserved_us, is_closed=is_closed)
 
 
 class Monotons:
@@ -53,26 +63,26 @@ class Monotons:
         if row is None or row.writer is None:
             return None
         return Stored(
-            value=Monoton(next_id=row.next_id, reserved_us=row.reserved_us),
+            value=Monoton.of(row.next_id, row.reserved_us),
             version=Version.of_row(row),
         )
 
     def insert(self, row: Monoton) -> Outcome[Monoton]:
-        """CAS from no row: once in a lane's life, when its queue is created."""
+        """CAS from no row: when a lane's queue is created, or a due lane is born or closed."""
         return self._sender.send(
             statements.INSERT_MONOTON,
             (self._lane,),
             row,
             before=None,
-            bind=lambda version: (self._lane, row.next_id, row.reserved_us, *version.columns),
+            bind=lambda version: (self._lane, row.stored, row.reserved_us, *version.columns),
             read=self.find,
         )
 
     def update(self, old: Stored[Monoton], row: Monoton) -> Outcome[Monoton]:
-        """CAS for a reservation, or for the end of a lane that got no queue."""
+        """CAS for a reservation, or for the end of a lane."""
 
         def bind(version: Version) -> tuple[Any, ...]:
-            return row.next_id, row.reserved_us, *version.columns, self._lane, old.version.writer
+            return row.stored, row.reserved_us, *version.columns, self._lane, old.version.writer
 
         return self._sender.send(
             statements.RESERVE,

@@ -35,6 +35,9 @@ class PointerTable:
             time=time,
             dropped=BucketNo(values.get(Pointer.DROPPED.value, 0)),
             end=BucketNo(values.get(Pointer.END.value, 0)),
+            schedule=values.get(Pointer.SCHEDULE.value, 0),
+            schedule_closed=values.get(Pointer.SCHEDULE_CLOSED.value, 0),
+            schedule_healed=values.get(Pointer.SCHEDULE_HEALED.value, 0),
         )
 
     def time_seen(self) -> int:

@@ -1,0 +1,111 @@
+"""Carry the deletion of a queue to its end, from wherever it stopped (design 9).
+
+L = 2^62  ->  no monoton row  ->  no data  ->  no schedule  ->  no queue row
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, assert_never
+
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.ending import Close, Drop, Over, Raise, next_step
+from cassieq_spark.model.ids import BucketNo, LaneId
+from cassieq_spark.model.lanes import first_period, last_period
+from cassieq_spark.model.pointer import DELETED, Pointer
+from cassieq_spark.queue.find import check_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cassieq_spark.model.lanes import DueLane
+    from cassieq_spark.store.cas import Stored
+    from cassieq_spark.store.store import Store
+    from cassieq_spark.store.tables.queues import QueueRow
+
+WINDOW: Final = 256
+"""How many buckets are dropped together."""
+
+_logger = get_logger("queue")
+
+
+def finish_deletion(store: Store, found: Stored[QueueRow]) -> None:
+    """Carry a deletion to its end, from wherever it stopped.
+
+    The repair pointer comes first: from then on every put, get and commit fails its check against
+    it, so nothing is acknowledged that the drop after it would take away [P13] [R25].
+    """
+    row = found.value
+    check_home(store, row)
+    # The first lane dies first: it stands for the queue. Then all others, before data is removed.
+    for lane in row.lanes:
+        _raise(store, lane)
+    # Who bears a due lane reads L of the first one afterwards, and takes back what it made.
+    scheduled = _scheduled(store, row)
+    due = [one.lane_id(row.lanes[0]) for one in scheduled]
+    store.session.map(lambda lane: _raise(store, lane), due)
+    lanes = [*row.lanes, *due]
+    store.session.map(lambda lane: end_lane(store, lane, row.settings.bucket_size), lanes)
+    period_us = row.settings.period_us
+    store.session.map(
+        lambda one: store.schedules.remove(row.lanes[0], one, period_us=period_us), scheduled
+    )
+    store.queues.delete(found)
+    event(_logger, "queue_deleted", queue=row.name)
+
+
+def _scheduled(store: Store, row: QueueRow) -> list[DueLane]:
+    period_us = row.settings.period_us
+    register = store.lane(row.lanes[0]).pointers.read().schedule
+    first = first_period(register, created_us=row.created_us, period_us=period_us)
+    end = last_period(store.clock.now_us(), period_us) + 1
+    return store.schedules.read(row.lanes[0], first, end, period_us=period_us)
+
+
+def _raise(store: Store, lane: LaneId) -> None:
+    """Take the first step of a lane's end, if nobody has."""
+    pointers = store.lane(lane).pointers.read()
+    if not pointers.is_deleted:
+        _note(store, lane, Pointer.DROPPED, pointers.repair)
+        store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
+
+
+def end_lane(store: Store, lane: LaneId, bucket_size: int) -> None:
+    """Take all steps of `model.ending` that are left."""
+    while True:
+        # Before the pointers: if it is gone, they say how far the data goes.
+        monoton = store.lane(lane).monotons.find()
+        ids_end = None
+        if monoton is not None:
+            ids_end = BucketNo(max(0, -(-monoton.value.next_id // bucket_size)))
+        match next_step(ids_end, store.lane(lane).pointers.read(), at_most=WINDOW):
+            case Raise(dropped=dropped):
+                _note(store, lane, Pointer.DROPPED, dropped)
+                store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
+            case Close(end=end):
+                _note(store, lane, Pointer.END, end)
+                if monoton is not None:
+                    store.lane(lane).monotons.delete(monoton)
+            case Drop(first=first, end=end):
+                drop_dead(store, lane, [BucketNo(at) for at in range(first, end)])
+                _note(store, lane, Pointer.DROPPED, end)
+            case Over():
+                return
+            case other:
+                assert_never(other)
+
+
+def _note(store: Store, lane: LaneId, pointer: Pointer, value: int) -> None:
+    """Write a pointer, answered at quorum before what it records is destroyed (G4); absent is 0."""
+    if value:
+        store.lane(lane).pointers.advance(pointer, value)
+
+
+def drop_dead(store: Store, lane: LaneId, buckets: Iterable[BucketNo]) -> None:
+    """Remove messages, overlays and rows of a dead lane's buckets."""
+
+    def one(bucket: BucketNo) -> None:
+        store.lane(lane).messages.drop(bucket)
+        store.lane(lane).overlays.drop(bucket)
+        store.lane(lane).buckets.delete(bucket)
+
+    store.session.map(one, buckets)

@@ -1,0 +1,200 @@
+"""Give messages that are due much later a lane of their period, and find those lanes (lanes 4).
+
+    INSERT monoton  ->  write schedule row  ->  read registers, then L  ->  put as ever
+
+Holds I1: a period is closed before its due lanes are read, and who bears a lane reads afterwards
+whether its period is closed. So a lane is found by repair, or its birth is undone [U2].
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.errors import QueueDeleted, StoreError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.lanes import due_lane, first_period, last_period, looked_at
+from cassieq_spark.queue.reserve import begin_queue, close_unused
+from cassieq_spark.store.cas import Applied
+from cassieq_spark.store.tables.monotons import Monoton
+
+if TYPE_CHECKING:
+    from cassieq_spark.model.ids import LaneId
+    from cassieq_spark.model.lanes import DueLane
+    from cassieq_spark.model.pointer import Pointers
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Outcome
+
+SLICE_S: Final = 30.0
+"""How long a consumer remembers which due lanes there are."""
+
+REGISTER_S: Final = 600.0
+"""How long it remembers up to which period all are finished: a slice may begin too early."""
+
+LOOK_S: Final = 2.0
+"""How long it waits for either."""
+
+_logger = get_logger("queue")
+
+
+class Births:
+    """The due lanes that are known to be there, for one client of a queue. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: set[LaneId] = set()
+
+    def lane_for(self, lane: Lane, due_us: int) -> Lane | None:
+        """The due lane for a message that would go to ``lane``; None: that one takes it.
+
+        Args:
+            lane: One of the queue's fixed lanes, of the message's class.
+
+        Raises:
+            QueueDeleted: The queue is gone.
+            StoreError: It is unknown whether there is such a lane; nothing was put.
+        """
+        settings = lane.settings
+        due = due_lane(
+            due_us,
+            lane.priority,
+            now_us=lane.clock.now_us(),
+            after_us=int(settings.schedule_after_s * 1e6),
+            period_us=settings.period_us,
+        )
+        if due is None:
+            return None
+        its_lane = lane.due_lane(due)
+        if its_lane.lane_id not in self._known:
+            if not bear(its_lane, due):
+                return None
+            self._known.add(its_lane.lane_id)
+        return its_lane
+
+
+def bear(lane: Lane, due: DueLane) -> bool:
+    """See to it that a due lane is there and found; False: it takes no messages any more.
+
+    Raises:
+        QueueDeleted: The queue is gone.
+    """
+    begin_queue(lane.first)
+    period_us = lane.settings.period_us
+    made = lane.monotons.insert(Monoton(next_id=0, reserved_us=lane.clock.now_us()))
+    lane.store.schedules.add(lane.lanes[0], due, period_us=period_us)
+    # Whoever closes a period or deletes a queue raises its register first and reads the schedule
+    # afterwards: so it has found this lane, or this read finds the register [U2].
+    pointers = lane.first.pointers.read()
+    # A row may be there although all of the lane is acked: a late copy of an INSERT.
+    is_open = (
+        not pointers.is_deleted
+        and due.period >= first_open(lane, pointers)
+        and not lane.pointers.read().is_deleted
+    )
+    if not is_open:
+        _undo(lane, due, made)
+    if pointers.is_deleted:
+        raise lane.deleted()
+    return is_open
+
+
+def first_open(lane: Lane, pointers: Pointers) -> int:
+    """The first period in which a due lane may be born, by the registers of a queue."""
+    closed = max(pointers.schedule, pointers.schedule_closed)
+    return first_period(closed, created_us=lane.created_us, period_us=lane.settings.period_us)
+
+
+def first_unfinished(lane: Lane, pointers: Pointers) -> int:
+    """The first period that may have a due lane, by the registers of a queue."""
+    return first_period(
+        pointers.schedule, created_us=lane.created_us, period_us=lane.settings.period_us
+    )
+
+
+def _undo(lane: Lane, due: DueLane, made: Outcome[Monoton]) -> None:
+    """End what a birth has made, if nobody has used it since (ADR 25).
+
+    L goes up before the row goes: a late copy of an INSERT may bring it back, and whoever has found
+    the lane open before would use it although nobody looks there any more.
+    """
+    if isinstance(made, Applied):
+        close_unused(lane.store, lane.lane_id, made.now)
+    if lane.pointers.read().is_deleted:
+        lane.store.schedules.remove(lane.lanes[0], due, period_us=lane.settings.period_us)
+
+
+def begun(lane: Lane) -> list[Lane]:
+    """The due lanes that readers look at now: two reads.
+
+    Raises:
+        QueueDeleted: The queue is gone.
+    """
+    end = looked_at(lane.clock.now_us(), lane.settings.period_us)
+    return _read(lane, first_unfinished(lane, lane.first.read_pointers()), end)
+
+
+def scheduled(lane: Lane) -> list[Lane]:
+    """The due lanes that no reader looks at yet."""
+    now_us, period_us = lane.clock.now_us(), lane.settings.period_us
+    pointers = lane.first.read_pointers()
+    first = max(looked_at(now_us, period_us), first_unfinished(lane, pointers))
+    return _read(lane, first, last_period(now_us, period_us) + 1)
+
+
+def every_lane(lane: Lane) -> list[Lane]:
+    """All lanes of a queue: the fixed ones, and the due lanes that are not finished."""
+    now_us, period_us = lane.clock.now_us(), lane.settings.period_us
+    first = first_unfinished(lane, lane.first.read_pointers())
+    return lane.all + _read(lane, first, last_period(now_us, period_us) + 1)
+
+
+def looked_at_lanes(lane: Lane) -> list[Lane]:
+    """The lanes that a get looks at, as it does: the highest class first, what was due first."""
+    lanes = [*lane.all, *begun(lane)]
+    return sorted(lanes, key=lambda one: lane.fixed.rank(one.lane_id))
+
+
+def _read(lane: Lane, first: int, end: int) -> list[Lane]:
+    found = lane.store.schedules.read(lane.lanes[0], first, end, period_us=lane.settings.period_us)
+    some = [due for due in found if due.priority < lane.settings.priorities]
+    return [lane.due_lane(due) for due in some]
+
+
+class Agenda:
+    """The due lanes that one consumer looks at, remembered. Not thread-safe.
+
+    One read in `SLICE_S`, and one more in `REGISTER_S`. If the schedule does not answer, what is
+    remembered is used: the other lanes go on (I10).
+    """
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._first: int | None = None
+        self._register_at = -inf
+        self._read_at = -inf
+        self._end = 0
+        self._lanes: list[Lane] = []
+
+    def lanes(self) -> list[Lane]:
+        """The due lanes that have begun, oldest first.
+
+        Raises:
+            QueueDeleted: The queue is gone.
+        """
+        lane = self._lane
+        end = looked_at(lane.clock.now_us(), lane.settings.period_us)
+        now = lane.clock.monotonic()
+        if end == self._end and now - self._read_at <= SLICE_S:
+            return self._lanes
+        try:
+            with lane.store.session.within(each_s=LOOK_S):
+                if self._first is None or now - self._register_at > REGISTER_S:
+                    self._first = first_unfinished(lane, lane.first.read_pointers())
+                    self._register_at = now
+                self._lanes = _read(lane, self._first, end)
+            self._end = end
+        except QueueDeleted:
+            raise
+        except StoreError as error:
+            event(_logger, "schedule_unreachable", queue=lane.queue, error=str(error))
+        self._read_at = now
+        return self._lanes

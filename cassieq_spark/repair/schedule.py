@@ -1,0 +1,176 @@
+"""Heal the due lanes of queues, finish those whose period is over, remove what is left of them.
+
+    closed register  ->  read the schedule  ->  lane by lane: close it; once it is drained
+    L = 2^62  ->  no monoton row  ->  no schedule row;  then the register of what is finished
+
+Holds I1: nobody is born below the closed register who is not in the schedule as read after it [U2].
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from cassieq_spark.errors import CassieqError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.lanes import finished_below, healed_always, last_period
+from cassieq_spark.model.pointer import DELETED, Pointer
+from cassieq_spark.queue.deletion import end_lane
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.schedule import first_unfinished
+from cassieq_spark.repair.steps import note
+from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.tables.monotons import Monoton
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from cassieq_spark.model.ids import LaneId
+    from cassieq_spark.model.lanes import DueLane
+    from cassieq_spark.repair.steps import Healed
+    from cassieq_spark.store.store import Store
+
+    T = TypeVar("T")
+    R = TypeVar("R")
+
+HEAL_ALL_US: Final = 3_600 * 1_000_000
+"""How often a pass looks through lanes whose period has not begun: only producers were there."""
+
+REGISTERS_BEHIND: Final = 64
+"""How many periods without any lane may be over before the registers are raised for their sake."""
+
+LANES_TOGETHER: Final = 8
+
+_logger = get_logger("repair")
+
+
+def together(store: Store, work: Callable[[T], R], lanes: Iterable[T]) -> list[R]:
+    """Do some work for several lanes, a few at a time; a queue's only lane needs no thread."""
+    todo, done = list(lanes), []
+    for at in range(0, len(todo), LANES_TOGETHER):
+        done += store.session.map(work, todo[at : at + LANES_TOGETHER])
+    return done
+
+
+class Schedule:
+    """The due lanes that one pass heals, read when it begins."""
+
+    def __init__(self, store: Store, lanes: list[Lane]) -> None:
+        self._store = store
+        self._now_us = store.clock.now_us()
+        self._due: dict[LaneId, list[Lane]] = {}
+        self._failed: dict[LaneId, CassieqError] = {}
+        self._is_whole: set[LaneId] = set()
+        for lane in lanes:
+            try:
+                self._due[lane.lane_id] = self._read(lane)
+            except CassieqError as error:
+                self._failed[lane.lane_id] = error
+
+    def lanes_of(self, lane: Lane) -> list[Lane]:
+        """All lanes of a queue that this pass heals."""
+        return [*lane.all, *self._due.get(lane.lane_id, ())]
+
+    def check(self, lane: Lane, healed: Healed) -> None:
+        """Report a schedule that could not be read: then lanes are missed, and what is in them."""
+        if lane.lane_id in self._failed:
+            healed.has_missed = True
+            note(healed.done, self._failed[lane.lane_id])
+
+    def finish(self, lane: Lane) -> None:
+        """Finish the due lanes whose period is long over.
+
+        A lane that is drained goes at once; only the register waits for those that are not.
+        """
+        if lane.lane_id in self._is_whole:
+            lane.pointers.advance(Pointer.SCHEDULE_HEALED, self._now_us)
+        period_us = lane.settings.period_us
+        end = finished_below(self._now_us, period_us)
+        pointers = lane.read_pointers()
+        first = first_unfinished(lane, pointers)
+        is_any = any(one.due is not None and one.due.period < end for one in self.lanes_of(lane))
+        if end <= first or lane.lane_id in self._failed:
+            return
+        if not is_any and end - first < REGISTERS_BEHIND:
+            return
+        if pointers.schedule_closed < end:
+            lane.pointers.advance(Pointer.SCHEDULE_CLOSED, end)
+        found = self._store.schedules.read(lane.lane_id, first, end, period_us=period_us)
+        left = together(self._store, lambda due: _finish(lane, due), found)
+        unfinished = [due.period for due, is_over in zip(found, left, strict=True) if not is_over]
+        low = min(unfinished, default=end)
+        if low > first:
+            lane.pointers.advance(Pointer.SCHEDULE, low)
+
+    def _read(self, lane: Lane) -> list[Lane]:
+        period_us = lane.settings.period_us
+        pointers = lane.read_pointers()
+        end = healed_always(self._now_us, period_us)
+        if self._now_us - pointers.schedule_healed >= HEAL_ALL_US:
+            end = last_period(self._now_us, period_us) + 1
+            self._is_whole.add(lane.lane_id)
+        first = first_unfinished(lane, pointers)
+        found = self._store.schedules.read(lane.lane_id, first, end, period_us=period_us)
+        return [lane.due_lane(due) for due in found if due.priority < lane.settings.priorities]
+
+
+def _finish(lane: Lane, due: DueLane) -> bool:
+    """Take the next steps of a due lane's end; return whether nothing of it is left."""
+    its_lane = lane.due_lane(due)
+    if not its_lane.pointers.read().is_deleted:
+        # A row that is not there may land yet, as a late copy of an INSERT: a closed one is made.
+        closed = _close(its_lane)
+        ids_end = -(-closed.value.next_id // its_lane.bucket_size)
+        pointers = its_lane.read_pointers()
+        if pointers.repair < ids_end:
+            return False
+        # Whoever has written and reads this now never puts again: it may have been delivered [P6].
+        its_lane.pointers.advance(Pointer.REPAIR, DELETED)
+    row = its_lane.monotons.find()
+    if row is not None:
+        its_lane.monotons.delete(row)
+    lane.store.schedules.remove(lane.lane_id, due, period_us=lane.settings.period_us)
+    event(_logger, "due_lane_finished", **its_lane.as_fields(), period=due.period)
+    return True
+
+
+def _close(lane: Lane) -> Stored[Monoton]:
+    for _ in lane.attempts():
+        row = lane.monotons.find()
+        if row is None:
+            fresh = Monoton(next_id=0, reserved_us=lane.clock.now_us(), is_closed=True)
+            lane.monotons.insert(fresh)
+        elif row.value.is_closed:
+            return row
+        else:
+            lane.monotons.update(row, replace(row.value, is_closed=True))
+    raise lane.contended(f"the monoton row of {lane.title}")
+
+
+def due_lanes_of(store: Store, queues: Collection[LaneId]) -> set[LaneId]:
+    """The due lanes that the schedules of these queues name, by the queues' first lanes."""
+    parts = [(queue, year) for queue, year in store.everything.schedules() if queue in queues]
+    found = store.session.map(lambda part: store.schedules.of_year(*part), parts)
+    return {
+        due.lane_id(queue) for (queue, _), some in zip(parts, found, strict=True) for due in some
+    }
+
+
+def sweep_schedules(store: Store) -> int:
+    """Remove schedule rows of queues that are gone, with their lanes; return how many lanes.
+
+    A queue that a row still names is left to its deletion: only a birth that died after the
+    deletion had read the schedule leaves any behind.
+    """
+    parts = list(store.everything.schedules())
+    named = {row.lanes[0] for row in store.queues.read_all()}
+    swept = 0
+    for queue, year in parts:
+        if queue in named or not store.lane(queue).pointers.read().is_deleted:
+            continue
+        some = store.schedules.of_year(queue, year)
+        for due in some:
+            end_lane(store, due.lane_id(queue), 1)
+        store.schedules.drop(queue, year)
+        swept += len(some)
+    return swept
