@@ -12,7 +12,7 @@ from cassieq_spark.model.ids import ID_LIMIT
 from cassieq_spark.model.lanes import MAX_KEY_BYTES
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 from cassieq_spark.options import values
-from cassieq_spark.options.option import THIRTY_DAYS_S
+from cassieq_spark.options.option import FOUR_HUNDRED_DAYS_S, THIRTY_DAYS_S
 from cassieq_spark.options.values import NotAllowed
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ MOST_MESSAGES = 1_000_000
 
 _VISIBILITY = values.seconds(0.1, THIRTY_DAYS_S, from_text=False)
 _EXTENSION = values.seconds(0, THIRTY_DAYS_S, from_text=False)
+_TTL = values.seconds(1, FOUR_HUNDRED_DAYS_S, from_text=False)
 _WAIT = values.seconds(0, 86_400, from_text=False)
 _COUNT = values.whole(1, MOST_MESSAGES, from_text=False)
 _ID = values.whole(0, ID_LIMIT - 1, from_text=False)
@@ -46,6 +47,11 @@ def extension_us(value: object) -> int:
 def delay_us(value: object) -> int:
     """Check the delay of ``put`` and ``release``; return µs."""
     return _microseconds("delay", value, _EXTENSION)
+
+
+def ttl_us(value: object) -> int:
+    """Check the time to live of ``put``; return µs, 0 for None."""
+    return 0 if value is None else _microseconds("ttl", value, _TTL)
 
 
 def wait_s(value: object, name: str = "wait") -> float:

@@ -72,17 +72,19 @@ class Queue:
         priority: int = 0,
         key: str | None = None,
         delay: Seconds = 0,
+        ttl: Seconds | None = None,
         tag: str | None = None,
         headers: Mapping[str, str] | None = None,
         message_id: UUID | str | None = None,
     ) -> str:
-        """Put one message. When this returns, it will be delivered until somebody acks it (I1).
+        """Put one message. When this returns, it is delivered until it is acked or expires (I1).
 
         Args:
             body: 0 B to 16 MiB.
             priority: 0 to one less than the queue's ``priorities``; a higher one goes first.
             key: A text of at most 1 KiB. A producer's messages of one key stay in order.
             delay: Seconds or timedelta, up to 30 days, during which nobody gets it.
+            ttl: 1 s to 400 days from when it is due; then, at the next whole minute, it expires.
             tag: A text to route the message by.
             headers: Further texts by name; with the tag at most 1 MiB.
             message_id: A UUID or its text; default: one made of lane and id. None are compared.
@@ -98,7 +100,7 @@ class Queue:
         """
         ids = [message_id] if message_id is not None else None
         lane = self._work.lane_for(self._lane, priority, key)
-        return self._put(lane, [body], delay=delay, tag=tag, headers=headers, message_ids=ids)[0]
+        return self._put(lane, [body], delay, ttl, tag=tag, headers=headers, message_ids=ids)[0]
 
     def put_many(
         self,
@@ -107,6 +109,7 @@ class Queue:
         priority: int = 0,
         key: str | None = None,
         delay: Seconds = 0,
+        ttl: Seconds | None = None,
         tag: str | None = None,
         headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
         message_ids: Sequence[UUID | str | None] | None = None,
@@ -123,9 +126,8 @@ class Queue:
             BodyInvalid, OptionInvalid, QueueDeleted, StoreError: As `put`; nothing was stored.
         """
         lane = self._work.lane_for(self._lane, priority, key)
-        return self._put(
-            lane, bodies, delay=delay, tag=tag, headers=headers, message_ids=message_ids
-        )
+        more = {"tag": tag, "headers": headers, "message_ids": message_ids}
+        return self._put(lane, bodies, delay, ttl, **more)
 
     def get(
         self,
@@ -374,17 +376,15 @@ class Queue:
         self,
         lane: Lane,
         bodies: Iterable[object],
-        *,
         delay: object,
-        tag: object,
-        headers: object,
-        message_ids: Sequence[object] | None,
+        ttl: object,
+        **more: object,
     ) -> list[str]:
-        delay_us = arguments.delay_us(delay)
-        rows = encode.messages(bodies, tag=tag, headers=headers, message_ids=message_ids)
-        if not rows:
+        delay_us, ttl_us = arguments.delay_us(delay), arguments.ttl_us(ttl)
+        rows, size = encode.messages(bodies, **more), lane.bucket_size
+        packed = encode.pack(rows, delay_us=delay_us, ttl_us=ttl_us, bucket_size=size)
+        if not packed:
             return []
-        packed = encode.pack(rows, delay_us=delay_us, bucket_size=lane.bucket_size)
         return message_id_texts(lane, self._work.producers[lane.lane_id].put(lane, packed))
 
     def _settle(self, lane: Lane, given: list[Receipt], action: Action) -> None:
