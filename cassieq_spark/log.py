@@ -162,6 +162,11 @@ EVENTS: Final[dict[str, Event]] = {
         level=logging.INFO,
         meaning="The look-ahead for the next batch failed. The batch is looked for again.",
     ),
+    "messages_expired": Event(
+        level=logging.INFO,
+        meaning="Messages were taken out because nobody was given them in time: to the dead "
+        "letters if `dead`, otherwise dropped.",
+    ),
     "messages_redriven": Event(
         level=logging.INFO,
         meaning="A redrive sent messages of a queue to another one.",

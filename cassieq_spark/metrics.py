@@ -104,6 +104,10 @@ MESSAGES_CLAIMED: Final = _counter("messages_claimed_total", "Messages leased.")
 REDELIVERED: Final = _counter(
     "redelivered_total", "Messages leased for a second or later delivery."
 )
+MESSAGES_EXPIRED: Final = _counter(
+    "messages_expired_total",
+    "Messages taken out because nobody was given them in time, by this process.",
+)
 MESSAGES_ACKED: Final = _counter("messages_acked_total", "Messages acknowledged.")
 MESSAGES_PREPARED: Final = _counter("messages_prepared_total", "Messages written in bulk by sinks.")
 ACKS: Final = _counter("ack_writes_total", "Buckets in which messages were acknowledged.")

@@ -1726,6 +1726,40 @@ ABLATIONS: Final = (
         tests=("tests/node/test_fixed_lanes.py::test_one_consumer_serves_all_shards_in_turn",),
     ),
     Ablation(
+        mark="U7",
+        rule="Retention counts from the latest put and the latest due time of a bucket.",
+        old="    return None if retention_us is None else max([put_us, *due_us]) + retention_us\n",
+        new="    return None if retention_us is None else put_us + retention_us\n",
+        tests=(
+            "tests/unit/test_expiry.py::test_u7_retention_counts_from_the_latest_put_and_the_latest_due_time",
+        ),
+    ),
+    Ablation(
+        mark="U7",
+        rule="A seal takes the latest put, not the first.",
+        old="        found.put_us = max(found.put_us, chunk.enqueued_us)\n",
+        new="        found.put_us = found.put_us or chunk.enqueued_us\n",
+        tests=("tests/node/test_expiry.py::test_u7_retention_ends_for_a_bucket_that_nobody_reads",),
+    ),
+    Ablation(
+        mark="U8",
+        rule="Steps of due and expiry times are widened until a row is below 128 KiB.",
+        old="    while len(groups) > 1 and (_at_least(groups) > limit or size_of(groups) > limit):\n",
+        new="    while False:\n",
+        tests=(
+            "tests/unit/test_expiry.py::test_u8_a_sealed_row_stays_below_128_kib_whatever_its_times",
+        ),
+    ),
+    Ablation(
+        mark="U8",
+        rule="A message whose due time was rounded up lives as long from there on.",
+        old="minute_after(end_us + late.get(offset, 0))",
+        new="minute_after(end_us)",
+        tests=(
+            "tests/unit/test_expiry.py::test_u8_nothing_falls_due_or_expires_early_and_each_lives_its_time",
+        ),
+    ),
+    Ablation(
         mark="lanes",
         rule="The highest class is asked first.",
         old="            for priority in reversed(range(at_least, self.priorities))\n",

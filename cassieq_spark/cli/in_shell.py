@@ -47,6 +47,7 @@ _ARGUMENTS: Final = {
     "priority_at_least": "--priority-at-least",
     "tag": "--tag",
     "to": "--to",
+    "ttl": "--ttl",
     "visibility_timeout": "--visibility-timeout",
     "wait": "--wait",
 }

@@ -77,6 +77,13 @@ def put(
             metavar="TIME", help="How long the messages stay hidden at first: 5s, 2h, 7d."
         ),
     ] = None,
+    ttl: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="How long the messages live from when they are due: 1s to 400d. Then they expire.",
+        ),
+    ] = None,
     message_id: Annotated[
         str | None,
         typer.Option(
@@ -94,6 +101,7 @@ def put(
         "priority": priority,
         "key": key,
         "delay": seconds("--delay", delay) or 0,
+        "ttl": seconds("--ttl", ttl),
         "tag": tag,
         "headers": dict(map(_header, header or [])),
         "message_ids": None if message_id is None else [message_id],

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from cassieq_spark.model import dead as dead_sets
 from cassieq_spark.model.dead import DeadSet
-from cassieq_spark.model.delays import Delayed, group_delays
+from cassieq_spark.model.delays import Delayed
+from cassieq_spark.model.expiry import FOR_EVER, Expiring, Life, Times, times_of
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs, union
 from cassieq_spark.model.row_limits import FURTHER_OWNERS, OWNERS_BYTES, PREFERRED_LEASES
 
@@ -113,6 +114,8 @@ class Bucket:
         revisions: (offset, revision) of each message that has an updated body, ascending. Here and
             not in a lease: a reclaim would forget it [P26].
         purged: Messages that a purge has dropped unacked: a batch that named them has changed.
+        expiring: Messages with a time to live, wherever they are; acked ones may be among them.
+        expires_us: When all that is left expires, by the queue's retention [U7]; None: never.
     """
 
     status: Status
@@ -127,6 +130,8 @@ class Bucket:
     dead: tuple[DeadSet, ...] = ()
     revisions: tuple[tuple[int, int], ...] = ()
     purged: Runs = EMPTY
+    expiring: tuple[Expiring, ...] = ()
+    expires_us: int | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -183,7 +188,13 @@ def sealing(*, now_us: int) -> Bucket:
 
 
 def sealed(
-    row: Bucket, *, manifest: Runs, due_us: Mapping[int, int], size_bytes: int, now_us: int
+    row: Bucket,
+    *,
+    manifest: Runs,
+    due_us: Mapping[int, int],
+    size_bytes: int,
+    now_us: int,
+    life: Life = FOR_EVER,
 ) -> Bucket:
     """Fix what a closed bucket holds.
 
@@ -191,18 +202,9 @@ def sealed(
         due_us: Offset to due time, for the delayed messages only.
     """
     _require(row, Status.SEALING)
-    groups = group_delays(due_us, now_us=now_us)
-    return drained_if_empty(
-        replace(
-            row,
-            status=Status.SEALED,
-            changed_us=now_us,
-            manifest=manifest,
-            size_bytes=size_bytes,
-            fresh=manifest - union(group.runs for group in groups),
-            delayed=groups,
-        )
-    )
+    times = times_of(due_us, life, now_us=now_us)
+    after = _filled(row, Status.SEALED, manifest, times, size_bytes=size_bytes, now_us=now_us)
+    return drained_if_empty(after)
 
 
 def writing(sink: SinkRef, *, now_us: int) -> Bucket:
@@ -211,27 +213,25 @@ def writing(sink: SinkRef, *, now_us: int) -> Bucket:
 
 
 def prepared(
-    row: Bucket, *, manifest: Runs, due_us: Mapping[int, int], size_bytes: int, now_us: int
+    row: Bucket,
+    *,
+    manifest: Runs,
+    due_us: Mapping[int, int],
+    size_bytes: int,
+    now_us: int,
+    life: Life = FOR_EVER,
 ) -> Bucket:
     """The row after the bulk writer stored all; invisible until its sink row lists it (I7)."""
     _require(row, Status.WRITING)
-    groups = group_delays(due_us, now_us=now_us)
-    return replace(
-        row,
-        status=Status.PREPARED,
-        changed_us=now_us,
-        manifest=manifest,
-        size_bytes=size_bytes,
-        fresh=manifest - union(group.runs for group in groups),
-        delayed=groups,
-    )
+    times = times_of(due_us, life, now_us=now_us)
+    return _filled(row, Status.PREPARED, manifest, times, size_bytes=size_bytes, now_us=now_us)
 
 
 def published(row: Bucket, *, now_us: int) -> Bucket:
     """Roll a listed bucket forward: its messages become visible.
 
     What fell due since it was prepared is fresh: the time pointer may be past its minute, and then
-    only a look-ahead finds it (I1) [T4].
+    only a look-ahead finds it (I1) [T4]. Retention counts from now on: nobody could have it before.
     """
     _require(row, Status.PREPARED)
     due = union(group.runs for group in row.delayed if group.due_us <= now_us)
@@ -242,6 +242,9 @@ def published(row: Bucket, *, now_us: int) -> Bucket:
             changed_us=now_us,
             fresh=row.fresh | due,
             delayed=tuple(group for group in row.delayed if group.due_us > now_us),
+            expires_us=(
+                None if row.expires_us is None else row.expires_us + max(0, now_us - row.changed_us)
+            ),
         )
     )
 
@@ -296,7 +299,9 @@ def without_dead(row: Bucket, set_id: UUID, *, now_us: int) -> Bucket:
 
 def drained_if_empty(row: Bucket) -> Bucket:
     """Make it drained if nothing is left, in the same CAS (design 3). The manifest stays (I5)."""
-    return replace(row, status=Status.DRAINED) if row.is_empty else row
+    if not row.is_empty:
+        return row
+    return replace(row, status=Status.DRAINED, expiring=(), expires_us=None)
 
 
 def without_revisions(
@@ -327,6 +332,22 @@ def name_of_holder(row: Bucket, owner: str) -> str:
     if owner in known or sum(len(one.encode()) for one in known) < OWNERS_BYTES:
         return owner
     return FURTHER_OWNERS
+
+
+def _filled(
+    row: Bucket, status: Status, manifest: Runs, times: Times, *, size_bytes: int, now_us: int
+) -> Bucket:
+    return replace(
+        row,
+        status=status,
+        changed_us=now_us,
+        manifest=manifest,
+        size_bytes=size_bytes,
+        fresh=manifest - union(group.runs for group in times.delayed),
+        delayed=times.delayed,
+        expiring=times.expiring,
+        expires_us=times.expires_us,
+    )
 
 
 def _require(row: Bucket, *allowed: Status) -> None:

@@ -6,7 +6,7 @@ Each is what one CAS writes, for any number of messages. Holds I2, I3, I4.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from cassieq_spark.model.bucket import (
     Bucket,
@@ -27,12 +27,11 @@ from cassieq_spark.model.row_limits import (
     PREFERRED_LEASES,
     RUNS_PER_LEASE,
 )
+from cassieq_spark.model.taken import expired, past, taken_out, without_expired
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from uuid import UUID
-
-P = TypeVar("P", Delayed, Lease)
 
 EXPIRY_MARGIN_US = 250_000
 """A lease is re-claimed only this long after it ran out: two measured clocks differ less (G6)."""
@@ -48,6 +47,7 @@ class Terms:
         until_us: When the leases run out.
         max_deliveries: Deliveries after which a message dies; None if messages never die, as in a
             queue without a dead-letter queue [R22].
+        expired_die: Whether expired messages are dead, to be moved; otherwise they count as acked.
     """
 
     at_most: int
@@ -57,6 +57,7 @@ class Terms:
     until_us: int
     below: int | None = None
     max_deliveries: int | None = None
+    expired_die: bool = False
 
 
 def is_expired(lease: Lease, now_us: int) -> bool:
@@ -70,9 +71,9 @@ def claimable(
     """How many messages a claim could take now, without those that it would find dead."""
     if row.status is not Status.SEALED:
         return 0
-    return _below(row.fresh, below).count + sum(
+    return sum(
         _below(part.runs, below).count
-        for part in held_by_nobody(row, now_us)
+        for part in visible(row, now_us)
         if max_deliveries is None or part.deliveries < max_deliveries
     )
 
@@ -89,17 +90,38 @@ def is_crowded(row: Bucket, *, now_us: int) -> bool:
 
 
 def is_dying(row: Bucket, *, now_us: int, max_deliveries: int | None) -> bool:
-    """Whether a claim would find messages out of deliveries, so that it must be made."""
-    return (
+    """Whether a claim would find messages that end, so that it must be made.
+
+    They are out of deliveries, or expired.
+    """
+    if row.status is not Status.SEALED:
+        return False
+    return bool(expired_of(row, now_us)) or (
         max_deliveries is not None
-        and row.status is Status.SEALED
         and any(part.deliveries >= max_deliveries for part in held_by_nobody(row, now_us))
     )
 
 
+def expired_of(row: Bucket, now_us: int) -> Runs:
+    """The messages that expired while nobody held them, and are still in the row."""
+    return union(runs for _, runs in _expired(row, now_us))
+
+
+def _expired(row: Bucket, now_us: int) -> list[tuple[int, Runs]]:
+    held = (lease for lease in row.leases if not is_expired(lease, now_us))
+    return expired(row, held, now_us=now_us) if row.status is Status.SEALED else []
+
+
 def visible(row: Bucket, now_us: int) -> list[Returned]:
     """The messages a claim could take of a sealed row, with those that are out of deliveries."""
-    return [Returned(deliveries=0, runs=row.fresh), *held_by_nobody(row, now_us)]
+    fresh = row.fresh - past(row, now_us)
+    return [Returned(deliveries=0, runs=fresh), *held_by_nobody(row, now_us)]
+
+
+def later(row: Bucket, now_us: int) -> int:
+    """How many messages are not due yet, without expired ones."""
+    over = past(row, now_us)
+    return sum((part.runs - over).count for part in row.delayed if part.due_us > now_us)
 
 
 def held_by_nobody(row: Bucket, now_us: int) -> list[Returned]:
@@ -114,19 +136,11 @@ def held_by_nobody(row: Bucket, now_us: int) -> list[Returned]:
         for lease in row.leases
         if is_expired(lease, now_us)
     ]
-    return [*row.returned, *(part for _, part in sorted(back, key=lambda entry: entry[0]))]
-
-
-def taken_out(row: Bucket, gone: Runs, *, now_us: int) -> Bucket:
-    """The row without these messages, visible or leased; the caller puts them elsewhere."""
-    return replace(
-        row,
-        changed_us=now_us,
-        fresh=row.fresh - gone,
-        returned=merge_returned(replace(part, runs=part.runs - gone) for part in row.returned),
-        delayed=_without(row.delayed, gone),
-        leases=_without(row.leases, gone),
-    )
+    parts = [*row.returned, *(part for _, part in sorted(back, key=lambda entry: entry[0]))]
+    over = past(row, now_us)
+    if not over:
+        return parts
+    return [replace(part, runs=left) for part in parts if (left := part.runs - over)]
 
 
 def claim(
@@ -137,11 +151,14 @@ def claim(
     What came back goes out before what is fresh, in the order in which it came back. A lease holds
     messages of one delivery count only. Messages out of deliveries go into the open dead set [R14].
     Expired leases that are not taken stay, so that their holders may still ack [R20], unless the
-    row has so many leases that they are merged, into one set per delivery count [R6]. No claim is
+    row has so many leases that they are merged, into one set per delivery count [R6]. What expired
+    is taken out first, so that no claim hands it out. No claim is
     refused for the size of a row: what is visible can be had, whoever holds the rest [T2] [T11].
     """
     if row.status is not Status.SEALED:
         return row, ()
+    gone = _expired(row, terms.now_us)
+    row = without_expired(row, gone, new_id, dies=terms.expired_die, now_us=terms.now_us)
     row = _without_exhausted(row, terms, new_id)
     taken = _Taken(terms)
     for part in held_by_nobody(row, terms.now_us):
@@ -159,8 +176,7 @@ def claim(
         )
         for deliveries, runs in taken.by_deliveries.items()
     )
-    gone = union(lease.runs for lease in leases)
-    row = taken_out(row, gone, now_us=terms.now_us)
+    row = taken_out(row, union(lease.runs for lease in leases), now_us=terms.now_us)
     if len(row.leases) + len(leases) > PREFERRED_LEASES:
         row = _merged(row, terms.now_us)
     return drained_if_empty(replace(row, leases=(*row.leases, *leases))), leases
@@ -370,22 +386,6 @@ def _joined(leases: Iterable[Lease]) -> tuple[Lease, ...]:
         before = joined.get(key)
         joined[key] = lease if before is None else replace(before, runs=before.runs | lease.runs)
     return tuple(joined.values())
-
-
-def _without(parts: tuple[P, ...], gone: Runs) -> tuple[P, ...]:
-    """The parts without these messages; empty parts are removed."""
-    if not gone:
-        return parts
-    first, last = gone.first, gone.last
-    return tuple(
-        replace(part, runs=rest) if rest != part.runs else part
-        for part in parts
-        if (
-            rest := part.runs
-            if part.runs.last < first or part.runs.first > last
-            else part.runs - gone
-        )
-    )
 
 
 def _below(runs: Runs, below: int | None) -> Runs:

@@ -13,6 +13,7 @@ from cassieq_spark.model.bucket import Bucket, Returned, Status, merge_returned
 from cassieq_spark.model.dead import REDRIVE, DeadSet
 from cassieq_spark.model.ids import union
 from cassieq_spark.model.lease import is_expired
+from cassieq_spark.model.taken import past, taken_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,7 +44,7 @@ def leased(row: Bucket, now_us: int) -> tuple[Returned, ...]:
 def delayed(row: Bucket, now_us: int) -> tuple[Returned, ...]:
     """The messages that are not due yet."""
     return merge_returned(
-        Returned(deliveries=group.deliveries, runs=group.runs)
+        Returned(deliveries=group.deliveries, runs=group.runs - past(row, now_us))
         for group in row.delayed
         if group.due_us > now_us
     )
@@ -82,5 +83,5 @@ def send_on(
     if not sets:
         return row, ()
     gone = union(part.runs for part in sets)
-    after = lease_rules.taken_out(row, gone, now_us=now_us)
+    after = taken_out(row, gone, now_us=now_us)
     return replace(after, dead=(*row.dead, *sets)), tuple(sets)

@@ -15,7 +15,8 @@ and no move may be refused for it: then nothing can stop a queue. There are two 
 | revisions | 9 | beside its place: offsets as a set, 8 bytes for each number |
 
 *What does not.* These have limits of their own, below: words that programs choose, closed dead
-sets, tags of clients. Above a limit, words are replaced by one, and sets wait.
+sets, tags of clients, and times to live, whose steps a seal widens [U8]. Above a limit,
+words are replaced by one, and sets wait.
 
 So a row has at most `limit_of` bytes: 9 MB with the largest buckets, when each message has been
 claimed and updated by itself, by a Spark run of its own. Cassandra takes mutations up to 16 MiB.
@@ -26,6 +27,8 @@ for other buckets beside one that has `CROWDED_LEASES`.
 from __future__ import annotations
 
 from typing import Final
+
+from cassieq_spark.model.expiry import GROUPS_BYTES
 
 PREFERRED_BYTES: Final = 8 * 1024
 PREFERRED_LEASES: Final = 64
@@ -67,8 +70,8 @@ REDRIVEN_SETS: Final = 64
 BYTES_PER_MESSAGE: Final = 84
 """The bytes of a message's place and its revision: the sum above, rounded up."""
 
-BYTES_BESIDE: Final = OWNERS_BYTES + REASONS_BYTES + 128 * 1024
-"""The bytes that do not grow with messages: words, the heads of sets, the status columns."""
+BYTES_BESIDE: Final = OWNERS_BYTES + REASONS_BYTES + GROUPS_BYTES + 128 * 1024
+"""The bytes that do not grow with messages: words, times to live, heads of sets, status columns."""
 
 
 def limit_of(bucket_size: int) -> int:

@@ -13,7 +13,7 @@ from cassieq_spark.model.ids import ID_LIMIT
 from cassieq_spark.model.lanes import LONGEST_DELAY_US, MAX_KEY_BYTES, longest_delay_us
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 from cassieq_spark.options import values
-from cassieq_spark.options.option import THIRTY_DAYS_S
+from cassieq_spark.options.option import FOUR_HUNDRED_DAYS_S, THIRTY_DAYS_S
 from cassieq_spark.options.values import NotAllowed
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _VISIBILITY = values.seconds(0.1, THIRTY_DAYS_S, from_text=False)
 _EXTENSION = values.seconds(0, THIRTY_DAYS_S, from_text=False)
 _FAR = values.seconds(0, LONGEST_DELAY_US / 1e6, from_text=False)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TTL = values.seconds(1, FOUR_HUNDRED_DAYS_S, from_text=False)
 _WAIT = values.seconds(0, 86_400, from_text=False)
 _COUNT = values.whole(1, MOST_MESSAGES, from_text=False)
 _ID = values.whole(0, ID_LIMIT - 1, from_text=False)
@@ -83,6 +84,11 @@ def due_in_us(delay: object, due_at: object, *, now_us: int, period_us: int) -> 
             "and 10,000 periods. Choose an earlier time, or a queue with a longer schedule_period"
         )
     return in_us
+
+
+def ttl_us(value: object) -> int:
+    """Check the time to live of ``put``; return µs, 0 for None."""
+    return 0 if value is None else _microseconds("ttl", value, _TTL)
 
 
 def wait_s(value: object, name: str = "wait") -> float:

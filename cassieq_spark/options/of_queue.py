@@ -6,7 +6,7 @@ from typing import Final
 
 from cassieq_spark.model.lanes import MAX_PRIORITIES, MAX_SHARDS
 from cassieq_spark.options import values
-from cassieq_spark.options.option import QUEUE, THIRTY_DAYS_S, Option
+from cassieq_spark.options.option import FOUR_HUNDRED_DAYS_S, QUEUE, THIRTY_DAYS_S, Option
 
 QUEUE_SETTINGS: Final[tuple[Option, ...]] = (
     Option(
@@ -112,5 +112,22 @@ QUEUE_SETTINGS: Final[tuple[Option, ...]] = (
         default=10.0,
         unit="seconds",
         doc="How long a reserved bucket may stay empty before it is closed.",
+    ),
+    Option(
+        name="retention",
+        scopes=QUEUE,
+        values=values.seconds(60, FOUR_HUNDRED_DAYS_S, from_text=False),
+        unit="seconds",
+        example=345_600,
+        doc="How long a message is kept that nobody gets, counted from when it is due. Then it "
+        "expires. It counts for buckets that are sealed after it was set. Unset: for ever.",
+    ),
+    Option(
+        name="dead_letter_expired",
+        scopes=QUEUE,
+        values=values.flag(),
+        default=False,
+        doc="Whether expired messages go to the dead-letter queue, with the reason `expired`. "
+        "Otherwise they are dropped.",
     ),
 )

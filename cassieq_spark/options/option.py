@@ -11,6 +11,9 @@ from cassieq_spark.options.values import Values
 
 ENV_PREFIX: Final = "CASSIEQ_"
 
+FOUR_HUNDRED_DAYS_S: Final = 400 * 86_400.0
+"""The longest time that a message is kept for, by its queue or its time to live."""
+
 THIRTY_DAYS_S: Final = 30 * 86_400.0
 """The longest visibility timeout (G6)."""
 

@@ -47,6 +47,8 @@ class QueueSettings:
     repair_timeout_s: float
     linger_s: float
     gap_timeout_s: float
+    retention_s: float | None
+    dead_letter_expired: bool
 
     @classmethod
     def parse(cls, **settings: Any) -> Self:

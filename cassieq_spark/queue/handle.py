@@ -67,11 +67,12 @@ class Queue(Settling):
         key: str | None = None,
         delay: Seconds = 0,
         due_at: datetime | None = None,
+        ttl: Seconds | None = None,
         tag: str | None = None,
         headers: Mapping[str, str] | None = None,
         message_id: UUID | str | None = None,
     ) -> str:
-        """Put one message. When this returns, it will be delivered until somebody acks it (I1).
+        """Put one message. When this returns, it is delivered until it is acked or expires (I1).
 
         Args:
             body: 0 B to 16 MiB.
@@ -79,6 +80,7 @@ class Queue(Settling):
             key: A text of at most 1 KiB. A producer's messages of one key stay in order.
             delay: Seconds or timedelta, up to 400 days, during which nobody gets it.
             due_at: In its place, a time with a time zone before which nobody gets it.
+            ttl: 1 s to 400 days from when it is due; then, at the next whole minute, it expires.
             tag: A text to route the message by.
             headers: Further texts by name; with the tag at most 1 MiB.
             message_id: A UUID or its text; default: one made of lane and id. None are compared.
@@ -94,9 +96,8 @@ class Queue(Settling):
         """
         ids = [message_id] if message_id is not None else None
         lane = self._work.lane_for(self._lane, priority, key)
-        return self._put(
-            lane, [body], delay=delay, due_at=due_at, tag=tag, headers=headers, message_ids=ids
-        )[0]
+        more = {"tag": tag, "headers": headers, "message_ids": ids}
+        return self._put(lane, [body], delay, due_at, ttl, **more)[0]
 
     def put_many(
         self,
@@ -106,6 +107,7 @@ class Queue(Settling):
         key: str | None = None,
         delay: Seconds = 0,
         due_at: datetime | None = None,
+        ttl: Seconds | None = None,
         tag: str | None = None,
         headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
         message_ids: Sequence[UUID | str | None] | None = None,
@@ -122,15 +124,8 @@ class Queue(Settling):
             BodyInvalid, OptionInvalid, QueueDeleted, StoreError: As `put`; nothing was stored.
         """
         lane = self._work.lane_for(self._lane, priority, key)
-        return self._put(
-            lane,
-            bodies,
-            delay=delay,
-            due_at=due_at,
-            tag=tag,
-            headers=headers,
-            message_ids=message_ids,
-        )
+        more = {"tag": tag, "headers": headers, "message_ids": message_ids}
+        return self._put(lane, bodies, delay, due_at, ttl, **more)
 
     def get(
         self,
@@ -258,12 +253,10 @@ class Queue(Settling):
         self,
         lane: Lane,
         bodies: Iterable[object],
-        *,
         delay: object,
         due_at: object,
-        tag: object,
-        headers: object,
-        message_ids: Sequence[object] | None,
+        ttl: object,
+        **more: object,
     ) -> list[str]:
         due_in_us = arguments.due_in_us(
             delay,
@@ -271,10 +264,11 @@ class Queue(Settling):
             now_us=lane.clock.now_us(),
             period_us=lane.settings.period_us,
         )
-        rows = encode.messages(bodies, tag=tag, headers=headers, message_ids=message_ids)
+        ttl_us = arguments.ttl_us(ttl)
+        rows = encode.messages(bodies, **more)
         if not rows:
             return []
-        packed = encode.pack(rows, delay_us=0, bucket_size=lane.bucket_size)
+        packed = encode.pack(rows, delay_us=0, ttl_us=ttl_us, bucket_size=lane.bucket_size)
         return message_id_texts(lane, self._work.put(lane, packed, due_in_us=due_in_us))
 
     def __repr__(self) -> str:

@@ -198,6 +198,18 @@ class Lane:
         settings = self.settings
         return settings.max_deliveries if settings.dead_letter_queue is not None else None
 
+    @property
+    def retention_us(self) -> int | None:
+        """How long messages are kept that nobody gets; None: for ever."""
+        kept_s = self.settings.retention_s
+        return None if kept_s is None else round(kept_s * 1e6)
+
+    @property
+    def expired_die(self) -> bool:
+        """Whether expired messages go to the dead-letter queue."""
+        settings = self.settings
+        return settings.dead_letter_expired and settings.dead_letter_queue is not None
+
     def read_pointers(self) -> Pointers:
         """Read all pointers by one quorum read.
 

@@ -8,14 +8,16 @@ winner's manifest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Lease, Status
+from cassieq_spark.model.expiry import Life
 from cassieq_spark.model.ids import EMPTY, Runs
-from cassieq_spark.model.lease import Terms, claim
+from cassieq_spark.model.lease import Terms, claim, expired_of
+from cassieq_spark.queue.expired import note_expired
 from cassieq_spark.queue.returns import Returns, return_times_us
 from cassieq_spark.store.cas import Applied, Stored
 
@@ -70,42 +72,62 @@ def finish(
             return Closed(row=row)
         if lane.is_dropped(bucket):
             return None
-        manifest, due_us, size_bytes = _scan(lane, bucket)
+        found = _scan(lane, bucket)
         sealed = rules.sealed(
             row.value,
-            manifest=manifest,
-            due_us=due_us,
-            size_bytes=size_bytes,
+            manifest=found.manifest,
+            due_us=found.due_us,
+            size_bytes=found.size_bytes,
             now_us=lane.clock.now_us(),
+            life=Life(
+                expires_us=found.expires_us,
+                put_us=found.put_us,
+                retention_us=lane.retention_us,
+            ),
         )
         leases: tuple[Lease, ...] = ()
+        gone = EMPTY
         if terms is not None:
+            gone = expired_of(sealed, terms.now_us)
             sealed, leases = claim(sealed, terms, new_uuid)
         returns.hint(return_times_us(sealed))
         outcome = lane.buckets.fill(bucket, row, sealed)
         if outcome.now is None:
             return None
         if isinstance(outcome, Applied):
+            note_expired(lane, bucket, gone)
             returns.confirm()  # for delays; the lease's claimer checks its own hint [P17] [T4]
             return Closed(row=outcome.now, leases=leases)
         row = outcome.now
     raise lane.contended(lane.bucket_title(bucket))
 
 
-def _scan(lane: Lane, bucket: BucketNo) -> tuple[Runs, dict[int, int], int]:
-    """Scan the manifest, due time per delayed offset, and stored bytes.
+@dataclass(slots=True, kw_only=True)
+class _Found:
+    """What a scan found: times by offset, for messages that have one; the latest put; bytes."""
+
+    manifest: Runs = EMPTY
+    due_us: dict[int, int] = field(default_factory=dict)
+    expires_us: dict[int, int] = field(default_factory=dict)
+    put_us: int = 0
+    size_bytes: int = 0
+
+
+def _scan(lane: Lane, bucket: BucketNo) -> _Found:
+    """Scan the messages of a bucket.
 
     A row beyond the bucket's last id was acknowledged to nobody, and its id belongs to the next
     bucket: it is left out (I6) [T1].
     """
     ids = Runs.span(0, lane.bucket_size - 1)
-    manifest = EMPTY
-    due_us: dict[int, int] = {}
-    size_bytes = 0
+    found = _Found()
     for chunk in lane.messages.scan(bucket):
         run = Runs.span(chunk.first, chunk.first + chunk.count - 1) & ids
-        manifest |= run
-        size_bytes += len(chunk.payload)
+        found.manifest |= run
+        found.size_bytes += len(chunk.payload)
+        found.put_us = max(found.put_us, chunk.enqueued_us)
         if chunk.due_us is not None:
-            due_us.update(dict.fromkeys(run.offsets(), chunk.due_us))
-    return manifest, due_us, size_bytes
+            found.due_us.update(dict.fromkeys(run.offsets(), chunk.due_us))
+        if chunk.expires_us is not None:
+            found.expires_us.update(dict.fromkeys(run.offsets(), chunk.expires_us))
+    return found

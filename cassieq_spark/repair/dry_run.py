@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.errors import QueueDeleted
 from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status
 from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.lease import expired_of
 from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.apart import read_rows
+from cassieq_spark.queue.expired import alive
 from cassieq_spark.queue.find import rows_at_home
 from cassieq_spark.queue.inspect.stats import Sinks
 from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.repair.cleanup import rest_us
 from cassieq_spark.repair.report import QueueRepair, RepairReport
-from cassieq_spark.repair.steps import noting, with_dead
+from cassieq_spark.repair.steps import has_expired, noting, with_dead
 from cassieq_spark.repair.transactions import is_silent
 from cassieq_spark.store.tables.queues import QueueStatus
 
@@ -70,6 +72,7 @@ def _dry_run_lane(lane: Lane) -> QueueRepair:
             if bucket in away:
                 raise away[bucket]
             if row is None:
+                _foresee_open(lane, bucket, done)
                 continue
             if row.value.status is Status.CORRUPT:
                 lane.buckets.read(bucket)  # which says why not [T21]
@@ -98,11 +101,22 @@ def _foresee_bucket(
         _foresee_sealed(lane, row, now_us, done)
 
 
+def _foresee_open(lane: Lane, bucket: BucketNo, done: QueueRepair) -> None:
+    if has_expired(lane, bucket):
+        done.closed_expired += 1
+        waiting = lane.messages.scan(bucket)
+        left = sum(chunk.count for chunk in alive(lane, waiting))
+        done.expired += sum(chunk.count for chunk in waiting) - left
+
+
 def _foresee_sealed(lane: Lane, row: Bucket, now_us: int, done: QueueRepair) -> None:
     after = with_dead(lane, row, now_us)
     dead = sum(part.runs.count for part in after.dead)
     redriven = sum(part.runs.count for part in after.dead if part.target is not None)
-    done.marked_dead += dead - sum(part.runs.count for part in row.dead)
+    expired = expired_of(row, now_us).count
+    died = dead - sum(part.runs.count for part in row.dead)
+    done.expired += expired
+    done.marked_dead += died - expired if lane.expired_die else died
     done.moved_dead += dead - redriven if lane.settings.dead_letter_queue is not None else 0
     done.redriven += redriven
     due_us = after.earliest_return_us()

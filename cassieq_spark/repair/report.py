@@ -16,6 +16,8 @@ class QueueRepair:
         aborted: Bulk buckets that became void with the transaction of a writer that fell silent.
         rolled_forward: Bulk buckets that were decided: made visible, or void.
         sinks_ended: Rows of transactions that are over.
+        closed_expired: Open buckets that were sealed because something in them had expired.
+        expired: Messages taken out because nobody was given them in time.
         marked_dead, moved_dead: Messages out of deliveries; messages moved to their dead-letter
             queue.
         redriven: Messages of an interrupted redrive that are in their target now.
@@ -32,6 +34,8 @@ class QueueRepair:
     aborted: int = 0
     rolled_forward: int = 0
     sinks_ended: int = 0
+    closed_expired: int = 0
+    expired: int = 0
     marked_dead: int = 0
     moved_dead: int = 0
     redriven: int = 0

@@ -13,9 +13,11 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status, with_closed_sets
 from cassieq_spark.model.dead import may_close, movable
+from cassieq_spark.model.ids import EMPTY
 from cassieq_spark.model.lease import Terms, is_dying
 from cassieq_spark.queue import roll_forward, seal
-from cassieq_spark.queue.apart import named
+from cassieq_spark.queue.apart import apart, named
+from cassieq_spark.queue.expired import note_expired
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.repair import dead
@@ -79,6 +81,7 @@ def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
         found, unread = lane.buckets.read_some(buckets)
         rows = {bucket: row for bucket, row in found.items() if row is not None}
         _finish_halves(lane, rows, done)
+        _close_expired(lane, [at for at, row in found.items() if row is None], rows, done)
         has_missed = False
         for bucket, row in rows.items():
             if row.value.status is Status.CORRUPT:
@@ -123,6 +126,36 @@ def _finish_halves(lane: Lane, rows: dict[BucketNo, Row], done: QueueRepair) -> 
                 if closed is not None:
                     rows[bucket] = closed.row
                     done.seals_finished += 1
+
+
+def _close_expired(
+    lane: Lane, unread: list[BucketNo], rows: dict[BucketNo, Row], done: QueueRepair
+) -> None:
+    """Seal open buckets in which something expired; update ``rows``.
+
+    Nobody may ever read them: without this, their messages would stay for ever.
+    """
+    with noting(done):
+        closed, failed = apart(lane, lambda at: _close_if_expired(lane, at), unread)
+        for bucket, one in closed.items():
+            if one is not None:
+                rows[bucket] = one.row
+                done.closed_expired += 1
+        for error in failed.values():
+            note(done, error)
+
+
+def _close_if_expired(lane: Lane, bucket: BucketNo) -> seal.Closed | None:
+    """The bucket if it is closed now; None if it is left alone, or was dropped meanwhile (G5)."""
+    if not has_expired(lane, bucket) or lane.is_dropped(bucket):
+        return None
+    return seal.close(lane, bucket)
+
+
+def has_expired(lane: Lane, bucket: BucketNo) -> bool:
+    """Whether something in an open bucket has expired: one read of a row, seldom two."""
+    now_us = lane.clock.now_us()
+    return lane.messages.has_expired(bucket, now_us=now_us, retention_us=lane.retention_us)
 
 
 def _heal_bucket(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:
@@ -184,7 +217,7 @@ def _move(
 
 
 def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:
-    """Let messages die now that are out of deliveries and held by nobody, not at the next get.
+    """End messages now that are expired or out of deliveries, held by nobody, not at the next get.
 
     The same CAS closes the open dead set, or it could not be moved [R14].
     """
@@ -196,9 +229,12 @@ def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row
     if not is_to_die(row.value, lane.clock.now_us()) and not may_close(row.value.dead):
         return row
     before = sum(part.runs.count for part in row.value.dead)
+    gone = EMPTY
 
     def change(value: Bucket) -> Bucket | None:
+        nonlocal gone
         now_us = lane.clock.now_us()
+        gone = rules.expired_of(value, now_us)
         new = with_dead(lane, value, now_us) if is_to_die(value, now_us) else value
         if new.status is Status.SEALED and may_close(new.dead):
             new = with_closed_sets(new, now_us=now_us)
@@ -207,12 +243,15 @@ def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row
     now = lane.change_bucket(bucket, change, known=row)
     if now is None:
         return row
-    done.marked_dead += max(0, sum(part.runs.count for part in now.value.dead) - before)
+    note_expired(lane, bucket, gone)
+    done.expired += gone.count
+    died = sum(part.runs.count for part in now.value.dead) - before
+    done.marked_dead += max(0, died - gone.count if lane.expired_die else died)
     return now
 
 
 def with_dead(lane: Lane, row: Bucket, now_us: int) -> Bucket:
-    """The row after messages out of deliveries have died: the result of a claim of nothing."""
+    """The row without what expired or is out of deliveries: the result of a claim of nothing."""
     terms = Terms(
         at_most=0,
         owner="repair",
@@ -220,6 +259,7 @@ def with_dead(lane: Lane, row: Bucket, now_us: int) -> Bucket:
         now_us=now_us,
         until_us=now_us,
         max_deliveries=lane.max_deliveries,
+        expired_die=lane.expired_die,
     )
     return rules.claim(row, terms, new_uuid)[0]
 

@@ -35,6 +35,7 @@ class Outgoing:
     body: bytes
     headers: Mapping[str, str]
     delay_s: float = 0
+    ttl_s: float | None = None
     priority: int = 0
     key: str | None = None
     tag: str | None = None
@@ -43,11 +44,12 @@ class Outgoing:
     @property
     def group(self) -> _Group:
         """What it must have in common with messages that it is put together with."""
-        return _Group(self.delay_s, self.priority, self.key, self.tag)
+        return _Group(self.delay_s, self.ttl_s, self.priority, self.key, self.tag)
 
 
 class _Group(NamedTuple):
     delay_s: float
+    ttl_s: float | None
     priority: int
     key: str | None
     tag: str | None
@@ -77,7 +79,7 @@ class Sending:
     async def put(self, queue: str, messages: Sequence[Outgoing]) -> list[str | Exception]:
         """Put messages; return for each its message id, or the error that kept it out.
 
-        Messages of one request that differ in delay, priority, key or tag are put side by side.
+        Messages of one request that differ in anything but bodies and headers go side by side.
         """
         by_group: dict[_Group, list[int]] = {}
         for at, message in enumerate(messages):
@@ -151,6 +153,7 @@ class Sending:
                 priority=group.priority,
                 key=group.key,
                 delay=group.delay_s,
+                ttl=group.ttl_s,
                 tag=group.tag,
                 headers=[one.headers for one in messages],
                 message_ids=ids,

@@ -172,6 +172,11 @@ def _check_columns(found: dict[str, pa.DataType]) -> None:
             "Select the content of a message as 'body', cast to binary"
         )
     for name, kind in found.items():
+        if name == "ttl":
+            raise OptionInvalid(
+                "column 'ttl' cannot be written by Spark. Set the queue's retention, or put "
+                "messages with a time to live by Queue.put_many(ttl=...)"
+            )
         if name not in _ALLOWED:
             raise OptionInvalid(
                 f"unknown column {name!r}. A queue takes body, tag, headers, delay, priority, key "

@@ -82,6 +82,7 @@ TABLES: Final[dict[str, str]] = {
     "message": f"""(
         lane uuid, bucket bigint, first int, part int,
         count int, parts int, payload blob, due_us bigint, enqueued_us bigint,
+        expires_us bigint, has_ttl boolean static,
         PRIMARY KEY ((lane, bucket), first, part)
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE} AND {_COMPRESSED_ALREADY}""",
     "overlay": f"""(

@@ -261,20 +261,20 @@ GIVE_LEAD_UP: Final = _statement(
 WRITE_MESSAGE: Final = _statement(
     "write_message", Kind.WRITE,
     """INSERT INTO {ks}.message (lane, bucket, first, part, count, parts, payload, due_us,
-              enqueued_us)
-       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+              enqueued_us, expires_us, has_ttl)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
 )  # fmt: skip
 # All columns, always: blocking read repair writes back only what was selected, so a seal's scan of
 # keys alone would make torn messages [P4].
 SCAN_MESSAGES: Final = _statement(
     "scan_messages", Kind.READ,
-    """SELECT first, part, count, parts, payload, due_us, enqueued_us
+    """SELECT first, part, count, parts, payload, due_us, enqueued_us, expires_us
        FROM {ks}.message WHERE lane = ? AND bucket = ?""",
     rows_per_page=ROWS_PER_PAGE,
 )  # fmt: skip
 READ_MESSAGES: Final = _statement(
     "read_messages", Kind.READ,
-    """SELECT first, part, count, parts, payload, due_us, enqueued_us
+    """SELECT first, part, count, parts, payload, due_us, enqueued_us, expires_us
        FROM {ks}.message WHERE lane = ? AND bucket = ? AND first >= ? AND first <= ?""",
     rows_per_page=ROWS_PER_PAGE,
 )  # fmt: skip
@@ -286,7 +286,18 @@ PEEK_BUCKET: Final = _statement(
 # For a source that waits until there is enough: an estimate that reads no payload.
 COUNT_MESSAGES: Final = _statement(
     "count_messages", Kind.GLANCE,
-    "SELECT first, part, count, due_us FROM {ks}.message WHERE lane = ? AND bucket = ?",
+    "SELECT first, part, count, due_us, expires_us FROM {ks}.message WHERE lane = ? AND bucket = ?",
+)  # fmt: skip
+# For repair, which looks whether something has expired in a bucket that nobody reads.
+OLDEST_MESSAGE: Final = _statement(
+    "oldest_message", Kind.GLANCE,
+    "SELECT enqueued_us, has_ttl FROM {ks}.message WHERE lane = ? AND bucket = ? LIMIT 1",
+)  # fmt: skip
+# It filters one partition, and only if some message in it has a time to live.
+EXPIRED_MESSAGE: Final = _statement(
+    "expired_message", Kind.GLANCE,
+    """SELECT first FROM {ks}.message WHERE lane = ? AND bucket = ? AND expires_us <= ?
+       LIMIT 1 ALLOW FILTERING""",
 )  # fmt: skip
 
 # A day ahead: late and hinted writes of a message that is gone stay shadowed [P14] [P27].

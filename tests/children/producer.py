@@ -29,12 +29,14 @@ class Pace:
             with four JVMs.
         many: The most messages of a put; half of the puts have one.
         delayed: The share of puts with a delay.
+        short_lived: The share of puts with a time to live.
     """
 
     threads: int = 4
     pause_s: float = 0.8
     many: int = 6
     delayed: float = 0.1
+    short_lived: float = 0.1
 
 
 def main(
@@ -76,13 +78,14 @@ def _put(
             "priority": rng.randrange(queue.settings.priorities),
             "key": rng.choice((None, "a", "b", "c")),
         }
-        op = record.begin("puts", keys=keys, delay=delay)
+        ttl = rng.choice((1, 5, 20)) if rng.random() < pace.short_lived else None
+        op = record.begin("puts", keys=keys, delay=delay, ttl=ttl)
         try:
             if many == 1:
-                queue.put(keys[0].encode(), delay=delay, message_id=ids[0], **where)
+                queue.put(keys[0].encode(), delay=delay, ttl=ttl, message_id=ids[0], **where)
             else:
                 bodies = [key.encode() for key in keys]
-                queue.put_many(bodies, delay=delay, message_ids=ids, **where)
+                queue.put_many(bodies, delay=delay, ttl=ttl, message_ids=ids, **where)
         except PutAmbiguous as error:
             named = dict(zip(ids, keys, strict=True))
             record.say(

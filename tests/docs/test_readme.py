@@ -71,6 +71,16 @@ def test_the_guide_of_lanes_gets_the_highest_priority_first(
     assert "{0: 0, 1: 0, 2: 0}" == printed[4]
 
 
+def test_the_guide_of_messages_that_expire_puts_three(
+    pytestconfig: pytest.Config, cassandra: EmbeddedCassandra, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_example(
+        pytestconfig.rootpath / "docs" / "guides" / "retention.md",
+        {"127.0.0.1:9042": cassandra.contact_points, '"cassieq"': '"cassieq_retention"'},
+    )
+    assert "2 1\n" == capsys.readouterr().out
+
+
 def run_example(file: Path, changed: dict[str, str]) -> None:
     found = EXAMPLE.search(file.read_text("utf-8"))
     assert found is not None

@@ -29,7 +29,7 @@ VARYING = {
     r'("p\d+\w*"|"max"|"\w*seconds"|"\w+_per_s"|"oldest_age_s"|"applied_lwts"): [\d.]+': r"\1: <n>",
     r"(_ms\.\w+|seconds|messages_per_s) +[\d,.]+": r"\1 <n>",
     r'"buckets": \{[^}]*\}': '"buckets": {}',
-    r"(swept\norders( +\d+){9})( +\d+){3}": r"\1 <n>",
+    r"(swept\norders( +\d+){11})( +\d+){3}": r"\1 <n>",
     r" +": " ",
 }
 

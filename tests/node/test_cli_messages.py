@@ -12,6 +12,7 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
+from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.testing import wait_until
 from tests.fixtures.commands import CommandLine, end
 
@@ -63,6 +64,15 @@ def test_put_takes_a_message_id_and_a_delay(cli: CommandLine, queue: cassieq.Que
 
     assert (0, {"message_id": chosen}) == (done.code, done.object)
     assert {"visible": 0, "invisible": 0, "delayed": 1} == lie(queue)
+
+
+def test_put_takes_a_time_to_live(cli: CommandLine, queue: cassieq.Queue) -> None:
+    assert 0 == cli("put", queue.name, "x", "--ttl", "2h").code
+    (chunk,) = queue._lane.messages.scan(BucketNo(0))
+    lives_us = (chunk.expires_us or 0) - chunk.enqueued_us
+    assert 7_200_000_000 <= lives_us < 7_260_000_000
+    refused = cli("put", queue.name, "x", "--ttl", "0s")
+    assert (2, True) == (refused.code, "--ttl is " in refused.err)
 
 
 def test_put_of_a_dash_is_a_message_for_each_line_also_an_empty_or_unended_one(

@@ -30,6 +30,8 @@ DEFAULTS = {
     "repair_timeout_s": 15.0,
     "linger_s": 0.02,
     "gap_timeout_s": 10.0,
+    "retention_s": None,
+    "dead_letter_expired": False,
 }
 
 

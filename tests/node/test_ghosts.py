@@ -62,7 +62,7 @@ def test_p2_a_put_is_not_acknowledged_by_the_manifest_of_a_ghost(open_door: Open
     row = sealing_sent_twice(slow)
     true = rules.sealed(
         row.value,
-        manifest=seal._scan(slow.lane, FIRST)[0],
+        manifest=seal._scan(slow.lane, FIRST).manifest,
         due_us={},
         size_bytes=1,
         now_us=slow.lane.clock.now_us(),

@@ -159,6 +159,19 @@ def test_many_are_put_and_leased_together(rest: httpx.Client, queue: str) -> Non
     assert ("AP8=", "base64", "t") == tuple(got[ids[1]][key] for key in ("body", "encoding", "tag"))
 
 
+def test_a_time_to_live_is_taken_and_a_wrong_one_refused_by_name(
+    rest: httpx.Client, queue: str
+) -> None:
+    assert 201 == rest.post(f"{queue}/messages?ttl=60", content=b"x").status_code
+    assert (400, "option_invalid", "ttl") == problem(
+        rest.post(f"{queue}/messages?ttl=0.5", content=b"x")
+    )
+    messages = [{"body": "a", "ttl": 3_600}, {"body": "b"}, {"body": "c", "ttl": 86_400}]
+    answer = rest.post(f"{queue}/messages/batch", json={"messages": messages})
+    assert [1, 1, 1] == ["message_id" in one for one in answer.json()["results"]]
+    assert 4 == len(lease(rest, queue, max=10))
+
+
 def test_a_mistake_in_one_request_refuses_no_other_that_is_put_with_it(
     rest: httpx.Client, queue: str
 ) -> None:

@@ -196,7 +196,6 @@ def test_attributes_are_set_and_read_back(sqs: Any, url: str) -> None:
     expected = {
         "DelaySeconds": "0",
         "MaximumMessageSize": before["MaximumMessageSize"],
-        "MessageRetentionPeriod": "345600",
         "ReceiveMessageWaitTimeSeconds": "0",
         "VisibilityTimeout": "30",
     }

@@ -232,3 +232,20 @@ def test_policies_of_queues_are_not_supported(sqs: Any, url: str) -> None:
         sqs.add_permission(QueueUrl=url, Label="l", AWSAccountIds=["1"], Actions=["*"])
     with pytest.raises(ClientError, match="Unknown Attribute Policy"):
         sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": "{}"})
+
+
+def test_a_retention_period_is_the_queues_retention_and_has_no_default(sqs: Any, name: str) -> None:
+    url = sqs.create_queue(QueueName=name)["QueueUrl"]
+
+    def shown() -> str | None:
+        found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+        period: str | None = found.get("MessageRetentionPeriod")
+        return period
+
+    assert shown() is None
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"MessageRetentionPeriod": "86400"})
+    assert "86400" == shown()
+    for wrong in ("59", "1209601", "a day"):
+        with pytest.raises(ClientError, match="MessageRetentionPeriod"):
+            sqs.set_queue_attributes(QueueUrl=url, Attributes={"MessageRetentionPeriod": wrong})
+    sqs.delete_queue(QueueUrl=url)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,6 +18,11 @@ Place = tuple[str, str]
 
 Delivery = tuple[str, int, int]
 """Queue, id and delivery count."""
+
+
+EXPIRES_WITHIN_S: Final = 75.0
+"""A message expires so long after its time at the latest: it ends with a whole minute, a due time
+with a whole second, and the clocks of the nodes are wrong by some seconds."""
 
 
 @dataclass(slots=True)
@@ -37,11 +43,19 @@ class Handing:
 
 @dataclass(slots=True)
 class Book:
-    """The history, by what the rules ask for."""
+    """The history, by what the rules ask for.
+
+    Attributes:
+        lives: When a message with a time to live may expire at the earliest, and must have at the
+            latest.
+        last: The last moment of the history.
+    """
 
     begun: dict[str, Entry] = field(default_factory=dict)
     put: dict[str, tuple[float, float]] = field(default_factory=dict)
+    lives: dict[str, tuple[float, float]] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)
+    last: float = 0.0
     refused: set[str] = field(default_factory=set)
     handed: dict[Place, dict[int, list[Handing]]] = field(default_factory=dict)
     acked: dict[Delivery, float] = field(default_factory=dict)
@@ -75,6 +89,7 @@ def read(history: Iterable[Entry]) -> Book:
     """All of it, in order of time."""
     book = Book()
     for entry in history:
+        book.last = entry["at"]
         if entry["what"] in _ENTER:
             _ENTER[entry["what"]](book, entry)
     for op in book.begun.values():
@@ -86,10 +101,18 @@ def read(history: Iterable[Entry]) -> Book:
 def _puts(book: Book, entry: Entry) -> None:
     book.begun[entry["op"]] = entry
     book.put.update(dict.fromkeys(entry["keys"], (entry["at"], entry["delay"])))
+    if entry.get("ttl") is not None:
+        end = entry["at"] + entry["delay"] + entry["ttl"]
+        book.lives.update(dict.fromkeys(entry["keys"], (end, math.inf)))
 
 
 def _put(book: Book, entry: Entry) -> None:
-    named = set(book.begun.pop(entry["op"])["keys"])
+    begun = book.begun.pop(entry["op"])
+    named = set(begun["keys"])
+    if begun.get("ttl") is not None:
+        late = entry["at"] + begun["delay"] + begun["ttl"] + EXPIRES_WITHIN_S
+        for key in named:
+            book.lives[key] = (book.lives[key][0], late)
     book.stored |= set(entry["stored"])
     book.refused |= named - set(entry["stored"]) - set(entry["unknown"])
 

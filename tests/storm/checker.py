@@ -3,6 +3,7 @@
 Each rule is an upper bound of what a correct queue can show, so that no clock and no race makes a
 correct one look wrong:
 
+expired      A message was claimed after its time to live was over.
 lost         A put that was said to be stored, or a row of a committed batch, and nobody ever acked
              it, nor tried to. At the end everything is drained, so who lost nothing has acked all.
 resurrected  An ack was answered "acked" by one delivery, and there is a later delivery of the same
@@ -22,6 +23,7 @@ stuck        What had to come to an end did not. Both are found by the runner, n
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from tests.storm.book import Book, Handing, Place
     from tests.storm.history import Entry
 
-KINDS = ("lost", "resurrected", "two_leases", "batch", "unexpected", "tables", "stuck")
+KINDS = ("lost", "resurrected", "two_leases", "batch", "unexpected", "expired", "tables", "stuck")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,7 @@ def check(history: Iterable[Entry], *, dead_letters: str = "") -> list[Anomaly]:
         *_sink_batches(book),
         *_source_batches(book),
         *_unexpected(book, dead_letters),
+        *_expired(book, dead_letters),
     ]
 
 
@@ -100,9 +103,26 @@ def count(history: Iterable[Entry]) -> Counter[str]:
 
 def _lost(book: Book) -> Iterator[Anomaly]:
     places = book.places()
-    for key in sorted(book.stored - book.ended):
+    expired = {key for key, (early, _) in book.lives.items() if early < book.last}
+    for key in sorted(book.stored - book.ended - expired):
         seen = sorted(places.get(key, set()))
         yield Anomaly(kind="lost", what=f"{key}: acknowledged, seen at {seen}, never acked")
+
+
+def _expired(book: Book, dead_letters: str) -> Iterator[Anomaly]:
+    """A get that began after the end. Dead letters live on, and so does a batch that is replayed:
+    what it had leased before stays its own."""
+    for (queue, message), counts in sorted(book.handed.items()):
+        for number, handings in sorted(counts.items()):
+            for one in handings:
+                _, end = book.lives.get(one.key, (0.0, math.inf))
+                is_batch = one.holder.startswith("batch ")
+                if queue != dead_letters and not is_batch and one.begun > end:
+                    yield Anomaly(
+                        kind="expired",
+                        what=f"{one.key} at {queue} {message}: over by {end:.3f}, delivery "
+                        f"{number} was claimed after {one.begun:.3f}",
+                    )
 
 
 def _resurrected(book: Book, dead_letters: str) -> Iterator[Anomaly]:

@@ -98,6 +98,8 @@ WRONG: dict[str, list[Any]] = {
     "repair_timeout": [0.19, 86_401, "15"],
     "linger": [-0.001, 60.5, "1"],
     "gap_timeout": [0.09, 86_401, "1"],
+    "retention": [59.9, 34_560_001, "4d", float("nan"), True],
+    "dead_letter_expired": ["yes", 1, 0.0],
 }  # fmt: skip
 
 NEEDS: dict[str, dict[str, str]] = {

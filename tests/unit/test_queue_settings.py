@@ -25,6 +25,8 @@ DEFAULT_SETTINGS = QueueSettings(
     repair_timeout_s=15.0,
     linger_s=0.02,
     gap_timeout_s=10.0,
+    retention_s=None,
+    dead_letter_expired=False,
 )
 
 
@@ -79,6 +81,8 @@ settings_given = st.fixed_dictionaries(
         "repair_timeout": st.floats(0.2, 86_400),
         "linger": st.floats(0, 60),
         "gap_timeout": st.timedeltas(timedelta(seconds=0.1), timedelta(days=1)),
+        "retention": st.none() | st.floats(60, 34_560_000),
+        "dead_letter_expired": st.booleans(),
     },
 )
 
@@ -97,7 +101,8 @@ def test_the_stored_form_is_this() -> None:
         '{"bucket_size": 50000, "priorities": 1, "shards": 1, "fairness": 0.1, '
         '"schedule_after_s": 900.0, "schedule_period_s": 3600.0, '
         '"visibility_timeout_s": 30.0, "max_deliveries": null, "dead_letter_queue": null, '
-        '"repair_timeout_s": 15.0, "linger_s": 0.02, "gap_timeout_s": 10.0}'
+        '"repair_timeout_s": 15.0, "linger_s": 0.02, "gap_timeout_s": 10.0, '
+        '"retention_s": null, "dead_letter_expired": false}'
     ) == DEFAULT_SETTINGS.to_json()
 
 

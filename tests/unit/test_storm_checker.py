@@ -17,10 +17,12 @@ def history(*lines: Line) -> list[dict[str, Any]]:
     return [{"at": at, "who": who, "what": what, **fields} for at, who, what, fields in lines]
 
 
-def put(at: float, key: str, *, delay: int = 0, says: str | None = "stored") -> list[Line]:
+def put(
+    at: float, key: str, *, delay: int = 0, ttl: int | None = None, says: str | None = "stored"
+) -> list[Line]:
     """A put of one message; ``says`` None: nobody knows."""
     op = f"put.{key}"
-    lines: list[Line] = [(at, "p", "puts", {"op": op, "keys": [key], "delay": delay})]
+    lines: list[Line] = [(at, "p", "puts", {"op": op, "keys": [key], "delay": delay, "ttl": ttl})]
     if says is not None:
         ends: dict[str, Any] = {"op": op, "stored": [], "unknown": []}
         if says != "refused":
@@ -150,6 +152,13 @@ CLEAN: dict[str, list[Line]] = {
         got(2, "m"),
         got(9, "m", queue=DEAD, id_=1),
         *ack(10, "m", queue=DEAD, id_=1),
+    ],
+    "expired and never seen": [*put(0, "m", ttl=5), *put(0, "n"), got(6, "n"), *ack(7, "n")],
+    "got in the last minute": [*put(0, "m", ttl=5), got(60, "m"), *ack(99, "m")],
+    "expired in the dead letters": [
+        *put(0, "m", ttl=5),
+        got(200, "m", queue=DEAD),
+        *ack(201, "m", queue=DEAD),
     ],
     "delayed": [*put(0, "m", delay=3), got(3.5, "m"), *ack(4, "m")],
     "a batch, replayed after a kill": [
@@ -284,6 +293,14 @@ RED: dict[str, tuple[str, list[Line]]] = {
     "before its delay is over": (
         "unexpected",
         [*put(0, "m", delay=3), got(2.9, "m"), *ack(3, "m")],
+    ),
+    "after its time to live": (
+        "expired",
+        [*put(0, "m", delay=3, ttl=5), got(85, "m"), *ack(86, "m")],
+    ),
+    "lost before its time to live is over": (
+        "lost",
+        [*put(0, "m", ttl=50), *put(0, "n"), got(6, "n"), *ack(7, "n")],
     ),
     "back from the dead": (
         "unexpected",

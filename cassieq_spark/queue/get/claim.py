@@ -14,13 +14,15 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import Bucket, Lease
-from cassieq_spark.model.lease import Terms, claim, visible
+from cassieq_spark.model.lease import Terms, claim, expired_of, visible
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.row_limits import LEASES_PER_CLAIM, RUNS_PER_LEASE
 from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue import seal
+from cassieq_spark.queue.expired import note_expired
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.settle.settle import of_leases, settle_bucket
+from cassieq_spark.store.cas import Applied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -146,6 +148,7 @@ class Claimer:
             until_us=now_us + max(self.visibility_us, shortest_us),
             below=below,
             max_deliveries=self.lane.max_deliveries,
+            expired_die=self.lane.expired_die,
         )
 
     def hint(self, buckets: Iterable[BucketNo], until_us: int) -> None:
@@ -168,9 +171,12 @@ class Claimer:
             CasAmbiguous: The lease may exist. It then runs out by itself; do not claim again.
         """
         new, leases = claim(row.value, terms, new_uuid)
-        if not leases and new.dead == row.value.dead:
+        gone = expired_of(row.value, terms.now_us)
+        if not leases and not gone and new.dead == row.value.dead:
             return [], row
         outcome = self.lane.buckets.update(bucket, row, new)
+        if isinstance(outcome, Applied):
+            note_expired(self.lane, bucket, gone)
         # Whatever the outcome: what counts is whether our leases are in the row, since after 64
         # other clients even the tags cannot tell [R8].
         return held(self.lane, bucket, outcome.now, leases), outcome.now

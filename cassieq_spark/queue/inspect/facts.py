@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.ids import BucketNo, first_id
-from cassieq_spark.model.lease import held_by_nobody, is_expired
+from cassieq_spark.model.lease import is_expired, later, visible
 from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def bucket_facts(
     for lease in value.leases:
         if not is_expired(lease, now_us):
             consumers[lease.owner] += lease.runs.count
-    back = held_by_nobody(value, now_us)
+    free = visible(value, now_us)
     return BucketFacts(
         lane=str(lane.lane_id),
         priority=lane.priority,
@@ -203,10 +203,10 @@ def bucket_facts(
         first_id=base,
         last_id=last,
         messages=value.manifest.count,
-        fresh=value.fresh.count + sum(part.runs.count for part in back if not part.deliveries),
-        returned=sum(part.runs.count for part in back if part.deliveries),
+        fresh=sum(part.runs.count for part in free if not part.deliveries),
+        returned=sum(part.runs.count for part in free if part.deliveries),
         leased=sum(consumers.values()),
-        delayed=sum(group.runs.count for group in value.delayed if group.due_us > now_us),
+        delayed=later(value, now_us),
         dead=sum(part.runs.count for part in value.dead),
         acked=value.manifest.count - value.unacked.count,
         updated=len(value.revisions),

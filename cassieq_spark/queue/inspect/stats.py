@@ -16,9 +16,10 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.ids import EMPTY, ID_LIMIT, BucketNo, Place, Runs
-from cassieq_spark.model.lease import is_expired, visible
+from cassieq_spark.model.lease import expired_of, is_expired, later, visible
 from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.apart import first_of, named, read_rows
+from cassieq_spark.queue.expired import alive
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.queue.message import Message, read_messages
@@ -109,7 +110,7 @@ def _count_scheduled(lane: Lane) -> int:
             raise first_of({lane.place(bucket): error for bucket, error in unread.items()})
         for bucket, row in rows.items():
             if _is_unsealed(row):
-                found += lane.messages.count(bucket, now_us=ID_LIMIT)
+                found += lane.messages.count(bucket, now_us=lane.clock.now_us(), due_by_us=ID_LIMIT)
             elif row is not None:
                 found += row.value.unacked.count
     return found
@@ -133,9 +134,9 @@ def _count(lane: Lane, total: _Count, sinks: Sinks) -> None:
             oldest_us is None
             and row is not None
             and row.value.status is Status.SEALED
-            and row.value.unacked
+            and (left := row.value.unacked - expired_of(row.value, lane.clock.now_us()))
         ):
-            put_us = _put_us(lane, bucket, row.value.unacked)
+            put_us = _put_us(lane, bucket, left)
         # One producer's ids ascend, so the first bucket with any message has about the oldest.
         oldest_us = put_us if oldest_us is None else oldest_us
         total.add(row)
@@ -175,9 +176,7 @@ class _Count:
         for lease in value.leases:
             if not is_expired(lease, self._now_us):
                 self.consumers[lease.owner] += lease.runs.count
-        self.delayed += sum(
-            group.runs.count for group in value.delayed if group.due_us > self._now_us
-        )
+        self.delayed += later(value, self._now_us)
         self.dead += sum(part.runs.count for part in value.dead)
 
 
@@ -385,7 +384,7 @@ def _look_into(lane: Lane, bucket: BucketNo) -> tuple[Stored[Bucket] | None, lis
     now = lane.buckets.read(bucket)
     if lane.is_dropped(bucket):
         return None
-    return now, waiting if _is_unsealed(now) else []
+    return now, alive(lane, waiting) if _is_unsealed(now) else []
 
 
 def _is_unsealed(row: Stored[Bucket] | None) -> bool:

@@ -29,12 +29,14 @@ class Packed:
         message_ids: What the producer chose per message, 16 bytes; None: nothing.
         delay_us: The delay before they may be delivered, from the write on; 0: none.
         due_us: In its place, when they may be delivered.
+        ttl_us: How long they live from then on; 0: for ever.
     """
 
     payload: bytes
     message_ids: tuple[bytes | None, ...]
     delay_us: int = 0
     due_us: int | None = None
+    ttl_us: int = 0
 
     @property
     def count(self) -> int:
@@ -82,13 +84,14 @@ def messages(
     ]
 
 
-def pack(rows: Sequence[Row], *, delay_us: int, bucket_size: int) -> list[Packed]:
+def pack(rows: Sequence[Row], *, delay_us: int, bucket_size: int, ttl_us: int = 0) -> list[Packed]:
     """Pack messages into as few rows as their size allows, in order."""
-    return list(pack_into(rows, delay_us=delay_us, capacity=lambda: bucket_size))
+    packed = pack_into(rows, delay_us=delay_us, ttl_us=ttl_us, capacity=lambda: bucket_size)
+    return list(packed)
 
 
 def pack_into(
-    rows: Sequence[Row], *, capacity: Callable[[], int], delay_us: int = 0
+    rows: Sequence[Row], *, capacity: Callable[[], int], delay_us: int = 0, ttl_us: int = 0
 ) -> Iterator[Packed]:
     """Pack as `pack` does, but cut each row when it is asked for, to the room there is.
 
@@ -107,6 +110,7 @@ def pack_into(
             payload=encoder.encode(chunks.from_rows(rows[start:end])),
             message_ids=tuple(row.message_id for row in rows[start:end]),
             delay_us=delay_us,
+            ttl_us=ttl_us,
         )
         start = end
 

@@ -22,6 +22,7 @@ from cassieq_spark.errors import (
     StoreUnavailable,
 )
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.expiry import minute_after
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Runs, message_id_of
 from cassieq_spark.model.sizes import BUCKET_BYTES
 from cassieq_spark.queue import seal
@@ -220,7 +221,8 @@ def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
     now_us = lane.clock.now_us()
     try:
         for one in some:
-            delay_us = one.packed.delay_us
+            delay_us, ttl_us = one.packed.delay_us, one.packed.ttl_us
+            due_us = now_us + delay_us if delay_us else one.packed.due_us
             writer.write(
                 lane.place(bucket),
                 ChunkRow(
@@ -228,7 +230,8 @@ def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
                     count=one.packed.count,
                     payload=one.packed.payload,
                     enqueued_us=now_us,
-                    due_us=now_us + delay_us if delay_us else one.packed.due_us,
+                    due_us=due_us,
+                    expires_us=minute_after((due_us or now_us) + ttl_us) if ttl_us else None,
                 ),
             )
         writer.flush()

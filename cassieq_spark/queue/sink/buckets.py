@@ -14,6 +14,7 @@ from cassieq_spark.errors import SinkFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, SinkRef, Status
+from cassieq_spark.model.expiry import Life
 from cassieq_spark.model.ids import BucketNo, Place, Runs
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store.cas import Applied, Stored
@@ -122,6 +123,7 @@ def prepare(lane: Lane, filled: OpenBucket) -> tuple[Place, int]:
             f"{lane.bucket_title(filled.bucket)} has {lane.bucket_size} ids, but "
             f"{filled.count} messages were written into it"
         )
+    now_us = lane.clock.now_us()
     outcome = lane.buckets.fill(
         filled.bucket,
         filled.row,
@@ -130,7 +132,8 @@ def prepare(lane: Lane, filled: OpenBucket) -> tuple[Place, int]:
             manifest=Runs.span(0, filled.count - 1),
             due_us=filled.due_us,
             size_bytes=filled.size_bytes,
-            now_us=lane.clock.now_us(),
+            now_us=now_us,
+            life=Life(put_us=now_us, retention_us=lane.retention_us),
         ),
     )
     if not isinstance(outcome, Applied):

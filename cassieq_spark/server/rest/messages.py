@@ -112,6 +112,7 @@ def _outgoing(given: PutOne, body: bytes, headers: dict[str, str]) -> Outgoing:
         body=body,
         headers=headers,
         delay_s=given.delay,
+        ttl_s=given.ttl,
         priority=given.priority,
         key=given.key,
         tag=given.tag,

@@ -18,7 +18,7 @@ from pydantic import (
 from cassieq_spark.errors import BodyInvalid
 from cassieq_spark.model.lanes import MAX_KEY_BYTES, MAX_PRIORITIES
 from cassieq_spark.options import OPTIONS, Scope, arguments, values
-from cassieq_spark.options.option import THIRTY_DAYS_S
+from cassieq_spark.options.option import FOUR_HUNDRED_DAYS_S, THIRTY_DAYS_S
 from cassieq_spark.queue.inspect.letters import KEYS
 from cassieq_spark.server.rest.fields import Ranged, Strict
 from cassieq_spark.server.waiting import MOST_AT_ONCE
@@ -44,6 +44,7 @@ SETTINGS_SCHEMA: Final[dict[str, Any]] = {
 
 Settings = Annotated[dict[str, Any], WithJsonSchema(SETTINGS_SCHEMA)]
 
+Ttl = Annotated[float, Ranged(values.seconds(1, FOUR_HUNDRED_DAYS_S, from_text=False))]
 Seconds = Annotated[float, Ranged(values.seconds(0, THIRTY_DAYS_S, from_text=False))]
 Visibility = Annotated[float, Ranged(values.seconds(0.1, THIRTY_DAYS_S, from_text=False))]
 Wait = Annotated[float, Ranged(values.seconds(0, MOST_WAIT_S, from_text=False))]
@@ -114,6 +115,9 @@ class PutOne(Strict):
     """What goes with a body."""
 
     delay: Seconds = Field(0.0, description="Seconds during which nobody gets the message.")
+    ttl: Ttl | None = Field(
+        None, description="Seconds from when it is due until it expires. Default: it never does."
+    )
     priority: Priority = Field(0, description="A higher one is handed out first.")
     key: Key | None = None
     tag: Tag | None = None
@@ -197,7 +201,7 @@ class PutMessage(PutOne):
 
 
 class PutMany(Strict):
-    """Messages to put. Those that have delay, priority, key and tag in common go together."""
+    """Messages to put. Those that have delay, ttl, priority, key and tag in common go together."""
 
     messages: list[PutMessage] = Field(min_length=1, max_length=MOST_IN_BATCH)
 

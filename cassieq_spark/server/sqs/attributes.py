@@ -29,10 +29,12 @@ MODIFIED: Final = "sqs.LastModifiedTimestamp"
 NUMBERS: Final[dict[str, tuple[int, int, int]]] = {
     "DelaySeconds": (0, MOST_DELAY_S, 0),
     "MaximumMessageSize": (1_024, MOST_MESSAGE_BYTES, MOST_MESSAGE_BYTES),
-    "MessageRetentionPeriod": (60, 1_209_600, 345_600),
     "ReceiveMessageWaitTimeSeconds": (0, MOST_WAIT_S, 0),
 }
 """Attributes that are kept as labels: lowest, highest, default."""
+
+RETENTION_S: Final = (60, 1_209_600)
+"""The shortest and the longest retention that SQS has."""
 
 COUNTS: Final = (
     "ApproximateNumberOfMessages",
@@ -92,6 +94,8 @@ def changes_of(call: Call, attributes: Mapping[str, str]) -> Changes:
             labels[LABEL + name] = str(_whole(name, text, low, high))
         elif name == "VisibilityTimeout":
             settings["visibility_timeout"] = max(0.1, _whole(name, text, 0, 43_200))
+        elif name == "MessageRetentionPeriod":
+            settings["retention"] = _whole(name, text, *RETENTION_S)
         elif name == "RedrivePolicy":
             settings |= _redrive_policy(call, text)
         elif name == "RedriveAllowPolicy":
@@ -112,6 +116,8 @@ def shown(call: Call, queue: Queue, stats: QueueStats | None) -> dict[str, str]:
         "VisibilityTimeout": str(int(settings.visibility_timeout_s)),
         **{name: str(_number(queue, name)) for name in NUMBERS},
     }
+    if settings.retention_s is not None:
+        found["MessageRetentionPeriod"] = str(int(settings.retention_s))
     if stats is not None:
         counts = (stats.visible, stats.delayed + stats.scheduled, stats.invisible)
         found |= {name: str(count) for name, count in zip(COUNTS, counts, strict=True)}

@@ -15,6 +15,7 @@ import msgpack
 from cassieq_spark.model.bucket import Bucket, Lease, Returned
 from cassieq_spark.model.dead import DeadSet
 from cassieq_spark.model.delays import Delayed
+from cassieq_spark.model.expiry import MINUTE_US, Expiring
 from cassieq_spark.model.ids import EMPTY, QueueName, Runs
 
 CORRUPT = (ValueError, TypeError, LookupError, AttributeError, struct.error)
@@ -38,6 +39,10 @@ def encode(row: Bucket) -> bytes:
         claims["revisions"] = _encode_revisions(row.revisions)
     if row.purged:
         claims["purged"] = row.purged.encode()
+    if row.expiring:
+        claims["expiring"] = _encode_expiring(row.expiring)
+    if row.expires_us is not None:
+        claims["expires"] = row.expires_us
     return bytes(msgpack.packb(claims))
 
 
@@ -66,6 +71,10 @@ def decode(encoded: bytes) -> dict[str, Any]:
         fields["dead"] = decode_dead(claims["dead"])
     if "revisions" in claims:
         fields["revisions"] = _decode_revisions(claims["revisions"])
+    if "expiring" in claims:
+        fields["expiring"] = _decode_expiring(claims["expiring"])
+    if "expires" in claims:
+        fields["expires_us"] = int(claims["expires"])
     return fields
 
 
@@ -177,6 +186,24 @@ def _decode_delayed(encoded: Any) -> tuple[Delayed, ...]:
                 deliveries=deliveries[0] if deliveries else 0,
             )
         )
+    return tuple(groups)
+
+
+def _encode_expiring(groups: tuple[Expiring, ...]) -> list[Any]:
+    """Store times as differences in whole minutes, which they are."""
+    minutes = [group.expires_us // MINUTE_US for group in groups]
+    return [
+        [minute - before, group.runs.encode()]
+        for minute, before, group in zip(minutes, [0, *minutes], groups, strict=False)
+    ]
+
+
+def _decode_expiring(encoded: Any) -> tuple[Expiring, ...]:
+    groups = []
+    minute = 0
+    for step, runs in encoded:
+        minute += step
+        groups.append(Expiring(expires_us=minute * MINUTE_US, runs=Runs.decode(runs)))
     return tuple(groups)
 
 

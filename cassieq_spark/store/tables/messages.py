@@ -32,6 +32,7 @@ class ChunkRow:
         payload: An Arrow IPC stream, see `store.chunk`.
         due_us: Cluster time before which none of them is delivered; None: at once.
         enqueued_us: When it was put, by the writer's measured cluster time.
+        expires_us: The whole minute when their time to live ends; None: they have none.
     """
 
     first: int
@@ -39,6 +40,7 @@ class ChunkRow:
     payload: bytes
     enqueued_us: int
     due_us: int | None = None
+    expires_us: int | None = None
 
 
 class ChunkWriter:
@@ -75,6 +77,8 @@ class ChunkWriter:
                 chunk.payload[start:end],
                 UNSET_VALUE if chunk.due_us is None else chunk.due_us,
                 chunk.enqueued_us,
+                UNSET_VALUE if chunk.expires_us is None else chunk.expires_us,
+                UNSET_VALUE if chunk.expires_us is None else True,
             )
             future = self._session.start(statements.WRITE_MESSAGE, params)
             self._sent.append((future, params, size))
@@ -121,14 +125,37 @@ class Messages:
         """Whether anything was written into a bucket; decides nothing."""
         return self._session.one(statements.PEEK_BUCKET, (self._lane, bucket)) is not None
 
-    def count(self, bucket: BucketNo, *, now_us: int) -> int:
-        """About how many messages of a bucket are due; decides nothing, and reads no payload."""
+    def count(self, bucket: BucketNo, *, now_us: int, due_by_us: int | None = None) -> int:
+        """About how many messages of a bucket are due; decides nothing, and reads no payload.
+
+        Args:
+            due_by_us: Count those that are due by then; default: now.
+        """
+        by_us = now_us if due_by_us is None else due_by_us
         rows = self._session.run(statements.COUNT_MESSAGES, (self._lane, bucket))
         # A torn row reports less than it holds [P4].
         return sum(
             row.count or 0
             for row in rows
-            if row.part == 0 and (row.due_us is None or row.due_us <= now_us)
+            if row.part == 0
+            and (row.due_us is None or row.due_us <= by_us)
+            and (row.expires_us is None or row.expires_us > now_us)
+        )
+
+    def has_expired(self, bucket: BucketNo, *, now_us: int, retention_us: int | None) -> bool:
+        """Whether something in an open bucket has expired, or may have; decides nothing.
+
+        Retention counts from the oldest message: whoever seals the bucket then learns more. One
+        read of one row, and for a bucket with times to live another that reads no payload.
+        """
+        oldest = self._session.one(statements.OLDEST_MESSAGE, (self._lane, bucket))
+        if oldest is None:
+            return False
+        if retention_us is not None and (oldest.enqueued_us or 0) + retention_us <= now_us:
+            return True
+        found = (self._lane, bucket, now_us)
+        return bool(oldest.has_ttl) and (
+            self._session.one(statements.EXPIRED_MESSAGE, found) is not None
         )
 
     def drop(self, bucket: BucketNo) -> None:
@@ -186,4 +213,5 @@ def _together(parts: list[Any]) -> Iterator[ChunkRow]:
             payload=head.payload if len(parts) == 1 else b"".join(part.payload for part in parts),
             enqueued_us=head.enqueued_us,
             due_us=head.due_us,
+            expires_us=head.expires_us,
         )

@@ -1,0 +1,162 @@
+"""Group the messages of a bucket by when they expire, if nobody was given them until then. Pure.
+
+A message with a time to live expires at a whole minute, rounded up. A queue's retention is one time
+for a whole row, so it costs no more space than a number [U7].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.model.delays import DELAY_STEP_US, Delayed, group_delays
+from cassieq_spark.model.ids import Runs, union
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+MINUTE_US: Final = 60_000_000
+"""Times to live end at whole minutes, so that groups stay few."""
+
+GROUPS_BYTES: Final = 110 * 1024
+"""The most bytes of the groups of a row that is sealed. With what is fresh and a first lease, the
+row's claims are below 128 KiB, whatever times to live its messages have [U8]."""
+
+GROUP_BYTES: Final = 16
+"""The bytes of a group beside its set of ids, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expiring:
+    """Messages that nobody is given from ``expires_us`` on."""
+
+    expires_us: int
+    runs: Runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """How long the messages of a bucket live.
+
+    Attributes:
+        expires_us: Offset to the end of its time to live, for messages that have one only.
+        put_us: When the latest message was put.
+        retention_us: The queue's; None: for ever.
+    """
+
+    expires_us: Mapping[int, int] = field(default_factory=dict)
+    put_us: int = 0
+    retention_us: int | None = None
+
+
+FOR_EVER: Final = Life()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """The times of a bucket's messages as its row has them.
+
+    Attributes:
+        delayed, expiring: Groups, soonest first.
+        expires_us: When all that is left expires, by the queue's retention; None: never.
+    """
+
+    delayed: tuple[Delayed, ...] = ()
+    expiring: tuple[Expiring, ...] = ()
+    expires_us: int | None = None
+
+
+def minute_after(time_us: int) -> int:
+    """The whole minute that this time rounds up to."""
+    return -(-time_us // MINUTE_US) * MINUTE_US
+
+
+def kept_until(put_us: int, due_us: Iterable[int], retention_us: int | None) -> int | None:
+    """When the last of some messages expires by the retention; None: never.
+
+    It counts from the latest put and the latest due time: no message expires early, and those put
+    before it expire a little late [U7].
+
+    Args:
+        put_us: When the latest of them was put.
+    """
+    return None if retention_us is None else max([put_us, *due_us]) + retention_us
+
+
+def times_of(due_us: Mapping[int, int], life: Life = FOR_EVER, *, now_us: int) -> Times:
+    """Group the messages of a bucket that is about to be sealed.
+
+    If there are times to live, steps are widened until the groups fit `GROUPS_BYTES`: then messages
+    fall due later, and expire later, never earlier [U8]. A message whose due time was rounded up lives as long from there on.
+
+    Args:
+        due_us: Offset to due time, for delayed messages only.
+    """
+    expires_us = life.expires_us
+    groups = [(group.due_us, group.runs) for group in group_delays(due_us, now_us=now_us)]
+    if expires_us:
+        groups = _fitting(groups, DELAY_STEP_US, GROUPS_BYTES // 2)
+    ends: dict[int, list[int]] = {}
+    late = _late_by(groups, due_us, expires_us) if groups and expires_us else {}
+    for offset, end_us in expires_us.items():
+        ends.setdefault(minute_after(end_us + late.get(offset, 0)), []).append(offset)
+    expiring = _fitting(
+        [(end_us, Runs.from_offsets(offsets)) for end_us, offsets in sorted(ends.items())],
+        MINUTE_US,
+        GROUPS_BYTES - size_of(groups),
+    )
+    return Times(
+        delayed=tuple(Delayed(due_us=due, runs=runs) for due, runs in groups),
+        expiring=tuple(Expiring(expires_us=end, runs=runs) for end, runs in expiring),
+        expires_us=kept_until(
+            life.put_us, [*due_us.values(), *(due for due, _ in groups)], life.retention_us
+        ),
+    )
+
+
+def size_of(groups: Iterable[tuple[int, Runs]]) -> int:
+    """The most bytes that these groups take in a row."""
+    return sum(len(runs.encode()) + GROUP_BYTES for _, runs in groups)
+
+
+def _late_by(
+    groups: Iterable[tuple[int, Runs]], due_us: Mapping[int, int], of: Mapping[int, int]
+) -> dict[int, int]:
+    """By how much the due time of each message was rounded up."""
+    return {
+        offset: due - due_us[offset]
+        for due, runs in groups
+        for offset in runs.offsets()
+        if offset in of
+    }
+
+
+def _fitting(groups: list[tuple[int, Runs]], step: int, limit: int) -> list[tuple[int, Runs]]:
+    """Merge groups by ever wider steps until they take at most ``limit`` bytes [U8]."""
+    # What is too much by its times alone needs no look at its runs, which may be 100,000.
+    while len(groups) > 1 and len(_rounded(groups, step)) * GROUP_BYTES > limit:
+        step *= 2
+    groups = _merged(groups, step)
+    while len(groups) > 1 and (_at_least(groups) > limit or size_of(groups) > limit):
+        step *= 2
+        groups = _merged(groups, step)
+    return groups
+
+
+def _at_least(groups: Iterable[tuple[int, Runs]]) -> int:
+    """A lower bound of `size_of` that costs little: two bytes for each run, or a bitmap."""
+    return sum(GROUP_BYTES + min(2 * len(runs.pairs), runs.last // 8) for _, runs in groups)
+
+
+def _rounded(groups: Iterable[tuple[int, Runs]], step: int) -> set[int]:
+    return {-(-time_us // step) for time_us, _ in groups}
+
+
+def _merged(groups: Iterable[tuple[int, Runs]], step: int) -> list[tuple[int, Runs]]:
+    merged: dict[int, list[Runs]] = {}
+    for time_us, runs in groups:
+        merged.setdefault(-(-time_us // step) * step, []).append(runs)
+    return [
+        (time_us, parts[0] if len(parts) == 1 else union(parts))
+        for time_us, parts in sorted(merged.items())
+    ]
