@@ -87,7 +87,8 @@ def times_of(due_us: Mapping[int, int], life: Life = FOR_EVER, *, now_us: int) -
     """Group the messages of a bucket that is about to be sealed.
 
     If there are times to live, steps are widened until the groups fit `GROUPS_BYTES`: then messages
-    fall due later, and expire later, never earlier [U8]. A message whose due time was rounded up lives as long from there on.
+    fall due later, and expire later, never earlier [U8]. A message whose due time was rounded up
+    lives as long from there on.
 
     Args:
         due_us: Offset to due time, for delayed messages only.

@@ -64,6 +64,8 @@ WRONG: dict[str, list[Any]] = {
     "sslKeyPassword": ["", "p\0", 5],
     "sslVerifyHostname": ["ture", "yes", "", 1, 0],
     "queue": ["", "a b", "a/b/c", "q" * 201, "é", "a\n", 5],
+    "queues": ["", "a,", ",a", "a,,b", "a,b,a", "a b", "a;b", ["a"], 5],
+    "queuePattern": ["", "(", "[", "a{99999999999}", "(?P<a>.)(?P<a>.)", 5, b"a"],
     "view": ["message", "", "bucket", True, 5],
     "pushFilters": ["yes", "", 1],
     "maxMessagesPerTrigger": [0, -1, "0", "1.0", "1e3", "1_000", "", "\u0661", 1.0, True, 10**5000],
