@@ -134,7 +134,7 @@ def test_a_filter_ids_and_a_limit_choose(open_door: OpenDoor) -> None:
 def test_what_somebody_holds_stays_and_is_counted(open_door: OpenDoor) -> None:
     door, graves = died(open_door)
     held = graves.queue.get(2)
-    graves.queue.put(b"later", delay=3_600)
+    graves.queue.put(b"later", delay=600)
 
     by_filter = graves.client.redrive(
         graves.queue.name, where=lambda one: one.body == held[0].body, to=door.queue.name

@@ -83,7 +83,7 @@ def test_buckets_are_those_of_the_queue_with_what_is_in_them(small: Streams) -> 
     held = small.queue.get(4, consumer="billing", visibility_timeout=60)
     small.queue.ack(held[0])
     small.put(small.numbered(0, 3, partitions=1))
-    small.queue.put(b"later", delay=3_600)
+    small.queue.put(b"later", delay=600)
 
     found = {row["bucket"]: row for row in rows(view(small, "buckets"))}
 

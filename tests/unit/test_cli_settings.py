@@ -94,9 +94,11 @@ def test_every_setting_of_a_queue_has_a_flag_and_what_cannot_change_none_in_alte
     )
     flags = {flag_of(option) for option in options_of("queue")}
 
-    assert 12 == len(flags)
+    assert 14 == len(flags)
     assert flags <= create
-    assert flags - {"--bucket-size", "--priorities", "--shards"} == flags & alter
+    assert (
+        flags - {"--bucket-size", "--priorities", "--shards", "--schedule-period"} == flags & alter
+    )
 
 
 def test_a_secret_is_not_shown_wherever_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cassieq_spark.errors import OptionInvalid, ReceiptInvalid
 from cassieq_spark.model.ids import BucketNo, LaneId, Place, Runs
+from cassieq_spark.model.lanes import Fixed
 from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt, prefix
 from cassieq_spark.spark.columns import receipt_texts
@@ -27,7 +28,11 @@ OTHER_LANE = LaneId(UUID(int=9 << 90))
 LANE = cast(
     "Lane",
     SimpleNamespace(
-        lane_id=LANE_ID, lanes=(LANE_ID, OTHER_LANE), bucket_size=1_000, queue="orders"
+        lane_id=LANE_ID,
+        lanes=(LANE_ID, OTHER_LANE),
+        fixed=Fixed(ids=(LANE_ID, OTHER_LANE), shards=2),
+        bucket_size=1_000,
+        queue="orders",
     ),
 )
 ONE, TWO = UUID(int=1), UUID(int=1 << 127)

@@ -181,6 +181,8 @@ QUEUES: Final = _of_facts(
     _fact("priorities", IntegerType(), "row.settings.priorities"),
     _fact("shards", IntegerType(), "row.settings.shards"),
     _fact("fairness", DoubleType(), "row.settings.fairness"),
+    _fact("schedule_after_s", DoubleType(), "row.settings.schedule_after_s"),
+    _fact("schedule_period_s", DoubleType(), "row.settings.schedule_period_s"),
     _fact("visibility_timeout_s", DoubleType(), "row.settings.visibility_timeout_s"),
     _fact("max_deliveries", IntegerType(), "row.settings.max_deliveries"),
     _fact("dead_letter_queue", _TEXT, "row.settings.dead_letter_queue"),
