@@ -108,6 +108,9 @@ MESSAGES_EXPIRED: Final = _counter(
     "messages_expired_total",
     "Messages taken out because nobody was given them in time, by this process.",
 )
+MESSAGES_CANCELLED: Final = _counter(
+    "messages_cancelled_total", "Messages taken back before anybody was given them."
+)
 MESSAGES_ACKED: Final = _counter("messages_acked_total", "Messages acknowledged.")
 MESSAGES_PREPARED: Final = _counter("messages_prepared_total", "Messages written in bulk by sinks.")
 ACKS: Final = _counter("ack_writes_total", "Buckets in which messages were acknowledged.")

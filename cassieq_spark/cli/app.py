@@ -26,6 +26,7 @@ app = typer.Typer(
 app.command()(messages.put)
 app.command()(messages.get)
 app.command()(messages.ack)
+app.command()(messages.cancel)
 app.command()(messages.peek)
 app.command()(watch.watch)
 app.command()(load.produce)

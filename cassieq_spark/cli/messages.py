@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,6 +79,13 @@ def put(
             metavar="TIME", help="How long the messages stay hidden at first: 5s, 2h, 7d."
         ),
     ] = None,
+    due_at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            help="The time before which nobody gets the messages: 2030-01-01T09:00Z.",
+        ),
+    ] = None,
     ttl: Annotated[
         str | None,
         typer.Option(
@@ -101,6 +110,7 @@ def put(
         "priority": priority,
         "key": key,
         "delay": seconds("--delay", delay) or 0,
+        "due_at": _time("--due-at", due_at),
         "ttl": seconds("--ttl", ttl),
         "tag": tag,
         "headers": dict(map(_header, header or [])),
@@ -116,6 +126,25 @@ def put(
                 for unknown in error.message_ids:
                     print_note(f"unknown: {unknown}")
                 raise
+
+
+@connected
+def cancel(
+    queue: QueueName,
+    connection: Connection,
+    message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="As put printed it.")],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Take a message back that nobody was given yet. The exit code is 1 if it is too late."""
+    with connection.open() as client:
+        is_cancelled = client.queue(queue).cancel(message_id)
+    if as_json:
+        print_json({"message_id": message_id, "cancelled": is_cancelled})
+    else:
+        say("cancelled" if is_cancelled else "too late: it was given to somebody, or is not there")
+    if not is_cancelled:
+        raise typer.Exit(FAILED)
 
 
 @connected
@@ -279,6 +308,19 @@ def _bodies(bodies: list[str], file: Path | None) -> Iterator[list[bytes]]:
         )
     # The bytes that were typed, even if they are not text in this locale.
     return iter([[os.fsencode(body) for body in bodies]])
+
+
+def _time(name: str, given: str | None) -> datetime | None:
+    """A time as ISO 8601 has it; `put` refuses one without a time zone."""
+    if given is None:
+        return None
+    try:
+        return datetime.fromisoformat(given)
+    except ValueError as error:
+        raise OptionInvalid(
+            f"{name} is {reprlib.repr(given)}, allowed: a time with a time zone, such as "
+            "2030-01-01T09:00Z or 2030-01-01T09:00+01:00"
+        ) from error
 
 
 def _header(given: str) -> tuple[str, str]:

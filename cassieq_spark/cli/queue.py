@@ -132,6 +132,28 @@ def alter(
 
 @app.command()
 @connected
+def scheduled(queue: QueueName, connection: Connection, *, as_json: Json = False) -> None:
+    """Count the messages that are scheduled, by the hour in which they fall due."""
+    with connection.open() as client:
+        found = client.queue(queue).scheduled()
+    if as_json:
+        print_json(
+            *(
+                {
+                    "from": show_time(one.due_from),
+                    "priority": one.priority,
+                    "messages": one.messages,
+                }
+                for one in found
+            )
+        )
+    elif found:
+        rows = [[show_time(one.due_from), str(one.priority), str(one.messages)] for one in found]
+        print_rows(["FROM", "PRIORITY", "MESSAGES"], rows)
+
+
+@app.command()
+@connected
 def purge(
     queue: QueueName, connection: Connection, *, yes: Yes = False, as_json: Json = False
 ) -> None:

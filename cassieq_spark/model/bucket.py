@@ -114,6 +114,7 @@ class Bucket:
         revisions: (offset, revision) of each message that has an updated body, ascending. Here and
             not in a lease: a reclaim would forget it [P26].
         purged: Messages that a purge has dropped unacked: a batch that named them has changed.
+        cancelled: Messages that were taken back before anybody was given them.
         expiring: Messages with a time to live, wherever they are; acked ones may be among them.
         expires_us: When all that is left expires, by the queue's retention [U7]; None: never.
     """
@@ -130,6 +131,7 @@ class Bucket:
     dead: tuple[DeadSet, ...] = ()
     revisions: tuple[tuple[int, int], ...] = ()
     purged: Runs = EMPTY
+    cancelled: Runs = EMPTY
     expiring: tuple[Expiring, ...] = ()
     expires_us: int | None = None
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 from zlib import crc32
 
-from cassieq_spark.model.ids import LaneId
+from cassieq_spark.model.ids import LaneId, derived_message_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,6 +41,7 @@ YEAR_US: Final = 31_556_952 * 1_000_000
 _PERIOD_AT: Final = 96
 _CLASS_AT: Final = 92
 _LOWEST: Final = (1 << 62) - 1
+_ID_BITS: Final = (1 << 48) - 1
 _VERSION_8: Final = 0x8 << 76 | 0x2 << 62
 _VERSION_BITS: Final = 0xF << 76 | 0x3 << 62
 
@@ -83,6 +84,18 @@ class Fixed:
         """Which due lane of this queue it is; None: it is none of them."""
         said = None if lane in self.ids else DueLane.said_by(self.first, lane)
         return None if said is None or said.priority >= self.priorities else said
+
+    def of_message(self, message_id: UUID) -> tuple[LaneId, int] | None:
+        """The lane and id that a message id was made of; None: of none of this queue.
+
+        A due lane's period and class are in the part of its id that a message id keeps (ADR 2).
+        """
+        number = message_id.int & _ID_BITS
+        due = DueLane(message_id.int >> _PERIOD_AT, message_id.int >> _CLASS_AT & 0xF)
+        for lane in (*self.ids, due.lane_id(self.first)):
+            if self.has(lane) and derived_message_id(lane, number) == message_id:
+                return lane, number
+        return None
 
     def has(self, lane: LaneId) -> bool:
         """Whether it is a lane of this queue: a due lane's id proves that by itself [U12]."""

@@ -7,7 +7,7 @@ and no move may be refused for it: then nothing can stop a queue. There are two 
 
 | part | bytes for a message at most | because |
 |---|---|---|
-| manifest, fresh, purged | 1/8 | `Runs.encode`: runs, or a bitmap where that is smaller |
+| manifest, fresh, purged, cancelled | 1/8 | `Runs.encode`: runs, or a bitmap if smaller |
 | returned | 15 | an entry has a delivery count and a set of runs |
 | delayed | 24 | the same with a due time; steps are widened above 4,096 groups [R7] |
 | leases | 74 | an entry has an id, an end, a holder (run id, owner), a count, runs |

@@ -13,6 +13,8 @@ from cassieq_spark.model.bucket import (
     Bucket,
     Lease,
     Returned,
+    Status,
+    drained_if_empty,
     merge_returned,
     without_revisions,
 )
@@ -83,6 +85,31 @@ def expired(row: Bucket, held: Iterable[Lease], *, now_us: int) -> list[tuple[in
         *((one.delivery_count, one.runs) for one in row.leases if id(one) not in running),
     ]
     return [(deliveries, gone) for deliveries, runs in places if (gone := runs & over)]
+
+
+def cancelled(row: Bucket, wanted: Runs, *, now_us: int) -> Bucket:
+    """Take messages back that nobody was given yet, and that are not expired; the row may stay.
+
+    The row remembers them, so that whoever asks again, or has lost the answer, learns it [U14].
+    """
+    untouched = union(
+        [
+            row.fresh,
+            *(part.runs for part in row.returned if not part.deliveries),
+            *(group.runs for group in row.delayed if not group.deliveries),
+        ]
+    )
+    gone = (wanted & untouched) - past(row, now_us)
+    if row.status is not Status.SEALED or not gone:
+        return row
+    after = taken_out(row, gone, now_us=now_us)
+    return drained_if_empty(
+        replace(
+            after,
+            cancelled=row.cancelled | gone,
+            revisions=without_revisions(row.revisions, gone),
+        )
+    )
 
 
 def without_expired(

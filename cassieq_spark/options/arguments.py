@@ -199,8 +199,13 @@ def headers(value: object) -> dict[str, str]:
 
 
 def message_id(value: object) -> UUID | None:
-    """Check a message id: a UUID or its text."""
-    if value is None or isinstance(value, UUID):
+    """Check the message id of a put: a UUID or its text; None: none is chosen."""
+    return None if value is None else known_message_id(value)
+
+
+def known_message_id(value: object) -> UUID:
+    """Check the id of a message that there is."""
+    if isinstance(value, UUID):
         return value
     if isinstance(value, str):
         try:

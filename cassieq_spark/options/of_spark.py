@@ -24,9 +24,9 @@ from cassieq_spark.options.option import (
     Option,
 )
 
-VIEWS: Final = ("messages", "buckets", "leases", "dead", "queues", "lanes", "stats")
+VIEWS: Final = ("messages", "buckets", "leases", "dead", "queues", "lanes", "stats", "scheduled")
 
-VIEWS_OF_MANY: Final = frozenset({"queues", "lanes", "stats"})
+VIEWS_OF_MANY: Final = frozenset({"queues", "lanes", "stats", "scheduled"})
 """Views that need no queue: without one they show all queues."""
 
 FORMATS: Final[tuple[Option, ...]] = (
@@ -61,8 +61,8 @@ FORMATS: Final[tuple[Option, ...]] = (
         default="messages",
         has_variable=False,
         doc="What a batch read shows: the visible messages, or another side of the queue's "
-        "state; see the guide to views. `queues`, `lanes` and `stats` need no `queue`: without "
-        "it they show all queues of the keyspace.",
+        "state; see the guide to views. `queues`, `lanes`, `stats` and `scheduled` need no "
+        "`queue`: without it they show all queues of the keyspace.",
     ),
     Option(
         name="pushFilters",

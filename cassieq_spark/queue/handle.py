@@ -9,6 +9,7 @@ from cassieq_spark.options import arguments
 from cassieq_spark.queue import admin
 from cassieq_spark.queue.consumer import Consumer, Ways
 from cassieq_spark.queue.find import look_again
+from cassieq_spark.queue.inspect.hours import ScheduledHour, by_hour
 from cassieq_spark.queue.inspect.stats import QueueStats, peek, stats
 from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.put import encode
@@ -219,6 +220,16 @@ class Queue(Settling):
             StoreError: A part of it did not answer: a count without that part would be wrong.
         """
         return stats(self._lane)
+
+    def scheduled(self) -> list[ScheduledHour]:
+        """Count what was put with a time much later and is not due yet, by hour and priority.
+
+        It costs a read for each bucket of such messages, and a scan for each open one.
+
+        Raises:
+            QueueDeleted, StoreError: As `stats`.
+        """
+        return by_hour(self._lane)
 
     def purge(self) -> int:
         """Drop all messages: visible, leased, delayed and dead. Return how many.

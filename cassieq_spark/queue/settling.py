@@ -10,10 +10,12 @@ from cassieq_spark.options import arguments
 from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.settle import receipts, settle
 from cassieq_spark.queue.settle.ack_group import Verdict, check_verdicts
+from cassieq_spark.queue.settle.cancel import cancel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime, timedelta
+    from uuid import UUID
 
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.model.settlement import Action
@@ -114,6 +116,22 @@ class Settling:
         why = arguments.reason(reason)
         given = self._receipts(messages)
         self._settle(self._lane, given, Reject(reason=why))
+
+    def cancel(self, message_id: UUID | str) -> bool:
+        """Take a message back that nobody was given yet, such as one that is scheduled.
+
+        Args:
+            message_id: As `put` has returned it, of a message whose producer chose no id.
+
+        Returns:
+            True: it is cancelled, now or by an earlier call, and nobody was or will be given it.
+            False: it is too late, or this queue has made no such id.
+
+        Raises:
+            OptionInvalid: It is not a UUID.
+            StoreError: It is unknown whether it is cancelled. Cancel again.
+        """
+        return cancel(self._lane, arguments.known_message_id(message_id))
 
     def update(
         self,

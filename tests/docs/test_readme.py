@@ -54,6 +54,19 @@ def test_the_clients_guide_gets_what_it_has_put(
     assert (0, 0, 0) == (stats.visible, stats.delayed, stats.invisible)
 
 
+def test_the_guide_of_scheduled_messages_cancels_one(
+    pytestconfig: pytest.Config, cassandra: EmbeddedCassandra, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_example(
+        pytestconfig.rootpath / "docs" / "guides" / "scheduling.md",
+        {"127.0.0.1:9042": cassandra.contact_points, '"cassieq"': '"cassieq_scheduling"'},
+    )
+    printed = capsys.readouterr().out.splitlines()
+    assert "2" == printed[0]
+    assert 2 == sum(int(line.split()[1]) for line in printed[1:-2])
+    assert ["True", "1"] == printed[-2:]
+
+
 def test_the_guide_of_lanes_gets_the_highest_priority_first(
     pytestconfig: pytest.Config, cassandra: EmbeddedCassandra, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -129,13 +129,16 @@ class LaneFacts:
     """One lane of a queue.
 
     Attributes:
+        shard: None for a lane of scheduled messages.
+        due_us: When the period of a lane of scheduled messages begins; None for others.
         next_id: The first id in it that nobody has reserved.
         visible: Messages that a get would deliver now.
     """
 
     lane: str
     priority: int
-    shard: int
+    shard: int | None
+    due_us: int | None
     next_id: int
     pointers: Pointers
     visible: int
@@ -147,15 +150,13 @@ def lane_facts(lane: Lane, visible: int) -> LaneFacts:
     Raises:
         QueueDeleted: The queue is gone.
     """
-    monoton = lane.monotons.read()
-    if monoton is None:
-        raise lane.deleted()
-    priority, shard = lane.fixed.class_and_shard(lane.lane_id)
+    due = lane.due
     return LaneFacts(
         lane=str(lane.lane_id),
-        priority=priority,
-        shard=shard,
-        next_id=monoton.value.next_id,
+        priority=lane.priority,
+        shard=lane.fixed.class_and_shard(lane.lane_id)[1] if due is None else None,
+        due_us=None if due is None else due.begins_us(lane.settings.period_us),
+        next_id=lane.read_monoton().next_id,
         pointers=lane.read_pointers(),
         visible=visible,
     )

@@ -85,7 +85,7 @@ def stats(lane: Lane) -> QueueStats:
         by_priority[one.priority] += total.visible - before[0]
         if one.due is not None:
             not_due += total.delayed - before[1]
-    far = sum(lane.store.session.map(_count_scheduled, scheduled(lane)))
+    far = sum(lane.store.session.map(count_scheduled, scheduled(lane)))
     oldest_us = total.oldest_us
     return QueueStats(
         visible=total.visible,
@@ -101,7 +101,7 @@ def stats(lane: Lane) -> QueueStats:
     )
 
 
-def _count_scheduled(lane: Lane) -> int:
+def count_scheduled(lane: Lane) -> int:
     """How many messages wait in a lane whose time has not come; no payload is read."""
     found = 0
     for window in windows(live_buckets(lane), _WINDOW):
@@ -116,8 +116,18 @@ def _count_scheduled(lane: Lane) -> int:
     return found
 
 
+def not_due_in(lane: Lane) -> int:
+    """How many messages of one lane are not due yet; as `stats`."""
+    total = _Count(lane.clock.now_us())
+    _count(lane, total, Sinks(lane))
+    return total.delayed
+
+
 def visible_in(lane: Lane) -> int:
     """How many messages of one lane a get would deliver; as `stats`."""
+    due = lane.due
+    if due is not None and due.begins_us(lane.settings.period_us) > lane.clock.now_us():
+        return 0
     total = _Count(lane.clock.now_us())
     _count(lane, total, Sinks(lane))
     return total.visible

@@ -205,6 +205,7 @@ LANES: Final = _of_facts(
     _fact("lane", _TEXT),
     _fact("priority", IntegerType()),
     _fact("shard", IntegerType()),
+    _fact("due_from", TimestampType(), "due_us"),
     _fact("next_id", _NUMBER),
     Column("reader_bucket", _NUMBER, _pointer("reader")),
     Column("repair_bucket", _NUMBER, _pointer("repair")),
@@ -225,6 +226,15 @@ STATS: Final = _of_facts(
     _fact("buckets", _COUNTS),
     _fact("consumers", _COUNTS),
     _fact("applied_lwts", _NUMBER),
+)
+
+SCHEDULED: Final = _of_facts(
+    "scheduled",
+    (),
+    _QUEUE,
+    _fact("due_from", TimestampType()),
+    _fact("priority", IntegerType()),
+    _fact("messages", _NUMBER),
 )
 
 _LANE: Final = StructType(columns.ALL.fields[len(columns.SCHEMA) :])
@@ -264,7 +274,9 @@ DEAD: Final = View(
     more=_LANE,
 )
 
-VIEWS: Final = {view.name: view for view in (MESSAGES, BUCKETS, LEASES, DEAD, QUEUES, LANES, STATS)}
+VIEWS: Final = {
+    view.name: view for view in (MESSAGES, BUCKETS, LEASES, DEAD, QUEUES, LANES, STATS, SCHEDULED)
+}
 
 
 def arrow_schema(view: View, names: tuple[str, ...]) -> pa.Schema:

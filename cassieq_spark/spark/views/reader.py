@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from cassieq_spark.model.ids import ID_LIMIT
+from cassieq_spark.options.of_spark import VIEWS_OF_MANY
 from cassieq_spark.queue.find import lane_of, open_lane, rows_at_home
 from cassieq_spark.queue.inspect.stats import plan_visible
 from cassieq_spark.queue.lane import live_buckets
@@ -21,7 +22,7 @@ from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.spark import boundary, columns
 from cassieq_spark.spark.partition import PlannedPartition, read_partition, spread
 from cassieq_spark.spark.views import pushdown
-from cassieq_spark.spark.views.columns import LANES, MESSAGES, QUEUES, STATS, VIEWS
+from cassieq_spark.spark.views.columns import MESSAGES, VIEWS
 from cassieq_spark.spark.views.rows import (
     Asked,
     BucketsPartition,
@@ -72,7 +73,7 @@ class ViewReader(DataSourceReader):
             QueueNotFound: No queue has that name.
         """
         where = store.shared(self._options.connection)
-        if self._asked.view in (QUEUES, LANES, STATS):
+        if self._asked.view.name in VIEWS_OF_MANY:
             return list(self._shares(len(queue_rows(where, self._options.queues, self._asked))))
         return [
             BucketsPartition(one, part)

@@ -15,6 +15,8 @@ from cassieq_spark.model.dead import DeadSet
 from cassieq_spark.queue.fetch import Found, Planned, fetch
 from cassieq_spark.queue.find import LaneSpec, at_home, every_row, find_row, lane_of
 from cassieq_spark.queue.inspect import facts, stats
+from cassieq_spark.queue.inspect.hours import by_hour
+from cassieq_spark.queue.schedule import every_lane
 from cassieq_spark.spark import columns
 from cassieq_spark.spark.columns import Builder
 from cassieq_spark.spark.views import pushdown
@@ -24,6 +26,8 @@ from cassieq_spark.spark.views.columns import (
     LEASES,
     LOOKED_INTO,
     QUEUES,
+    SCHEDULED,
+    STATS,
     View,
     arrow_schema,
     batches,
@@ -103,7 +107,7 @@ class QueuesPartition(InputPartition):
         return f"QueuesPartition(queues={self.queues!s}, share={self.share}, of={self.shares})"
 
     def read(self, where: Store, asked: Asked) -> Iterator[pa.RecordBatch]:
-        """Read for views ``queues``, ``lanes`` and ``stats``."""
+        """Read for views ``queues``, ``lanes``, ``stats`` and ``scheduled``."""
         rows = [
             row
             for row in queue_rows(where, self.queues, asked)
@@ -111,7 +115,7 @@ class QueuesPartition(InputPartition):
             # meanwhile.
             if zlib.crc32(row.name.encode()) % self.shares == self.share
         ]
-        found = {QUEUES.name: _settings, LANES.name: _lanes}.get(asked.view.name, _stats)
+        found = _OF_QUEUES[asked.view.name]
         return _let_through(asked, found(where, rows))
 
 
@@ -157,7 +161,7 @@ def _lanes(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object
     for row in rows:
         try:
             first = lane_of(where, row)
-            for lane in first.all:
+            for lane in every_lane(first):
                 yield row.name, facts.lane_facts(lane, stats.visible_in(lane))
         except QueueDeleted:
             continue  # deleted since it was listed
@@ -169,6 +173,23 @@ def _stats(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object
             yield row.name, stats.stats(lane_of(where, row))
         except QueueDeleted:
             continue  # deleted since it was listed
+
+
+def _scheduled(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object]]:
+    for row in rows:
+        try:
+            for found in by_hour(lane_of(where, row)):
+                yield row.name, found
+        except QueueDeleted:
+            continue  # deleted since it was listed
+
+
+_OF_QUEUES: Final = {
+    QUEUES.name: _settings,
+    LANES.name: _lanes,
+    STATS.name: _stats,
+    SCHEDULED.name: _scheduled,
+}
 
 
 def _bucket_rows(

@@ -25,8 +25,13 @@ CORRUPT = (ValueError, TypeError, LookupError, AttributeError, struct.error)
 def encode(row: Bucket) -> bytes:
     """Encode all of a row that its status does not say."""
     claims: dict[str, Any] = {}
-    if row.fresh:
-        claims["fresh"] = row.fresh.encode()
+    for name, runs in (
+        ("fresh", row.fresh),
+        ("purged", row.purged),
+        ("cancelled", row.cancelled),
+    ):
+        if runs:
+            claims[name] = runs.encode()
     if row.returned:
         claims["returned"] = [[part.deliveries, part.runs.encode()] for part in row.returned]
     if row.delayed:
@@ -37,8 +42,6 @@ def encode(row: Bucket) -> bytes:
         claims["dead"] = encode_dead(row.dead)
     if row.revisions:
         claims["revisions"] = _encode_revisions(row.revisions)
-    if row.purged:
-        claims["purged"] = row.purged.encode()
     if row.expiring:
         claims["expiring"] = _encode_expiring(row.expiring)
     if row.expires_us is not None:
@@ -55,7 +58,7 @@ def decode(encoded: bytes) -> dict[str, Any]:
     """
     claims = msgpack.unpackb(encoded)
     fields: dict[str, Any] = {}
-    for name in ("fresh", "purged"):
+    for name in ("fresh", "purged", "cancelled"):
         if name in claims:
             fields[name] = Runs.decode(claims[name])
     if "returned" in claims:

@@ -1,0 +1,55 @@
+"""Count what is scheduled by the hour in which it falls due."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.queue.inspect.stats import count_scheduled, not_due_in
+from cassieq_spark.queue.message import time_of
+from cassieq_spark.queue.schedule import begun, scheduled
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from cassieq_spark.queue.lane import Lane
+
+HOUR_US: Final = 3_600_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledHour:
+    """Messages of one priority that fall due in one hour.
+
+    Attributes:
+        due_from: When the hour begins, UTC. With a ``schedule_period`` longer than an hour: when
+            the period begins.
+        priority: Their priority.
+        messages: How many.
+    """
+
+    due_from: datetime
+    priority: int
+    messages: int
+
+
+def by_hour(lane: Lane) -> list[ScheduledHour]:
+    """Count a queue's scheduled messages that are not due yet, soonest first, highest class first.
+
+    Raises:
+        StoreError: Some did not answer: a count without them would be wrong.
+    """
+    period_us = lane.settings.period_us
+    counts: Counter[tuple[int, int]] = Counter()
+    counting = [(one, not_due_in) for one in begun(lane)]
+    counting += [(one, count_scheduled) for one in scheduled(lane)]
+    found = lane.store.session.map(lambda pair: pair[1](pair[0]), counting)
+    for (one, _), messages in zip(counting, found, strict=True):
+        if messages and (due := one.due) is not None:
+            hour = due.begins_us(period_us) // HOUR_US * HOUR_US
+            counts[hour, -due.priority] += messages
+    return [
+        ScheduledHour(due_from=time_of(hour), priority=-priority, messages=counts[hour, priority])
+        for hour, priority in sorted(counts)
+    ]

@@ -1,0 +1,84 @@
+"""Cancel a message that nobody was given yet.
+
+Holds I2: no message is both delivered and cancelled [U14].
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cassieq_spark import metrics
+from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.taken import cancelled
+from cassieq_spark.queue import seal
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+
+
+def cancel(lane: Lane, message_id: UUID) -> bool:
+    """Take a message back; return whether it is cancelled, by this call or an earlier one.
+
+    Args:
+        lane: Any lane of the queue.
+
+    Raises:
+        QueueDeleted: The queue is gone.
+        CasAmbiguous, CasContention, StoreTimeout, StoreUnavailable: Cancel again: that is safe.
+    """
+    place = lane.fixed.of_message(message_id)
+    if place is None:
+        return False
+    lane_id, number = place
+    its_lane = lane.sibling(lane_id)
+    bucket, offset = divmod(number, lane.bucket_size)
+    is_cancelled = _cancel(its_lane, BucketNo(bucket), Runs.span(offset, offset))
+    # L behind the CAS: a row below it is a ghost, and its message was settled long ago (G5).
+    # Of a finished due lane all was settled.
+    if its_lane.pointers.read().repair > bucket:
+        lane.first.read_pointers()  # raises if the queue is gone
+        return False
+    return is_cancelled
+
+
+def _cancel(lane: Lane, bucket: BucketNo, one: Runs) -> bool:
+    row = lane.buckets.read(bucket)
+    if row is None or row.value.status is Status.SEALING:
+        row = _sealed(lane, bucket, one, row)
+    if row is None:
+        return False
+    took = False
+
+    def change(row: Bucket) -> Bucket | None:
+        nonlocal took
+        after = cancelled(row, one, now_us=lane.clock.now_us())
+        took = after is not row
+        return after if took else None
+
+    found = lane.change_bucket(bucket, change, known=row)
+    if took:
+        metrics.MESSAGES_CANCELLED.inc()
+    return found is not None and one.issubset(found.value.cancelled)
+
+
+def _sealed(
+    lane: Lane, bucket: BucketNo, one: Runs, row: Stored[Bucket] | None
+) -> Stored[Bucket] | None:
+    """The row of a bucket whose content is fixed; None if the message was never in it."""
+    if row is not None:
+        closed = seal.finish(lane, bucket, row)
+    # An open bucket is not sealed for a message that it does not hold.
+    elif any(
+        one.issubset(Runs.span(chunk.first, chunk.first + chunk.count - 1))
+        for _, chunks in lane.messages.read([(bucket, one)])
+        for chunk in chunks
+    ):
+        closed = seal.close(lane, bucket)
+    else:
+        return None
+    return None if closed is None else closed.row
