@@ -10,6 +10,7 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.options import QueueSelection
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.inspect import facts
 from cassieq_spark.queue.reserve import reserve
@@ -72,8 +73,12 @@ def test_t14_a_view_shows_a_queue_row_that_is_born_again_as_one_being_deleted(
 ) -> None:
     def shown(view: str) -> list[tuple[str, object]]:
         asked = Asked(view=VIEWS[view], names=(), conditions=())
-        found = [row for row in queue_rows(door.store, None, asked) if row.name == ghost.name]
-        assert found == queue_rows(door.store, ghost._known_lane.queue, asked)
+        found = [
+            row for row in queue_rows(door.store, QueueSelection(), asked) if row.name == ghost.name
+        ]
+        assert found == queue_rows(
+            door.store, QueueSelection(names=(ghost._known_lane.queue,), is_one=True), asked
+        )
         return [(row.status.value, facts.queue_facts(door.store, row).pointers) for row in found]
 
     assert [("deleting", None)] == shown("queues")

@@ -12,7 +12,7 @@ from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.pointer import MINUTE_US, Pointer, minute_of
 from cassieq_spark.model.settlement import Extend, Release, TakeOver
 from cassieq_spark.queue.settle.settle import of_leases, settle_bucket
-from cassieq_spark.spark.source.renewal import Renewal
+from cassieq_spark.spark.source.renewal import Renewal, _Held
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:
@@ -178,14 +178,15 @@ def test_p23_leases_that_nobody_asks_for_any_more_are_let_go(
     door.put_batch(0, b"a")
     run = new_uuid()
     (claimed,) = door.reader(run=run, visibility_s=600).get(1)
-    renewal = Renewal(door.lane, run=run, visibility_us=600_000_000, give_up_after_s=60)
-    renewal._held = {claimed.place: frozenset({claimed.lease.lease_id})}
+    renewal = Renewal(door.store, run=run, give_up_after_s=60)
+    held = _Held(lane=door.lane, ids=frozenset({claimed.lease.lease_id}), visibility_us=600_000_000)
+    renewal._held = {claimed.place: held}
     renewal._due = {claimed.place: door.clock.monotonic()}
 
     door.clock.advance(idle_s)
     due, _ = renewal._next()
     for place in due:
-        renewal._round(place)
+        renewal._round(place, due[place])
 
     lease = door.value(claimed.bucket).lease(claimed.lease.lease_id)
     assert lease is not None

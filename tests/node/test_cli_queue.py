@@ -24,6 +24,8 @@ DEFAULTS = {
     "priorities": 1,
     "shards": 1,
     "fairness": 0.1,
+    "schedule_after_s": 900.0,
+    "schedule_period_s": 3600.0,
     "visibility_timeout_s": 30.0,
     "max_deliveries": None,
     "dead_letter_queue": None,

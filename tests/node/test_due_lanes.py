@@ -11,7 +11,7 @@ from cassieq_spark.errors import PutAmbiguous, QueueDeleted
 from cassieq_spark.model.lanes import DueLane
 from cassieq_spark.queue import schedule
 from cassieq_spark.queue.message import time_of
-from cassieq_spark.testing.faults import Fault
+from cassieq_spark.testing.faults import Fault, FaultyStore
 from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:
@@ -222,13 +222,12 @@ def test_an_end_that_dies_at_any_statement_is_finished_by_the_next_pass(
     door.clock.advance(DAY_S + 120)
     door.queue.ack(door.queue.get())
     door.clock.advance(3 * HOUR_S)
-    door.client.repair(door.queue.name)
-    door.clock.advance(60)
-    door.faults.before(statement, crash, after=after)
-    for _ in range(4):
-        with suppress(Crash):
-            door.client.repair(door.queue.name)
-        door.clock.advance(60)
+    with FaultyStore().on(door.session) as faults:
+        faults.before(statement, crash, after=after)
+        for _ in range(5):
+            with suppress(Crash):
+                door.client.repair(door.queue.name)
+            door.clock.advance(60)
     finish(door)
 
     assert lane.monotons.find() is None

@@ -11,7 +11,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo, Runs
-from cassieq_spark.options import QueueSettings
+from cassieq_spark.options import QueueSelection, QueueSettings
 from cassieq_spark.queue.inspect import facts, stats
 from cassieq_spark.queue.inspect.facts import BucketFacts, LeaseFacts
 from cassieq_spark.spark.views.columns import QUEUES, VIEWS
@@ -218,7 +218,7 @@ def test_a_queue_whose_deletion_was_interrupted_is_shown_as_that(door: Door) -> 
 
     def rows(view: str) -> list[QueueRow]:
         asked = Asked(view=VIEWS[view], names=(), conditions=())
-        return [row for row in queue_rows(door.store, None, asked) if row.name == name]
+        return [row for row in queue_rows(door.store, QueueSelection(), asked) if row.name == name]
 
     [row] = rows("queues")
     assert ("deleting", None, None) == (
@@ -236,7 +236,7 @@ def test_a_queue_that_is_deleted_while_all_are_counted_is_left_out(open_door: Op
     asked = Asked(view=VIEWS["stats"], names=("queue",), conditions=())
 
     def seen() -> list[str]:
-        batches = QueuesPartition(None, 0, 1).read(looking.store, asked)
+        batches = QueuesPartition(QueueSelection(), 0, 1).read(looking.store, asked)
         return [name for batch in batches for name in batch.column("queue").to_pylist()]
 
     name = looking.queue.name

@@ -117,7 +117,7 @@ def forget_hints(door: Door) -> None:
 def test_t2_a_row_above_its_limit_is_named(door: Door) -> None:
     door.put_batch(0, b"a")
     assert [] == kinds(door)
-    revisions = tuple((offset, (1 << 62) + offset) for offset in range(60_000))
+    revisions = tuple((offset, (1 << 62) + offset) for offset in range(80_000))
     door.lane.change_bucket(FIRST, lambda row: replace(row, revisions=revisions))
     assert ("row_too_large", 0) in kinds(door)
 
