@@ -42,6 +42,9 @@ CALLS_WAITING: Final = 64
 """How many calls may wait for each thread. Beyond that, an answer would come too late to be used,
 so the caller is told to come again."""
 
+TIME_EVERY_S: Final = 60.0
+"""How often the time of the cluster is measured; between two it is counted forward."""
+
 HANDLES: Final = 10_000
 """The most open queue handles. The oldest is forgotten first; it is opened again when needed."""
 
@@ -99,6 +102,9 @@ class Backend:
         self._client: Client | None = None
         self._is_closed = False
         self._handles: dict[str, Queue] = {}
+        self._timing = Pool(1, "cassieq-time")
+        self._time: tuple[float, int] | None = None
+        self._measuring: asyncio.Task[tuple[float, int]] | None = None
 
     @property
     def client(self) -> Client:
@@ -137,6 +143,22 @@ class Backend:
             Busy: Too many calls wait already.
         """
         return await self._pool.run(work)
+
+    async def now_us(self) -> int:
+        """The time of the cluster, to within the drift of a minute: it is measured that often.
+
+        Raises:
+            StoreError: No node answers.
+        """
+        loop = asyncio.get_running_loop()
+        known = self._time
+        if known is None or loop.time() - known[0] > TIME_EVERY_S:
+            if self._measuring is None or self._measuring.done():
+                self._measuring = loop.create_task(self._measure())
+            # A client that goes away does not take the answer from the others.
+            known = await asyncio.shield(self._measuring)
+        at_s, at_us = known
+        return at_us + round((loop.time() - at_s) * 1e6)
 
     async def opened(self, name: str) -> Queue:
         """The open handle of a queue; a thread is needed only to open it.
@@ -191,8 +213,15 @@ class Backend:
         """End the pool and disconnect; calls under way end by themselves."""
         self._is_closed = True
         self._pool.close()
+        self._timing.close()
         if self._client is not None:
             self._client.close()
+
+    async def _measure(self) -> tuple[float, int]:
+        # In a thread of its own, so that it waits for no call on a queue.
+        measured = await self._timing.run(self.client.now_us)
+        self._time = (asyncio.get_running_loop().time(), measured)
+        return self._time
 
     async def _connect_once(self) -> None:
         """Connect in a thread of its own: nobody waits for that one when the process ends."""

@@ -40,9 +40,6 @@ THREADS: Final = 4
 """Threads that read keys. They are apart from those of the queues: whoever makes up key ids keeps
 nobody waiting whose key is remembered."""
 
-TIME_EVERY_S: Final = 60.0
-"""How often the time of the cluster is asked for; between, the event loop's clock carries it on."""
-
 HASHED_ASIDE_BYTES: Final = 262_144
 """Longer bodies are hashed in a thread, so that others need not wait."""
 
@@ -64,7 +61,6 @@ class Gate:
         self._authenticator: Authenticator | None = None
         self._under_way: dict[str, asyncio.Task[Any]] = {}
         self._recording: set[asyncio.Task[None]] = set()
-        self._time: tuple[float, int] | None = None
 
     async def authenticate(self, request: Request, *, allows_unsigned: bool = False) -> Principal:
         """Return who has made a request; its body is read, and stays readable.
@@ -79,7 +75,7 @@ class Gate:
         """
         if self._master_key is None:
             return LOCAL
-        now_us = await self._now_us()
+        now_us = await self._backend.now_us()
         claim = await self._claim(request, now_us, allows_unsigned=allows_unsigned)
         key = await self._key(claim.key_id)
         found = self._checker().proves(claim, key, now_us=now_us)
@@ -103,7 +99,10 @@ class Gate:
                 "Use another key",
                 reason="refused",
             )
-        if principal.expires_us is not None and await self._now_us() >= principal.expires_us:
+        if (
+            principal.expires_us is not None
+            and await self._backend.now_us() >= principal.expires_us
+        ):
             raise AuthenticationFailed(
                 "the token has expired while the request waited. Sign another one: cassieq "
                 "account sign",
@@ -151,16 +150,6 @@ class Gate:
         if is_remembered:
             return key
         return await self._once(f"key {key_id}", partial(checker.key, key_id))
-
-    async def _now_us(self) -> int:
-        """The time of the cluster, to within the drift of a minute."""
-        loop_s = asyncio.get_running_loop().time()
-        if self._time is None or loop_s - self._time[0] > TIME_EVERY_S:
-            measured = await self._once("time", self._backend.client.now_us)
-            loop_s = asyncio.get_running_loop().time()
-            self._time = (loop_s, measured)
-        at_s, at_us = self._time
-        return at_us + round((loop_s - at_s) * 1e6)
 
     def _note_use(self, key_id: str) -> None:
         checker = self._checker()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -87,6 +88,8 @@ async def receive(call: Call) -> dict[str, Any]:
     visibility_s = _within(call, "VisibilityTimeout", 0, MOST_VISIBILITY_S)
     wait_s = _within(call, "WaitTimeSeconds", 0, settings.MOST_WAIT_S)
     kept = settings.of_queue(await call.backend.opened(queue))
+    # Before anything is leased: it may ask the cluster, and fail.
+    began_us, began_s = await call.backend.now_us(), asyncio.get_running_loop().time()
     messages = await call.waiting.receive(
         queue,
         at_most=1 if at_most is None else at_most,
@@ -96,7 +99,8 @@ async def receive(call: Call) -> dict[str, Any]:
     call.leased.append((queue, messages))
     if messages:
         await call.confirm(queue)
-    now_ms = call.backend.client.now_us() // 1_000
+    waited_s = asyncio.get_running_loop().time() - began_s
+    now_ms = (began_us + round(waited_s * 1e6)) // 1_000
     shown = [_received(call, one, now_ms) for one in messages]
     return {"Messages": shown} if shown else {}
 
