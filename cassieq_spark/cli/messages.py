@@ -29,10 +29,14 @@ from cassieq_spark.errors import (
     ReceiptInvalid,
     UsageError,
 )
+from cassieq_spark.options import values
+from cassieq_spark.options.values import NotAllowed
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.letters import as_object
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle.ack_group import Verdict
+
+_MOMENT = values.moment()
 
 LOOK_S = 1.0
 """How long one get of a long wait lasts before Ctrl-C is noticed, never between a claim and its
@@ -311,15 +315,11 @@ def _bodies(bodies: list[str], file: Path | None) -> Iterator[list[bytes]]:
 
 
 def _time(name: str, given: str | None) -> datetime | None:
-    """A time as ISO 8601 has it; `put` refuses one without a time zone."""
-    if given is None:
-        return None
     try:
-        return datetime.fromisoformat(given)
-    except ValueError as error:
+        return None if given is None else _MOMENT.parse(given)
+    except NotAllowed as error:
         raise OptionInvalid(
-            f"{name} is {reprlib.repr(given)}, allowed: a time with a time zone, such as "
-            "2030-01-01T09:00Z or 2030-01-01T09:00+01:00"
+            f"{name} is {reprlib.repr(given)}, allowed: {_MOMENT.allowed}"
         ) from error
 
 

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from cassieq_spark.model.ids import QueueName
@@ -285,6 +285,25 @@ def pattern() -> Values[str]:
         return value
 
     return Values("a regular expression of Python", parse, {"type": "string"})
+
+
+def moment() -> Values[datetime]:
+    """Times of day and date, as ISO 8601 writes them, with their time zone."""
+
+    def parse(value: object) -> datetime:
+        try:
+            found = datetime.fromisoformat(value) if isinstance(value, str) else value
+        except ValueError:
+            raise NotAllowed from None
+        if not isinstance(found, datetime) or found.utcoffset() is None:
+            raise NotAllowed
+        return found
+
+    return Values(
+        "a time with a time zone, such as 2030-01-01T09:00Z or 2030-01-01T09:00+01:00",
+        parse,
+        {"type": "string", "format": "date-time"},
+    )
 
 
 def keyspace() -> Values[str]:

@@ -15,6 +15,7 @@ from cassieq_spark.errors import PutAmbiguous, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
     from cassieq_spark.queue.handle import Queue
     from cassieq_spark.server.backend import Backend
@@ -35,6 +36,7 @@ class Outgoing:
     body: bytes
     headers: Mapping[str, str]
     delay_s: float = 0
+    due_at: datetime | None = None
     ttl_s: float | None = None
     priority: int = 0
     key: str | None = None
@@ -44,11 +46,12 @@ class Outgoing:
     @property
     def group(self) -> _Group:
         """What it must have in common with messages that it is put together with."""
-        return _Group(self.delay_s, self.ttl_s, self.priority, self.key, self.tag)
+        return _Group(self.delay_s, self.due_at, self.ttl_s, self.priority, self.key, self.tag)
 
 
 class _Group(NamedTuple):
     delay_s: float
+    due_at: datetime | None
     ttl_s: float | None
     priority: int
     key: str | None
@@ -153,6 +156,7 @@ class Sending:
                 priority=group.priority,
                 key=group.key,
                 delay=group.delay_s,
+                due_at=group.due_at,
                 ttl=group.ttl_s,
                 tag=group.tag,
                 headers=[one.headers for one in messages],

@@ -6,6 +6,7 @@ import base64
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, uuid5
@@ -170,6 +171,22 @@ def test_a_time_to_live_is_taken_and_a_wrong_one_refused_by_name(
     answer = rest.post(f"{queue}/messages/batch", json={"messages": messages})
     assert [1, 1, 1] == ["message_id" in one for one in answer.json()["results"]]
     assert 4 == len(lease(rest, queue, max=10))
+
+
+def test_a_message_is_put_with_the_time_when_it_is_due(rest: httpx.Client, queue: str) -> None:
+    far = (datetime.now(UTC) + timedelta(days=30)).isoformat()
+    alone = rest.post(f"{queue}/messages", params={"due_at": far}, content=b"x")
+    assert 201 == alone.status_code
+    messages = [{"body": "a", "due_at": far}, {"body": "b"}]
+    answer = rest.post(f"{queue}/messages/batch", json={"messages": messages})
+    assert [1, 1] == ["message_id" in one for one in answer.json()["results"]]
+    assert 2 == rest.get(f"{queue}/statistics").json()["scheduled"]
+    assert 1 == len(lease(rest, queue, max=10))
+    for wrong in ("2030-01-01T09:00", "tomorrow", "5", "9999-12-31T00:00:00Z"):
+        refused = rest.post(f"{queue}/messages", params={"due_at": wrong}, content=b"x")
+        assert (400, "option_invalid") == problem(refused)[:2]
+    both = rest.post(f"{queue}/messages", params={"due_at": far, "delay": 5}, content=b"x")
+    assert (400, "option_invalid") == problem(both)[:2]
 
 
 def test_a_mistake_in_one_request_refuses_no_other_that_is_put_with_it(

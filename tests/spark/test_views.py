@@ -294,6 +294,7 @@ def test_a_view_changes_nothing_and_shows_the_columns_it_is_asked_for(
     fill(small, 1)
     kill(small.queue, 2)
     small.queue.get(2, visibility_timeout=60)
+    small.queue.put(b"much later", delay=86_400)
     before = small.queue.stats()
     schema = VIEWS[name].schema
     names = schema.names[::-2]

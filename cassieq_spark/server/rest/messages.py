@@ -42,7 +42,7 @@ async def put(call: Call) -> Answer:
     (found,) = await call.sending.put(call.queue, [outgoing])
     if isinstance(found, Exception):
         raise found
-    if not query.delay:
+    if _is_due(query):
         call.waiting.put(call.queue)
     return Answer(body={"message_id": found}, status=201)
 
@@ -55,7 +55,7 @@ async def put_many(call: Call) -> Answer:
     )
     if isinstance(found[0], Exception) and len({type(one) for one in found}) == 1:
         raise found[0]  # it is the request that fails, not a message
-    if any(not one.delay for one in messages):
+    if any(map(_is_due, messages)):
         call.waiting.put(call.queue)
     results = [
         {"problem": problem_of(one)} if isinstance(one, Exception) else {"message_id": one}
@@ -107,11 +107,17 @@ def shown(message: Message) -> dict[str, Any]:
     return {"encoding": "text", **as_object(message)}
 
 
+def _is_due(given: PutOne) -> bool:
+    """Whether somebody who waits may get it now; a time in the past is found by the next look."""
+    return not given.delay and given.due_at is None
+
+
 def _outgoing(given: PutOne, body: bytes, headers: dict[str, str]) -> Outgoing:
     return Outgoing(
         body=body,
         headers=headers,
         delay_s=given.delay,
+        due_at=given.due_at,
         ttl_s=given.ttl,
         priority=given.priority,
         key=given.key,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -46,6 +47,8 @@ Settings = Annotated[dict[str, Any], WithJsonSchema(SETTINGS_SCHEMA)]
 
 Ttl = Annotated[float, Ranged(values.seconds(1, FOUR_HUNDRED_DAYS_S, from_text=False))]
 Seconds = Annotated[float, Ranged(values.seconds(0, THIRTY_DAYS_S, from_text=False))]
+Delay = Annotated[float, Ranged(values.seconds(0, FOUR_HUNDRED_DAYS_S, from_text=False))]
+Moment = Annotated[datetime, Ranged(values.moment())]
 Visibility = Annotated[float, Ranged(values.seconds(0.1, THIRTY_DAYS_S, from_text=False))]
 Wait = Annotated[float, Ranged(values.seconds(0, MOST_WAIT_S, from_text=False))]
 Priority = Annotated[int, Ranged(values.whole(0, MAX_PRIORITIES - 1, from_text=False))]
@@ -114,7 +117,11 @@ class Page(Strict):
 class PutOne(Strict):
     """What goes with a body."""
 
-    delay: Seconds = Field(0.0, description="Seconds during which nobody gets the message.")
+    delay: Delay = Field(0.0, description="Seconds during which nobody gets the message.")
+    due_at: Moment | None = Field(
+        None,
+        description="In its place, the time before which nobody gets it, with a time zone.",
+    )
     ttl: Ttl | None = Field(
         None, description="Seconds from when it is due until it expires. Default: it never does."
     )
@@ -201,7 +208,7 @@ class PutMessage(PutOne):
 
 
 class PutMany(Strict):
-    """Messages to put. Those that have delay, ttl, priority, key and tag in common go together."""
+    """Messages to put. Those that have times, priority, key and tag in common go together."""
 
     messages: list[PutMessage] = Field(min_length=1, max_length=MOST_IN_BATCH)
 
