@@ -6,13 +6,14 @@ import base64
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, uuid5
 
 import pytest
 
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.queue.message import time_of
 from cassieq_spark.server.rest.messages import MOST_HEADER_BYTES
 from tests.server.test_rest_queues import problem
 
@@ -174,7 +175,7 @@ def test_a_time_to_live_is_taken_and_a_wrong_one_refused_by_name(
 
 
 def test_a_message_is_put_with_the_time_when_it_is_due(rest: httpx.Client, queue: str) -> None:
-    far = (datetime.now(UTC) + timedelta(days=30)).isoformat()
+    far = time_of(SystemClock().now_us() + 30 * 86_400_000_000).isoformat()
     alone = rest.post(f"{queue}/messages", params={"due_at": far}, content=b"x")
     assert 201 == alone.status_code
     messages = [{"body": "a", "due_at": far}, {"body": "b"}]
