@@ -19,6 +19,8 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import AuthenticationRefused, TlsFailed, UsageError
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.ids import Runs
+from cassieq_spark.model.lanes import DueLane
+from cassieq_spark.queue import schedule
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.store import statements
 from cassieq_spark.store.statements import Kind
@@ -75,8 +77,13 @@ def named(secured: Secured, queue_name: str) -> str:
 
 
 def produce(door: Door) -> None:
-    """Two transactions, a put, and a put that finds its bucket being sealed."""
+    """Two transactions, a put, one that is scheduled, one too late for its period, and a put that
+    finds its bucket being sealed.
+    """
     door.queue.put(b"c")
+    door.queue.put(b"far", delay=2 * 86_400)
+    long_ago = DueLane(1, 0)
+    assert not schedule.bear(door.lane.due_lane(long_ago), long_ago)
     door.store.heartbeats.beat(door.queue.name, ttl_s=60)
     door.put_batch(0, b"a")
     door.put_batch(1, b"b")
@@ -111,7 +118,7 @@ def test_each_part_does_its_work_with_the_documented_grants_alone(
     assert 3 == len(found)
     assert 1 == len({b"a", b"b", b"c"} - set(found))
     assert b"new" in found
-    assert (0, 0, 1) == (stats.visible, stats.invisible, stats.delayed)
+    assert (0, 0, 1, 1) == (stats.visible, stats.invisible, stats.delayed, stats.scheduled)
 
 
 def _operate(secured: Secured, _: str) -> None:
