@@ -1742,6 +1742,20 @@ ABLATIONS: Final = (
         tests=("tests/node/test_expiry.py::test_u7_retention_ends_for_a_bucket_that_nobody_reads",),
     ),
     Ablation(
+        mark="U14",
+        rule="What somebody was given once is not cancelled.",
+        old="            *(part.runs for part in row.returned if not part.deliveries),\n",
+        new="            *(part.runs for part in row.returned),\n",
+        tests=("tests/node/test_cancel.py::test_what_was_given_to_somebody_is_not_cancelled",),
+    ),
+    Ablation(
+        mark="U14",
+        rule="The row remembers what was cancelled, for whoever lost the answer.",
+        old="            cancelled=row.cancelled | gone,\n",
+        new="",
+        tests=("tests/node/test_cancel.py::test_u14_a_lost_answer_changes_nothing",),
+    ),
+    Ablation(
         mark="U8",
         rule="Steps of due and expiry times are widened until a row is below 128 KiB.",
         old="    while len(groups) > 1 and (_at_least(groups) > limit or size_of(groups) > limit):\n",

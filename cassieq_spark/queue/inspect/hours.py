@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.queue.inspect.stats import count_scheduled, not_due_in
+from cassieq_spark.queue.inspect.stats import not_due_in
+from cassieq_spark.queue.inspect.waiting import count_scheduled
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.queue.schedule import begun, scheduled
 

@@ -15,12 +15,13 @@ from cassieq_spark.errors import RowCorrupt, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
-from cassieq_spark.model.ids import EMPTY, ID_LIMIT, BucketNo, Place, Runs
+from cassieq_spark.model.ids import EMPTY, BucketNo, Place, Runs
 from cassieq_spark.model.lease import expired_of, is_expired, later, visible
 from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.apart import first_of, named, read_rows
 from cassieq_spark.queue.expired import alive
 from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.inspect.waiting import count_scheduled, is_unsealed
 from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.queue.message import Message, read_messages
 from cassieq_spark.queue.schedule import looked_at_lanes, scheduled
@@ -101,26 +102,9 @@ def stats(lane: Lane) -> QueueStats:
     )
 
 
-def count_scheduled(lane: Lane) -> int:
-    """How many messages wait in a lane whose time has not come; no payload is read."""
-    found = 0
-    for window in windows(live_buckets(lane), _WINDOW):
-        rows, unread = lane.buckets.read_many(window)
-        if unread:
-            raise first_of({lane.place(bucket): error for bucket, error in unread.items()})
-        for bucket, row in rows.items():
-            if _is_unsealed(row):
-                found += lane.messages.count(bucket, now_us=lane.clock.now_us(), due_by_us=ID_LIMIT)
-            elif row is not None:
-                found += row.value.unacked.count
-    return found
-
-
 def not_due_in(lane: Lane) -> int:
     """How many messages of one lane are not due yet; as `stats`."""
-    total = _Count(lane.clock.now_us())
-    _count(lane, total, Sinks(lane))
-    return total.delayed
+    return _of_lane(lane).delayed
 
 
 def visible_in(lane: Lane) -> int:
@@ -128,9 +112,13 @@ def visible_in(lane: Lane) -> int:
     due = lane.due
     if due is not None and due.begins_us(lane.settings.period_us) > lane.clock.now_us():
         return 0
+    return _of_lane(lane).visible
+
+
+def _of_lane(lane: Lane) -> _Count:
     total = _Count(lane.clock.now_us())
     _count(lane, total, Sinks(lane))
-    return total.visible
+    return total
 
 
 def _count(lane: Lane, total: _Count, sinks: Sinks) -> None:
@@ -325,7 +313,7 @@ def live_rows(
                 try:
                     if row is not None and row.value.status is Status.PREPARED:
                         found = _as_decided(lane, bucket, row, sinks), []
-                    elif scans and _is_unsealed(row):
+                    elif scans and is_unsealed(row):
                         found = _look_into(lane, bucket)
                 except StoreError as error:
                     missed[bucket] = named(error, lane, bucket)
@@ -394,8 +382,4 @@ def _look_into(lane: Lane, bucket: BucketNo) -> tuple[Stored[Bucket] | None, lis
     now = lane.buckets.read(bucket)
     if lane.is_dropped(bucket):
         return None
-    return now, alive(lane, waiting) if _is_unsealed(now) else []
-
-
-def _is_unsealed(row: Stored[Bucket] | None) -> bool:
-    return row is None or row.value.status is Status.SEALING
+    return now, alive(lane, waiting) if is_unsealed(now) else []

@@ -1,0 +1,38 @@
+"""Count what waits in lanes whose time has not come: nothing of it can be due, leased or dead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.ids import ID_LIMIT
+from cassieq_spark.queue.apart import first_of
+from cassieq_spark.queue.lane import live_buckets, windows
+
+if TYPE_CHECKING:
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+
+WINDOW: Final = 64
+"""How many bucket rows are read together."""
+
+
+def count_scheduled(lane: Lane) -> int:
+    """How many messages wait in a lane whose time has not come; no payload is read."""
+    found = 0
+    for window in windows(live_buckets(lane), WINDOW):
+        rows, unread = lane.buckets.read_many(window)
+        if unread:
+            raise first_of({lane.place(bucket): error for bucket, error in unread.items()})
+        for bucket, row in rows.items():
+            if is_unsealed(row):
+                found += lane.messages.count(bucket, now_us=lane.clock.now_us(), due_by_us=ID_LIMIT)
+            elif row is not None:
+                found += row.value.unacked.count
+    return found
+
+
+def is_unsealed(row: Stored[Bucket] | None) -> bool:
+    """Whether a bucket is open, or about to be sealed."""
+    return row is None or row.value.status is Status.SEALING
