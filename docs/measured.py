@@ -15,6 +15,7 @@ PROGRAMS = Path("bench") / "results" / "programs.json"
 LATENCY = Path("bench") / "results" / "latency.json"
 SINKS = Path("bench") / "results" / "sinks.json"
 SHARDS = Path("bench") / "results" / "shards.json"
+GATEWAY = Path("bench") / "results" / "gateway.json"
 
 NONE_YET = (
     "There are no figures yet: the benchmark has only been run small, to see that it works.\n"
@@ -50,12 +51,20 @@ SHARDS_SIDES = {
 }
 
 
+GATEWAY_PHASES = {
+    "send": "16 clients send",
+    "receive": "16 receive and delete",
+    "all": "8 send, 8 receive and delete",
+}
+
+
 def pages(root: Path) -> dict[str, str]:
     """The parts of docs/benchmarks.md by their markers."""
     made = {
         "numbers": (BENCH, numbers_page),
         "programs": (PROGRAMS, programs_page),
         "shards": (SHARDS, shards_page),
+        "gateway": (GATEWAY, gateway_page),
         "sinks": (SINKS, sinks_page),
         "latency": (LATENCY, latency_page),
     }
@@ -161,6 +170,39 @@ def shards_page(found: dict[str, Any]) -> str:
         f"{_run_as(found)}"
     )
     return _with_text(f"{table(titles, rows)}\n{waits}", text)
+
+
+def gateway_page(found: dict[str, Any]) -> str:
+    """Messages through one gateway process, beside another server, and what waiting costs."""
+    rows = [
+        [
+            name,
+            server,
+            _spread(sides[phase]["of_moto"], "{:.2f}"),
+            _spread(sides[phase]["messages_per_s"], "{:,.0f}"),
+            _spread(sides[phase]["cpu"], "{:.2f}"),
+        ]
+        for phase, name in GATEWAY_PHASES.items()
+        for server, sides in found["sides"].items()
+    ]
+    titles = ["", "server", "of moto", "messages a second", "cores, of the server's process"]
+    asked = [
+        [server, action, f"{one['p50']:.1f}", f"{one['p99']:.1f}"]
+        for server, actions in found["requests_ms"].items()
+        for action, one in actions.items()
+    ]
+    times = table(["server", "request", "p50, ms", "p99, ms"], asked)
+    idle = found["idle"]
+    text = (
+        f"{found['messages']:,} messages of {found['body_bytes']} bytes in batches of "
+        f"{found['in_tens']}, {found['clients']} clients; medians of {found['rounds']} rounds "
+        f"(least to most); {found['machine']['cores']} cores shared by Cassandra, the servers and "
+        f"all clients. Given out twice inside their visibility timeout: "
+        f"{found['twice']['cassieq']} by the gateway, {found['twice']['moto']} by moto. "
+        f"{idle['polls']:,} idle long polls cost {idle['reads_per_s']:.1f} reads a second on the "
+        f"store, {idle['cpu']:.1%} of a core and {idle['rss_mb']:.0f} MB; {_run_as(found)}"
+    )
+    return _with_text(f"{table(titles, rows)}\n{times}", text)
 
 
 def sinks_page(found: dict[str, Any]) -> str:
