@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cassieq_spark as cassieq
+from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.queue.message import time_of
 from cassieq_spark.testing import wait_until
 from tests.fixtures.commands import CommandLine, end
 
@@ -60,10 +62,36 @@ def test_put_prints_the_id_of_each_message_that_it_stored(
 def test_put_takes_a_message_id_and_a_delay(cli: CommandLine, queue: cassieq.Queue) -> None:
     chosen = str(new_uuid())
 
-    done = cli("put", queue.name, "x", "--message-id", chosen, "--delay", "2h", "--json")
+    done = cli("put", queue.name, "x", "--message-id", chosen, "--delay", "10m", "--json")
 
     assert (0, {"message_id": chosen}) == (done.code, done.object)
     assert {"visible": 0, "invisible": 0, "delayed": 1} == lie(queue)
+
+
+def test_what_is_put_with_a_time_is_scheduled_and_cancelled_once(
+    cli: CommandLine, queue: cassieq.Queue
+) -> None:
+    far = time_of(SystemClock().now_us() + 30 * 86_400_000_000).isoformat()
+    put = cli("put", queue.name, "x", "--due-at", far)
+    assert (0, 1) == (put.code, len(put.lines))
+    hours = cli("queue", "scheduled", queue.name, "--json")
+    assert (0, 0, 1) == (hours.code, hours.object["priority"], hours.object["messages"])
+    assert hours.object["from"] <= far
+
+    done = cli("cancel", queue.name, put.lines[0], "--json")
+    assert (0, {"message_id": put.lines[0], "cancelled": True}) == (done.code, done.object)
+    assert 0 == queue.stats().scheduled == len(cli("queue", "scheduled", queue.name).lines)
+    late = cli("cancel", queue.name, queue.put(b"y", message_id=new_uuid()))
+    assert (1, ["too late: it was given to somebody, or is not there"]) == (late.code, late.lines)
+
+
+def test_a_time_that_is_none_is_refused_by_its_flag(cli: CommandLine, queue: cassieq.Queue) -> None:
+    for wrong in ("tomorrow", "2030-01-01T09:00", ""):
+        done = cli("put", queue.name, "x", "--due-at", wrong)
+        assert 2 == done.code
+        assert f"--due-at is {wrong!r}, allowed: a time with a time zone" in done.err
+    assert 2 == cli("cancel", queue.name, "no-uuid").code
+    assert {"visible": 0, "invisible": 0, "delayed": 0} == lie(queue)
 
 
 def test_put_takes_a_time_to_live(cli: CommandLine, queue: cassieq.Queue) -> None:
