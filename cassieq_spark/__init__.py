@@ -21,6 +21,7 @@ from cassieq_spark.errors import (
 from cassieq_spark.options import QueueSettings
 from cassieq_spark.queue.consumer import Consumer
 from cassieq_spark.queue.handle import Queue
+from cassieq_spark.queue.inspect.hours import ScheduledHour
 from cassieq_spark.queue.inspect.stats import QueueStats
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle.ack_group import Verdict
@@ -55,6 +56,7 @@ __all__ = [
     "ReceiptInvalid",
     "Redriven",
     "RepairReport",
+    "ScheduledHour",
     "Settled",
     "StoreError",
     "StreamError",

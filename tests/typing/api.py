@@ -23,6 +23,8 @@ def client_api() -> None:
         assert_type(client.queues(), list[cassieq.QueueInfo])
         assert_type(queue.settings, cassieq.QueueSettings)
         assert_type(queue.stats(), cassieq.QueueStats)
+        assert_type(queue.scheduled(), list[cassieq.ScheduledHour])
+        assert_type(queue.cancel("..."), bool)
         assert_type(queue.stats().visible, int)
         client.forget_sink("orders", "sink")
         message_id = queue.put(b"m", delay=timedelta(1), headers={"k": "v"})
