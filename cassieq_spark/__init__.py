@@ -24,6 +24,7 @@ from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.hours import ScheduledHour
 from cassieq_spark.queue.inspect.stats import QueueStats
 from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.put.results import PutResult
 from cassieq_spark.queue.settle.ack_group import Verdict
 from cassieq_spark.queue.settle.counts import Settled
 from cassieq_spark.repair.report import Redriven, RepairReport
@@ -45,6 +46,7 @@ __all__ = [
     "Consumer",
     "Message",
     "PutAmbiguous",
+    "PutResult",
     "Queue",
     "QueueDeleted",
     "QueueExists",

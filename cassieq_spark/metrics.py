@@ -111,6 +111,9 @@ MESSAGES_EXPIRED: Final = _counter(
 MESSAGES_CANCELLED: Final = _counter(
     "messages_cancelled_total", "Messages taken back before anybody was given them."
 )
+MESSAGES_DUPLICATE: Final = _counter(
+    "messages_duplicate_total", "Puts whose deduplication key was put already: nothing was stored."
+)
 MESSAGES_ACKED: Final = _counter("messages_acked_total", "Messages acknowledged.")
 MESSAGES_PREPARED: Final = _counter("messages_prepared_total", "Messages written in bulk by sinks.")
 ACKS: Final = _counter("ack_writes_total", "Buckets in which messages were acknowledged.")

@@ -303,7 +303,7 @@ ABLATIONS: Final = (
         mark="T1",
         rule="A mover cuts its chunks by the room that is left in the bucket.",
         old="encode.pack_into(rows, capacity=into.capacity)",
-        new="encode.pack(rows, delay_us=0, bucket_size=target.bucket_size)",
+        new="encode.pack(rows, bucket_size=target.bucket_size)",
         tests=(
             "tests/node/test_bulk.py::test_t1_whatever_the_bucket_size_each_moved_message_has_an_id_of_its_own_and_can_be_acked",
         ),
@@ -1754,6 +1754,57 @@ ABLATIONS: Final = (
         old="            cancelled=row.cancelled | gone,\n",
         new="",
         tests=("tests/node/test_cancel.py::test_u14_a_lost_answer_changes_nothing",),
+    ),
+    Ablation(
+        mark="U3",
+        rule="Of what a key names, the message is read before the row of its bucket.",
+        old="""        is_stored = its_lane.messages.has(entry.bucket, entry.offset)
+        stored = its_lane.buckets.read(entry.bucket)
+""",
+        new="""        stored = its_lane.buckets.read(entry.bucket)
+        is_stored = its_lane.messages.has(entry.bucket, entry.offset)
+""",
+        tests=(
+            "tests/node/test_dedup.py::test_u3_a_message_that_comes_after_its_bucket_was_sealed_is_no_duplicate",
+        ),
+    ),
+    Ablation(
+        mark="U4",
+        rule="Who puts a key again under a new id makes its entry name that id first.",
+        old="        known = self._mine.get(key)\n",
+        new="        known = self._mine.get(key)\n        if known is not None:\n            return None\n",
+        tests=(
+            "tests/node/test_dedup.py::test_u4_a_producer_whose_bucket_was_closed_moves_its_entry_first",
+        ),
+    ),
+    Ablation(
+        mark="U5",
+        rule="The manifest of a bucket with keys is kept before L passes it.",
+        old="            lane.kept.write(bucket, to_keep[bucket])\n",
+        new="            pass\n",
+        tests=(
+            "tests/node/test_dedup.py::test_u5_below_the_repair_pointer_only_what_was_kept_is_believed",
+            "tests/node/test_dedup.py::test_u5_a_repair_that_dies_at_any_statement_keeps_it",
+        ),
+    ),
+    Ablation(
+        mark="U5",
+        rule="Below L, a key's entry is settled by what was kept, and by no row.",
+        old="    if entry.bucket < low:\n",
+        new="    if False:\n",
+        tests=(
+            "tests/node/test_dedup.py::test_u5_below_the_repair_pointer_only_what_was_kept_is_believed",
+        ),
+    ),
+    Ablation(
+        mark="U13",
+        rule="An entry is settled, and only then its age counts.",
+        old="            if happened(lane, known.value):\n",
+        new="            if True:\n",
+        tests=(
+            "tests/node/test_dedup.py::test_u13_what_never_happened_is_no_duplicate_however_young_it_is",
+            "tests/node/test_dedup.py::test_a_put_that_dies_at_any_statement_is_put_again_once",
+        ),
     ),
     Ablation(
         mark="U8",

@@ -19,6 +19,10 @@ _CALLS: Final = (
         r"cassieq queue alter \1 --dead-letter-queue QUEUE",
     ),
     (r"client\.alter_queue\('([\w./-]+)'\)", r"cassieq queue alter \1"),
+    (
+        r"client\.alter_queue\(name, dedup_window=3600\)",
+        "cassieq queue alter QUEUE --dedup-window 1h",
+    ),
     (r"client\.create_queue\('([\w./-]+)'\)", r"cassieq queue create \1"),
     (
         r"client\.bootstrap\(replication=\.\.\.\)",
@@ -39,6 +43,7 @@ _CALLS: Final = (
 
 _ARGUMENTS: Final = {
     "consumer": "--consumer",
+    "dedup_key": "--dedup-key",
     "delay": "--delay",
     "max_messages": "--max",
     "key": "--key",

@@ -8,6 +8,7 @@ import reprlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,6 +35,7 @@ from cassieq_spark.options.values import NotAllowed
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.letters import as_object
 from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.put.results import PutResult
 from cassieq_spark.queue.settle.ack_group import Verdict
 
 _MOMENT = values.moment()
@@ -104,12 +106,22 @@ def put(
             help="The message id, if there is one message. Default: made of queue and id.",
         ),
     ] = None,
+    dedup_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="The message's deduplication key, if there is one message: within the queue's "
+            "window, a further put of the key stores nothing.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Put messages and print their message ids. A message whose id is printed is stored."""
     batches = _bodies(bodies or [], file)
-    if message_id is not None and (bodies == [files.STDIN] or len(bodies or []) > 1):
-        raise UsageError("--message-id names one message. Give one body, or --file")
+    is_one = bodies != [files.STDIN] and len(bodies or []) <= 1
+    for flag, value in (("--message-id", message_id), ("--dedup-key", dedup_key)):
+        if value is not None and not is_one:
+            raise UsageError(f"{flag} is of one message. Give one body, or --file")
     more: dict[str, Any] = {
         "priority": priority,
         "key": key,
@@ -119,14 +131,15 @@ def put(
         "tag": tag,
         "headers": dict(map(_header, header or [])),
         "message_ids": None if message_id is None else [message_id],
+        "dedup_keys": None if dedup_key is None else [dedup_key],
     }
     with connection.open() as client:
         opened = client.queue(queue)
         for batch in batches:
             try:
-                _print_ids(opened.put_many(batch, **more), as_json=as_json)
+                _print_put(opened.put_many(batch, **more), as_json=as_json)
             except PutAmbiguous as error:
-                _print_ids(error.stored, as_json=as_json)
+                _print_put(error.stored, as_json=as_json)
                 for unknown in error.message_ids:
                     print_note(f"unknown: {unknown}")
                 raise
@@ -290,11 +303,15 @@ def show_body(message: Message) -> str:
     return f"base64:{shown['body']}" if "encoding" in shown else show_text(shown["body"])
 
 
-def _print_ids(ids: Sequence[str], *, as_json: bool) -> None:
+def _print_put(put: Sequence[str | PutResult], *, as_json: bool) -> None:
     if as_json:
-        print_json(*({"message_id": one} for one in ids))
-    else:
-        say(*ids)
+        print_json(
+            *(asdict(one) if isinstance(one, PutResult) else {"message_id": one} for one in put)
+        )
+        return
+    say(*(one.message_id if isinstance(one, PutResult) else one for one in put))
+    if any(isinstance(one, PutResult) and one.duplicate for one in put):
+        print_note("duplicate: it was put before with this key; nothing was stored")
 
 
 def _bodies(bodies: list[str], file: Path | None) -> Iterator[list[bytes]]:

@@ -117,6 +117,8 @@ class Bucket:
         cancelled: Messages that were taken back before anybody was given them.
         expiring: Messages with a time to live, wherever they are; acked ones may be among them.
         expires_us: When all that is left expires, by the queue's retention [U7]; None: never.
+        has_keys: A message in it was put with a deduplication key: its manifest is kept when it is
+            dropped [U5].
     """
 
     status: Status
@@ -134,6 +136,7 @@ class Bucket:
     cancelled: Runs = EMPTY
     expiring: tuple[Expiring, ...] = ()
     expires_us: int | None = None
+    has_keys: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -197,6 +200,7 @@ def sealed(
     size_bytes: int,
     now_us: int,
     life: Life = FOR_EVER,
+    has_keys: bool = False,
 ) -> Bucket:
     """Fix what a closed bucket holds.
 
@@ -206,7 +210,7 @@ def sealed(
     _require(row, Status.SEALING)
     times = times_of(due_us, life, now_us=now_us)
     after = _filled(row, Status.SEALED, manifest, times, size_bytes=size_bytes, now_us=now_us)
-    return drained_if_empty(after)
+    return drained_if_empty(replace(after, has_keys=has_keys))
 
 
 def writing(sink: SinkRef, *, now_us: int) -> Bucket:
@@ -276,6 +280,7 @@ def purged(row: Bucket, *, now_us: int) -> Bucket:
         size_bytes=row.size_bytes,
         sink=row.sink,
         purged=row.unacked,
+        has_keys=row.has_keys,
     )
 
 

@@ -106,15 +106,39 @@ def priority(name: str, value: object, classes: int) -> int:
     return _checked(name, value, values.whole(0, classes - 1, from_text=False))
 
 
-def key(value: object) -> str | None:
-    """Check ``put(key=)``; None: none was given."""
+def key(name: str, value: object) -> str | None:
+    """Check ``put(key=, dedup_key=)``; None: none was given."""
     if value is None:
         return None
-    if not isinstance(value, str) or not 1 <= len(value.encode(errors="replace")) <= MAX_KEY_BYTES:
+    if isinstance(value, str) and 1 <= len(_text(name, value).encode()) <= MAX_KEY_BYTES:
+        return value
+    raise OptionInvalid(
+        f"{name} is {reprlib.repr(value)}, allowed: text of 1 to {MAX_KEY_BYTES:,} bytes in UTF-8"
+    )
+
+
+def dedup_keys(value: object, count: int, *, window_s: float | None) -> list[str | None] | None:
+    """Check ``put_many(dedup_keys=)``: an entry for each body; None: no message has a key.
+
+    Args:
+        window_s: The queue's ``dedup_window``.
+    """
+    if value is None:
+        return None
+    given = listed(value)
+    if given is None or len(given) != count:
+        what = type(value).__name__ if given is None else f"{len(given)} entries"
         raise OptionInvalid(
-            f"key is {reprlib.repr(value)}, allowed: text of 1 to {MAX_KEY_BYTES:,} bytes in UTF-8"
+            f"dedup_keys has {what} for {count} bodies. Give a list with one entry for each body: "
+            "None for a body without a key"
         )
-    return value
+    keys = [key("dedup_key", one) for one in given]
+    if window_s is None and any(one is not None for one in keys):
+        raise OptionInvalid(
+            "dedup_key is given, but the queue does not look for duplicates. Set its dedup_window: "
+            "client.alter_queue(name, dedup_window=3600)"
+        )
+    return keys
 
 
 def listed(value: object) -> list[Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from cassieq_spark.model.dedup import MAX_WINDOW_S, MIN_WINDOW_S
 from cassieq_spark.model.lanes import MAX_PRIORITIES, MAX_SHARDS
 from cassieq_spark.options import values
 from cassieq_spark.options.option import FOUR_HUNDRED_DAYS_S, QUEUE, THIRTY_DAYS_S, Option
@@ -129,5 +130,15 @@ QUEUE_SETTINGS: Final[tuple[Option, ...]] = (
         default=False,
         doc="Whether expired messages go to the dead-letter queue, with the reason `expired`. "
         "Otherwise they are dropped.",
+    ),
+    Option(
+        name="dedup_window",
+        scopes=QUEUE,
+        values=values.seconds(MIN_WINDOW_S, MAX_WINDOW_S, from_text=False),
+        unit="seconds",
+        example=3_600,
+        doc="How long a `dedup_key` stands for the first message that was put with it: a further "
+        "put of the key stores nothing. A longer window counts for keys that are put after it was "
+        "set. Unset: keys are refused.",
     ),
 )

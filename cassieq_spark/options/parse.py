@@ -49,6 +49,7 @@ class QueueSettings:
     gap_timeout_s: float
     retention_s: float | None
     dead_letter_expired: bool
+    dedup_window_s: float | None
 
     @classmethod
     def parse(cls, **settings: Any) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, overload
 
 from cassieq_spark.options import arguments
 from cassieq_spark.queue import admin
@@ -13,7 +13,6 @@ from cassieq_spark.queue.inspect.hours import ScheduledHour, by_hour
 from cassieq_spark.queue.inspect.stats import QueueStats, peek, stats
 from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.put import encode
-from cassieq_spark.queue.put.producer import message_id_texts
 from cassieq_spark.queue.settling import Settling
 from cassieq_spark.queue.work import Work
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.options import QueueSettings
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.queue.put.results import PutResult, Puts
 
     Seconds = float | timedelta
 
@@ -72,6 +72,7 @@ class Queue(Settling):
         tag: str | None = None,
         headers: Mapping[str, str] | None = None,
         message_id: UUID | str | None = None,
+        dedup_key: str | None = None,
     ) -> str:
         """Put one message. When this returns, it is delivered until it is acked or expires (I1).
 
@@ -85,9 +86,11 @@ class Queue(Settling):
             tag: A text to route the message by.
             headers: Further texts by name; with the tag at most 1 MiB.
             message_id: A UUID or its text; default: one made of lane and id. None are compared.
+            dedup_key: A text of at most 1 KiB, if the queue has a ``dedup_window``. Within it, a
+                further put of the key stores nothing. So a put that failed can be put again.
 
         Returns:
-            The message id.
+            The message id: of the first message that was put with this key, if there is one.
 
         Raises:
             BodyInvalid, OptionInvalid: An argument has a wrong form; nothing was written.
@@ -98,7 +101,41 @@ class Queue(Settling):
         ids = [message_id] if message_id is not None else None
         lane = self._work.lane_for(self._lane, priority, key)
         more = {"tag": tag, "headers": headers, "message_ids": ids}
-        return self._put(lane, [body], delay, due_at, ttl, **more)[0]
+        keys = [dedup_key] if dedup_key is not None else None
+        put = self._put(lane, [body], delay=delay, due_at=due_at, ttl=ttl, dedup_keys=keys, **more)
+        return put.message_ids[0]
+
+    @overload
+    def put_many(
+        self,
+        bodies: Iterable[bytes],
+        *,
+        priority: int = 0,
+        key: str | None = None,
+        delay: Seconds = 0,
+        due_at: datetime | None = None,
+        ttl: Seconds | None = None,
+        tag: str | None = None,
+        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+        message_ids: Sequence[UUID | str | None] | None = None,
+        dedup_keys: None = None,
+    ) -> list[str]: ...
+
+    @overload
+    def put_many(
+        self,
+        bodies: Iterable[bytes],
+        *,
+        priority: int = 0,
+        key: str | None = None,
+        delay: Seconds = 0,
+        due_at: datetime | None = None,
+        ttl: Seconds | None = None,
+        tag: str | None = None,
+        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+        message_ids: Sequence[UUID | str | None] | None = None,
+        dedup_keys: Sequence[str | None],
+    ) -> list[PutResult]: ...
 
     def put_many(
         self,
@@ -112,13 +149,18 @@ class Queue(Settling):
         tag: str | None = None,
         headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
         message_ids: Sequence[UUID | str | None] | None = None,
-    ) -> list[str]:
+        dedup_keys: Sequence[str | None] | None = None,
+    ) -> list[str] | list[PutResult]:
         """Put messages together: a few rows and round trips for thousands. Not all or nothing.
 
         Arguments without an s are the same for all; so are the headers, unless they are a list.
 
+        Args:
+            dedup_keys: An entry for each body, None for one without a key; see `put`. They cost an
+                LWT each, and are compared among themselves, too.
+
         Returns:
-            Their message ids, in order.
+            Their message ids, in order; with ``dedup_keys`` `PutResult`s, which say what was new.
 
         Raises:
             PutAmbiguous: Also raised when only a part is stored: ``stored`` names that part.
@@ -126,7 +168,10 @@ class Queue(Settling):
         """
         lane = self._work.lane_for(self._lane, priority, key)
         more = {"tag": tag, "headers": headers, "message_ids": message_ids}
-        return self._put(lane, bodies, delay, due_at, ttl, **more)
+        put = self._put(
+            lane, bodies, delay=delay, due_at=due_at, ttl=ttl, dedup_keys=dedup_keys, **more
+        )
+        return put.message_ids if dedup_keys is None else put.each
 
     def get(
         self,
@@ -264,11 +309,13 @@ class Queue(Settling):
         self,
         lane: Lane,
         bodies: Iterable[object],
+        *,
         delay: object,
         due_at: object,
         ttl: object,
+        dedup_keys: object,
         **more: object,
-    ) -> list[str]:
+    ) -> Puts:
         due_in_us = arguments.due_in_us(
             delay,
             due_at,
@@ -277,10 +324,9 @@ class Queue(Settling):
         )
         ttl_us = arguments.ttl_us(ttl)
         rows = encode.messages(bodies, **more)
-        if not rows:
-            return []
-        packed = encode.pack(rows, delay_us=0, ttl_us=ttl_us, bucket_size=lane.bucket_size)
-        return message_id_texts(lane, self._work.put(lane, packed, due_in_us=due_in_us))
+        window_s = lane.settings.dedup_window_s
+        keys = arguments.dedup_keys(dedup_keys, len(rows), window_s=window_s)
+        return self._work.put(lane, rows, due_in_us=due_in_us, ttl_us=ttl_us, keys=keys)
 
     def __repr__(self) -> str:
         """Show the queue's name."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cassieq_spark.options import QueueSettings
     from cassieq_spark.store.store import LaneTables, Store
     from cassieq_spark.store.tables.buckets import Buckets
+    from cassieq_spark.store.tables.dedup import Kept
     from cassieq_spark.store.tables.hints import Hints
     from cassieq_spark.store.tables.messages import Messages
     from cassieq_spark.store.tables.monotons import Monotons
@@ -176,6 +177,11 @@ class Lane:
     def hints(self) -> Hints:
         """The lane's expiry hints."""
         return self._tables.hints
+
+    @property
+    def kept(self) -> Kept:
+        """What is kept of the lane's dropped buckets."""
+        return self._tables.kept
 
     @property
     def clock(self) -> Clock:

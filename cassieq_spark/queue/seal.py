@@ -84,6 +84,7 @@ def finish(
                 put_us=found.put_us,
                 retention_us=lane.retention_us,
             ),
+            has_keys=found.has_keys,
         )
         leases: tuple[Lease, ...] = ()
         gone = EMPTY
@@ -111,6 +112,7 @@ class _Found:
     expires_us: dict[int, int] = field(default_factory=dict)
     put_us: int = 0
     size_bytes: int = 0
+    has_keys: bool = False
 
 
 def _scan(lane: Lane, bucket: BucketNo) -> _Found:
@@ -126,6 +128,7 @@ def _scan(lane: Lane, bucket: BucketNo) -> _Found:
         found.manifest |= run
         found.size_bytes += len(chunk.payload)
         found.put_us = max(found.put_us, chunk.enqueued_us)
+        found.has_keys |= chunk.has_key
         if chunk.due_us is not None:
             found.due_us.update(dict.fromkeys(run.offsets(), chunk.due_us))
         if chunk.expires_us is not None:

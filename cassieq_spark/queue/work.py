@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,11 @@ from cassieq_spark.entropy import generator
 from cassieq_spark.model.lanes import MAX_SHARDS, shard_of
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.get.poll import GetRequest, Getter
+from cassieq_spark.queue.put import encode
+from cassieq_spark.queue.put.dedup import Keys
+from cassieq_spark.queue.put.encode import Times
 from cassieq_spark.queue.put.producer import Producer
+from cassieq_spark.queue.put.results import Once, Puts, results
 from cassieq_spark.queue.schedule import Births
 from cassieq_spark.queue.settle.ack_group import AckGroup
 
@@ -25,7 +29,8 @@ if TYPE_CHECKING:
     from cassieq_spark.options import QueueSettings
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.put.encode import Packed
-    from cassieq_spark.queue.put.producer import Placed
+    from cassieq_spark.queue.put.results import Placed
+    from cassieq_spark.store.chunk import Row
 
 
 @dataclass(slots=True)
@@ -52,25 +57,56 @@ class Work:
         """
         settings = lane.settings
         of_class = arguments.priority("priority", priority, settings.priorities)
-        text = arguments.key(key)
+        text = arguments.key("key", key)
         shard = self.shard % settings.shards
         if text is not None:
             shard = shard_of(text, settings.shards)
         return lane.sibling(lane.fixed.lane(of_class, shard))
 
-    def put(self, lane: Lane, packed: Sequence[Packed], *, due_in_us: int) -> list[Placed]:
+    def put(
+        self,
+        lane: Lane,
+        rows: Sequence[Row],
+        *,
+        due_in_us: int,
+        ttl_us: int,
+        keys: Sequence[str | None] | None = None,
+    ) -> Puts:
         """Put messages into a lane of this queue, or into a due lane of its class.
+
+        Args:
+            keys: The deduplication key of each; None: none has one.
 
         Raises:
             CassieqError: See `Producer.put`, and `Births.lane_for`.
         """
-        ordinary = partial(self.producers[lane.lane_id].put, lane)
+        if not rows:
+            return Puts([])
         due_us = lane.clock.now_us() + due_in_us
         its_lane = self.births.lane_for(lane, due_us) if due_in_us else None
-        if its_lane is None:
-            return ordinary([replace(one, delay_us=due_in_us) for one in packed])
-        scheduled = [replace(one, due_us=due_us) for one in packed]
-        return self.producers[its_lane.lane_id].put(its_lane, scheduled, ordinary)
+        times = Times(delay_us=due_in_us, ttl_us=ttl_us)
+        if its_lane is not None:
+            times = Times(due_us=due_us, ttl_us=ttl_us)
+        if keys is None or not any(keys):
+            packed = encode.pack(rows, bucket_size=lane.bucket_size, times=times)
+            return results(lane, self._put(lane, its_lane, packed))
+        once = Once.of(keys)
+        packed = encode.pack(
+            [rows[at] for at in once.positions],
+            bucket_size=lane.bucket_size,
+            times=times,
+            keys=once.keys,
+        )
+        taken = Keys(round((lane.settings.dedup_window_s or 0) * 1e6))
+        return once.results(results(lane, self._put(lane, its_lane, packed, taken)))
+
+    def _put(
+        self, lane: Lane, due: Lane | None, packed: Sequence[Packed], keys: Keys | None = None
+    ) -> list[Placed]:
+        ordinary = partial(self.producers[lane.lane_id].put, lane, keys=keys)
+        if due is None:
+            return ordinary(packed)
+        return self.producers[due.lane_id].put(due, packed, ordinary, keys)
 
     def request(
         self,

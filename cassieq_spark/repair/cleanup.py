@@ -1,6 +1,7 @@
 """Remove what nobody needs any more (design 9). Holds G5.
 
-`drop` takes finished buckets away: messages, then the repair pointer, then rows, in this order.
+`drop` takes finished buckets away: messages, then the repair pointer, then rows, in this order. If
+messages had deduplication keys, it keeps the bucket's manifest before.
 `free` takes only their messages. `sweep` and `sweep_lanes` remove what late statements have left
 behind, and `close_gaps` closes buckets that nobody filled.
 """
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
     from cassieq_spark.errors import CassieqError
     from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import BucketNo, LaneId
+    from cassieq_spark.model.ids import BucketNo, LaneId, Runs
+    from cassieq_spark.model.pointer import Pointers
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.store import Store
@@ -47,23 +49,20 @@ def drop(lane: Lane) -> int:
     then on an absent row means "dropped" and not "open" (G4, G5).
     """
     pointers = lane.read_pointers()
-    before_us = lane.clock.now_us() - rest_us(lane)
-    end: int = pointers.repair
-    while end < pointers.reader:
-        window = [BucketNo(at) for at in range(end, min(end + WINDOW, pointers.reader))]
-        # A bucket that does not answer ends the run, and those below it can still be dropped [T5].
-        rows, _ = lane.buckets.read_some(window)
-        for bucket in window:
-            row = rows.get(bucket)
-            if row is None or not _is_done(row.value, before_us):
-                break
-            end = bucket + 1
-        if end < window[-1] + 1:
-            break
+    end, to_keep = _finished(lane, pointers)
     if end == pointers.repair:
         return 0
     done = [BucketNo(at) for at in range(pointers.repair, end)]
-    _, failed = apart(lane, lambda bucket: _drop_messages(lane, bucket), done)
+    # Read again, after the rows: those below it may be ghosts, with another manifest (G5) [U5].
+    if to_keep and lane.read_pointers().repair > pointers.repair:
+        return 0  # another repairer is at it
+
+    def remove(bucket: BucketNo) -> None:
+        if bucket in to_keep:
+            lane.kept.write(bucket, to_keep[bucket])
+        _drop_messages(lane, bucket)
+
+    _, failed = apart(lane, remove, done)
     if failed:
         # Only up to the first failure: nobody looks below the pointer again.
         end = min(failed)
@@ -75,6 +74,23 @@ def drop(lane: Lane) -> int:
     each_bucket(lane, lane.buckets.delete, done)
     event(_logger, "buckets_dropped", **lane.as_fields(), buckets=len(done))
     return len(done)
+
+
+def _finished(lane: Lane, pointers: Pointers) -> tuple[int, dict[BucketNo, Runs]]:
+    """The end of the unbroken run of finished buckets that have rested, and what to keep of it."""
+    before_us = lane.clock.now_us() - rest_us(lane)
+    to_keep: dict[BucketNo, Runs] = {}
+    for start in range(pointers.repair, pointers.reader, WINDOW):
+        window = [BucketNo(at) for at in range(start, min(start + WINDOW, pointers.reader))]
+        # A bucket that does not answer ends the run, and those below it can still be dropped [T5].
+        rows, _ = lane.buckets.read_some(window)
+        for bucket in window:
+            row = rows.get(bucket)
+            if row is None or not _is_done(row.value, before_us):
+                return bucket, to_keep
+            if row.value.has_keys:
+                to_keep[bucket] = row.value.manifest
+    return max(pointers.repair, pointers.reader), to_keep
 
 
 def rest_us(lane: Lane) -> int:

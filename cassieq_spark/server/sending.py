@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import PutAmbiguous, UsageError
+from cassieq_spark.queue.put.results import PutResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +43,7 @@ class Outgoing:
     key: str | None = None
     tag: str | None = None
     message_id: str | None = None
+    dedup_key: str | None = None
 
     @property
     def group(self) -> _Group:
@@ -60,11 +62,11 @@ class _Group(NamedTuple):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Asked:
-    """The messages of one request, and its answer: an id or an error for each."""
+    """The messages of one request, and its answer: a result or an error for each."""
 
     messages: Sequence[Outgoing]
     ids: list[str]
-    answer: asyncio.Future[list[str | Exception]]
+    answer: asyncio.Future[list[PutResult | Exception]]
 
     @property
     def size_bytes(self) -> int:
@@ -79,8 +81,8 @@ class Sending:
         self._gathered: dict[tuple[str, _Group], list[_Asked]] = {}
         self._putting: set[asyncio.Task[None]] = set()
 
-    async def put(self, queue: str, messages: Sequence[Outgoing]) -> list[str | Exception]:
-        """Put messages; return for each its message id, or the error that kept it out.
+    async def put(self, queue: str, messages: Sequence[Outgoing]) -> list[PutResult | Exception]:
+        """Put messages; return for each its result, or the error that kept it out.
 
         Messages of one request that differ in anything but bodies and headers go side by side.
         """
@@ -93,7 +95,7 @@ class Sending:
                 for group, places in by_group.items()
             )
         )
-        found: dict[int, str | Exception] = {}
+        found: dict[int, PutResult | Exception] = {}
         for places, answer in zip(by_group.values(), answers, strict=True):
             found.update(zip(places, answer, strict=True))
         return [found[at] for at in range(len(messages))]
@@ -105,7 +107,7 @@ class Sending:
 
     async def _ask(
         self, key: tuple[str, _Group], messages: Sequence[Outgoing]
-    ) -> list[str | Exception]:
+    ) -> list[PutResult | Exception]:
         loop = asyncio.get_running_loop()
         asked = _Asked(
             messages=messages,
@@ -135,23 +137,27 @@ class Sending:
         del self._gathered[key]
 
     async def _put(self, key: tuple[str, _Group], together: list[_Asked]) -> None:
-        failure = await self._failure(key, together)
-        if isinstance(failure, UsageError) and len(together) > 1:
+        found = await self._results(key, together)
+        if isinstance(found, UsageError) and len(together) > 1:
             # The mistake is in one of the requests. Nothing is stored yet, so each is put alone.
             for one in together:
                 await self._put(key, [one])
             return
+        at = 0
         for asked in together:
             if not asked.answer.done():
-                asked.answer.set_result(_answers(asked.ids, failure))
+                asked.answer.set_result(_answers(asked.ids, found, at))
+            at += len(asked.ids)
 
-    async def _failure(self, key: tuple[str, _Group], together: list[_Asked]) -> Exception | None:
+    async def _results(
+        self, key: tuple[str, _Group], together: list[_Asked]
+    ) -> list[PutResult] | Exception:
         queue, group = key
         messages = [one for asked in together for one in asked.messages]
         ids = [one for asked in together for one in asked.ids]
 
-        def put_many(handle: Queue) -> None:
-            handle.put_many(
+        def put_many(handle: Queue) -> list[PutResult]:
+            return handle.put_many(
                 [one.body for one in messages],
                 priority=group.priority,
                 key=group.key,
@@ -161,19 +167,22 @@ class Sending:
                 tag=group.tag,
                 headers=[one.headers for one in messages],
                 message_ids=ids,
+                dedup_keys=[one.dedup_key for one in messages],
             )
 
         try:
-            await self._backend.on_queue(queue, put_many)
+            return await self._backend.on_queue(queue, put_many)
         except Exception as error:  # noqa: BLE001 - it is raised where the requests wait
             return error
-        return None
 
 
-def _answers(ids: list[str], failure: Exception | None) -> list[str | Exception]:
-    """The answers for the messages of one request, of a put that has failed or not."""
-    if failure is None:
-        return list(ids)
+def _answers(
+    ids: list[str], found: list[PutResult] | Exception, at: int
+) -> list[PutResult | Exception]:
+    """The answers for the messages of one request, which are at this place of a put."""
+    if isinstance(found, list):
+        return list(found[at : at + len(ids)])
+    failure = found
     if not isinstance(failure, PutAmbiguous):
         return [failure for _ in ids]
     own = set(ids)
@@ -183,4 +192,6 @@ def _answers(ids: list[str], failure: Exception | None) -> list[str | Exception]
         message_ids=tuple(one for one in failure.message_ids if one in own),
         stored=tuple(one for one in failure.stored if one in own),
     )
-    return [one if one in mine.stored else mine for one in ids]
+    return [
+        PutResult(message_id=one, duplicate=False) if one in mine.stored else mine for one in ids
+    ]

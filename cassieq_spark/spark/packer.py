@@ -172,11 +172,9 @@ def _check_columns(found: dict[str, pa.DataType]) -> None:
             "Select the content of a message as 'body', cast to binary"
         )
     for name, kind in found.items():
-        if name == "ttl":
-            raise OptionInvalid(
-                "column 'ttl' cannot be written by Spark. Set the queue's retention, or put "
-                "messages with a time to live by Queue.put_many(ttl=...)"
-            )
+        if name in _NOT_BY_SPARK:
+            instead = _NOT_BY_SPARK[name]
+            raise OptionInvalid(f"column {name!r} cannot be written by Spark. {instead}")
         if name not in _ALLOWED:
             raise OptionInvalid(
                 f"unknown column {name!r}. A queue takes body, tag, headers, delay, priority, key "
@@ -235,6 +233,13 @@ def _is_number(kind: pa.DataType) -> bool:
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     )
 
+
+_NOT_BY_SPARK: Final = {
+    "ttl": "Set the queue's retention, or put messages with a time to live by "
+    "Queue.put_many(ttl=...)",
+    "dedup_key": "A batch is in the queue once whatever happens, so it needs none. To leave out "
+    "rows that other batches have had, use dropDuplicatesWithinWatermark",
+}
 
 _OF_LANE: Final = {PRIORITY: pa.int64(), KEY: pa.string()}
 

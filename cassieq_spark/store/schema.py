@@ -78,11 +78,17 @@ TABLES: Final[dict[str, str]] = {
         key_id text PRIMARY KEY, account text, account_id uuid, secret blob, grants text,
         is_disabled boolean, created_us bigint, {_VERSIONED}
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+    # One partition a key: the first to put it wins, and nobody else waits for that.
+    "dedup": f"""(
+        lane uuid, key blob, at_lane uuid, bucket bigint, first int, message_id uuid,
+        put_us bigint, {_VERSIONED},
+        PRIMARY KEY ((lane, key))
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
     # --- never LWT --------------------------------------------------------------------------
     "message": f"""(
         lane uuid, bucket bigint, first int, part int,
         count int, parts int, payload blob, due_us bigint, enqueued_us bigint,
-        expires_us bigint, has_ttl boolean static,
+        expires_us bigint, has_key boolean, has_ttl boolean static,
         PRIMARY KEY ((lane, bucket), first, part)
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE} AND {_COMPRESSED_ALREADY}""",
     "overlay": f"""(
@@ -104,6 +110,10 @@ TABLES: Final[dict[str, str]] = {
         lane uuid, year int, period bigint, priority int,
         PRIMARY KEY ((lane, year), period, priority)
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+    # What is left of a bucket whose messages had keys, when it is dropped.
+    "kept": f"""(
+        lane uuid, bucket bigint, manifest blob, PRIMARY KEY ((lane, bucket))
+    ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE}""",
     # Hints and heartbeats end by their TTL; nobody deletes them [R13].
     "expiry": f"""(
         lane uuid, hour bigint, minute bigint, bucket bigint,

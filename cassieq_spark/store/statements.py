@@ -261,20 +261,20 @@ GIVE_LEAD_UP: Final = _statement(
 WRITE_MESSAGE: Final = _statement(
     "write_message", Kind.WRITE,
     """INSERT INTO {ks}.message (lane, bucket, first, part, count, parts, payload, due_us,
-              enqueued_us, expires_us, has_ttl)
-       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+              enqueued_us, expires_us, has_ttl, has_key)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
 )  # fmt: skip
 # All columns, always: blocking read repair writes back only what was selected, so a seal's scan of
 # keys alone would make torn messages [P4].
 SCAN_MESSAGES: Final = _statement(
     "scan_messages", Kind.READ,
-    """SELECT first, part, count, parts, payload, due_us, enqueued_us, expires_us
+    """SELECT first, part, count, parts, payload, due_us, enqueued_us, expires_us, has_key
        FROM {ks}.message WHERE lane = ? AND bucket = ?""",
     rows_per_page=ROWS_PER_PAGE,
 )  # fmt: skip
 READ_MESSAGES: Final = _statement(
     "read_messages", Kind.READ,
-    """SELECT first, part, count, parts, payload, due_us, enqueued_us, expires_us
+    """SELECT first, part, count, parts, payload, due_us, enqueued_us, expires_us, has_key
        FROM {ks}.message WHERE lane = ? AND bucket = ? AND first >= ? AND first <= ?""",
     rows_per_page=ROWS_PER_PAGE,
 )  # fmt: skip

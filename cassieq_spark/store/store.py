@@ -18,6 +18,7 @@ from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.tables.accounts import AccountKeys, Accounts, KeyUses
 from cassieq_spark.store.tables.at_work import Heartbeats, Leaders
 from cassieq_spark.store.tables.buckets import Buckets
+from cassieq_spark.store.tables.dedup import Dedup, Kept
 from cassieq_spark.store.tables.everything import Everything
 from cassieq_spark.store.tables.hints import Hints
 from cassieq_spark.store.tables.messages import ChunkWriter, Messages
@@ -44,6 +45,7 @@ class LaneTables:
     overlays: Overlays
     pointers: PointerTable
     hints: Hints
+    kept: Kept
 
 
 class Store:
@@ -65,6 +67,7 @@ class Store:
         self.key_uses = KeyUses(session)
         self.everything = Everything(session)
         self.schedules = Schedules(session)
+        self.dedup = Dedup(session, sender)
         self.heartbeats = Heartbeats(session)
         self.leaders = Leaders(session, sender)
         self._times_seen: dict[LaneId, int] = {}
@@ -80,6 +83,7 @@ class Store:
             overlays=Overlays(self.session, lane),
             pointers=pointers,
             hints=Hints(self.session, lane, pointers=pointers, clock=lambda: self.clock),
+            kept=Kept(self.session, lane),
         )
 
     def chunk_writer(

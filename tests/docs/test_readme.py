@@ -94,6 +94,16 @@ def test_the_guide_of_messages_that_expire_puts_three(
     assert "2 1\n" == capsys.readouterr().out
 
 
+def test_the_guide_of_deduplication_puts_each_key_once(
+    pytestconfig: pytest.Config, cassandra: EmbeddedCassandra, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_example(
+        pytestconfig.rootpath / "docs" / "guides" / "deduplication.md",
+        {"127.0.0.1:9042": cassandra.contact_points, '"cassieq"': '"cassieq_dedup"'},
+    )
+    assert "True 1\nTrue\nFalse\n" == capsys.readouterr().out
+
+
 def run_example(file: Path, changed: dict[str, str]) -> None:
     found = EXAMPLE.search(file.read_text("utf-8"))
     assert found is not None

@@ -103,6 +103,25 @@ def test_put_takes_a_time_to_live(cli: CommandLine, queue: cassieq.Queue) -> Non
     assert (2, True) == (refused.code, "--ttl is " in refused.err)
 
 
+def test_put_of_a_key_stores_it_once(cli: CommandLine, queue: cassieq.Queue) -> None:
+    refused = cli("put", queue.name, "x", "--dedup-key", "k")
+    assert (2, True) == (refused.code, "cassieq queue alter QUEUE --dedup-window 1h" in refused.err)
+    assert 0 == cli("queue", "alter", queue.name, "--dedup-window", "1h").code
+
+    first = cli("put", queue.name, "first", "--dedup-key", "k")
+    again = cli("put", queue.name, "again", "--dedup-key", "k")
+    as_json = cli("put", queue.name, "again", "--dedup-key", "k", "--json")
+
+    assert (0, "") == (first.code, first.err)
+    assert (0, first.out) == (again.code, again.out)
+    assert "duplicate: it was put before with this key" in again.err
+    assert {"message_id": first.out.strip(), "duplicate": True} == json.loads(as_json.out)
+    assert [b"first"] == [one.body for one in queue.get()]
+    for wrong, says in ((("a", "b"), "--dedup-key is of one message"), (("a",), "--dedup-key is ")):
+        refused = cli("put", queue.name, *wrong, "--dedup-key", "k" * 2_000)
+        assert (2, True) == (refused.code, says in refused.err)
+
+
 def test_put_of_a_dash_is_a_message_for_each_line_also_an_empty_or_unended_one(
     cli: CommandLine, queue: cassieq.Queue
 ) -> None:

@@ -33,6 +33,7 @@ DEFAULTS = {
     "linger_s": 0.02,
     "gap_timeout_s": 10.0,
     "retention_s": None,
+    "dedup_window_s": None,
     "dead_letter_expired": False,
 }
 

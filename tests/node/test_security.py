@@ -18,9 +18,11 @@ import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import AuthenticationRefused, TlsFailed, UsageError
 from cassieq_spark.model import bucket as rules
-from cassieq_spark.model.ids import Runs
+from cassieq_spark.model.dedup import Entry
+from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.lanes import DueLane
 from cassieq_spark.queue import schedule
+from cassieq_spark.queue.put.dedup import happened
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.store import statements
 from cassieq_spark.store.statements import Kind
@@ -69,7 +71,7 @@ def _lists_beside_their_row(monkeypatch: pytest.MonkeyPatch) -> None:
 def named(secured: Secured, queue_name: str) -> str:
     """A queue that the operator made."""
     with secured.connect("ops") as client:
-        client.create_queue(queue_name, bucket_size=10)
+        client.create_queue(queue_name, bucket_size=10, dedup_window=60)
     return queue_name
 
 
@@ -78,12 +80,15 @@ def named(secured: Secured, queue_name: str) -> str:
 
 def produce(door: Door) -> None:
     """Two transactions, a put, one that is scheduled, one too late for its period, and a put that
-    finds its bucket being sealed.
+    finds its bucket being sealed. A key that is put twice, and one whose bucket was dropped.
     """
-    door.queue.put(b"c")
+    assert door.queue.put(b"c", dedup_key="c") == door.queue.put(b"c", dedup_key="c")
     door.queue.put(b"far", delay=2 * 86_400)
     long_ago = DueLane(1, 0)
-    assert not schedule.bear(door.lane.due_lane(long_ago), long_ago)
+    ended = door.lane.due_lane(long_ago)
+    assert not schedule.bear(ended, long_ago)
+    entry = Entry(lane=ended.lane_id, bucket=BucketNo(0), offset=0, message_id=new_uuid(), put_us=0)
+    assert not happened(door.lane, entry)
     door.store.heartbeats.beat(door.queue.name, ttl_s=60)
     door.put_batch(0, b"a")
     door.put_batch(1, b"b")
@@ -110,9 +115,9 @@ def test_each_part_does_its_work_with_the_documented_grants_alone(
     secured: Secured, named: str
 ) -> None:
     with secured.connect("shop") as client:
-        produce(door_of(client, named))
+        produce(door_of(client, named, dedup_window=60))
     with secured.connect("billing") as client:
-        door = door_of(client, named)
+        door = door_of(client, named, dedup_window=60)
         found = consume(door)
         stats = door.queue.stats()
     assert 3 == len(found)
@@ -128,16 +133,16 @@ def _operate(secured: Secured, _: str) -> None:
 
 def _produce(secured: Secured, name: str) -> None:
     with secured.connect("shop") as client:
-        produce(door_of(client, name))
+        produce(door_of(client, name, dedup_window=60))
 
 
 def _consume(secured: Secured, name: str) -> None:
     """Of a batch that is committed and not rolled forward: the consumer reads the sink's rows."""
     with secured.connect("shop") as client, pytest.MonkeyPatch.context() as patch:
         patch.setattr(transaction, "_roll_forward_if_possible", lambda *_: None)
-        door_of(client, name).put_batch(0, b"a")
+        door_of(client, name, dedup_window=60).put_batch(0, b"a")
     with secured.connect("billing") as client:
-        assert [b"new"] == consume(door_of(client, name))
+        assert [b"new"] == consume(door_of(client, name, dedup_window=60))
 
 
 WORK: dict[str, Callable[[Secured, str], None]] = {
@@ -191,7 +196,7 @@ def test_repair_moves_the_dead_and_drops_the_done_with_its_grants_alone(
     assert 1 <= sum(one.dropped for one in moved.queues + dropped.queues)
 
 
-def test_repair_may_run_every_statement_but_of_accounts_and_the_schemas_version(
+def test_repair_may_run_every_statement_but_of_accounts_keys_and_the_schemas_version(
     secured: Secured,
 ) -> None:
     with secured.connect("fixer") as client:
@@ -208,7 +213,7 @@ def test_repair_may_run_every_statement_but_of_accounts_and_the_schemas_version(
         if re.search(r"\.(account|account_key|key_use)\b", statement.cql)
         and not statement.cql.startswith("SELECT")
     }
-    assert {"write_meta", "probe_timestamp", *of_accounts} == refused
+    assert {"write_meta", "probe_timestamp", "take_key", *of_accounts} == refused
 
 
 def _may_run(session: CqlSession, statement: statements.Statement) -> bool:
@@ -271,7 +276,7 @@ def test_work_with_a_login_and_a_key_leaves_no_secret_in_logs_or_reprs(
     caplog.set_level(logging.DEBUG)
 
     with secured.connect("shop") as client:
-        door = door_of(client, named)
+        door = door_of(client, named, dedup_window=60)
         produce(door)
         session = client._session
         shown = [repr(one) for one in (client, session, session.options, door.queue, door.lane)]

@@ -174,6 +174,36 @@ def test_a_time_to_live_is_taken_and_a_wrong_one_refused_by_name(
     assert 4 == len(lease(rest, queue, max=10))
 
 
+def test_a_key_is_put_once_by_any_request(
+    rest: httpx.Client, queue: str, client: cassieq.Client
+) -> None:
+    refused = rest.post(f"{queue}/messages?dedup_key=k", content=b"x")
+    assert (400, "option_invalid") == problem(refused)[:2]
+    assert "does not look for duplicates" in refused.json()["detail"]
+    assert (400, "option_invalid", "dedup_key") == problem(
+        rest.post(f"{queue}/messages?dedup_key=", content=b"x")
+    )
+    assert 200 == rest.patch(queue, json={"settings": {"dedup_window": 3600}}).status_code
+
+    first = rest.post(f"{queue}/messages?dedup_key=k", content=b"first")
+    again = rest.post(f"{queue}/messages?dedup_key=k", content=b"again")
+    messages = [{"body": "a", "dedup_key": "k"}, {"body": "b", "dedup_key": "l"}, {"body": "c"}]
+    many = rest.post(f"{queue}/messages/batch", json={"messages": messages})
+
+    message_id = first.json()["message_id"]
+    assert (201, {"message_id": message_id}) == (first.status_code, first.json())
+    assert (200, {"message_id": message_id, "duplicate": True}) == (
+        again.status_code,
+        again.json(),
+    )
+    results = many.json()["results"]
+    assert {"message_id": message_id, "duplicate": True} == results[0]
+    assert ["message_id"] * 2 == [key for one in results[1:] for key in one]
+    assert {"first", "b", "c"} == {
+        one["body"] for _ in range(3) for one in lease(rest, queue, max=10)
+    }
+
+
 def test_a_message_is_put_with_the_time_when_it_is_due(rest: httpx.Client, queue: str) -> None:
     far = time_of(SystemClock().now_us() + 30 * 86_400_000_000).isoformat()
     alone = rest.post(f"{queue}/messages", params={"due_at": far}, content=b"x")

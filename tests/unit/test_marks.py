@@ -13,7 +13,23 @@ from tests.ablations import ABLATIONS, ROOT, Ablation, main, table
 
 PAGE = (ROOT / "docs/marks.md").read_text(encoding="utf-8")
 BUILT = {one.mark for one in ABLATIONS}
-OF_LANES = {"lanes", "U2", "U6", "U7", "U8", "U9", "U12", "U14", "U15", "U16", "U18"}
+OF_LANES = {
+    "lanes",
+    "U2",
+    "U3",
+    "U4",
+    "U5",
+    "U6",
+    "U7",
+    "U8",
+    "U9",
+    "U12",
+    "U13",
+    "U14",
+    "U15",
+    "U16",
+    "U18",
+}
 NOT_BUILT = set(re.findall(r"^\| ([PRT]\d+) \|", PAGE.partition("## Not built")[2], re.MULTILINE))
 
 

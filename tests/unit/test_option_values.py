@@ -100,6 +100,7 @@ WRONG: dict[str, list[Any]] = {
     "repair_timeout": [0.19, 86_401, "15"],
     "linger": [-0.001, 60.5, "1"],
     "gap_timeout": [0.09, 86_401, "1"],
+    "dedup_window": [59.9, 2_592_001, "1h", float("nan"), True],
     "retention": [59.9, 34_560_001, "4d", float("nan"), True],
     "dead_letter_expired": ["yes", 1, 0.0],
 }  # fmt: skip

@@ -124,7 +124,7 @@ def test_t20_a_put_counts_bytes_of_all_columns_and_not_characters() -> None:
     wide = chunks.Row(
         body=b"m", tag="\N{SNOWMAN}" * 20 * KILO, headers={"k": "\N{SNOWMAN}" * 20 * KILO}
     )
-    packed = encode.pack([wide] * 20, delay_us=0, bucket_size=50_000)
+    packed = encode.pack([wide] * 20, bucket_size=50_000)
     assert {2} == {one.count for one in packed}
     small = chunks.Row(body=b"", message_id=bytes(16))
     assert [2, 1] == [one.count for one in encode.pack_into([small] * 3, capacity=lambda: 2)]

@@ -27,6 +27,7 @@ DEFAULT_SETTINGS = QueueSettings(
     gap_timeout_s=10.0,
     retention_s=None,
     dead_letter_expired=False,
+    dedup_window_s=None,
 )
 
 
@@ -83,6 +84,7 @@ settings_given = st.fixed_dictionaries(
         "gap_timeout": st.timedeltas(timedelta(seconds=0.1), timedelta(days=1)),
         "retention": st.none() | st.floats(60, 34_560_000),
         "dead_letter_expired": st.booleans(),
+        "dedup_window": st.none() | st.floats(60, 2_592_000),
     },
 )
 
@@ -102,7 +104,7 @@ def test_the_stored_form_is_this() -> None:
         '"schedule_after_s": 900.0, "schedule_period_s": 3600.0, '
         '"visibility_timeout_s": 30.0, "max_deliveries": null, "dead_letter_queue": null, '
         '"repair_timeout_s": 15.0, "linger_s": 0.02, "gap_timeout_s": 10.0, '
-        '"retention_s": null, "dead_letter_expired": false}'
+        '"retention_s": null, "dead_letter_expired": false, "dedup_window_s": null}'
     ) == DEFAULT_SETTINGS.to_json()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -30,6 +32,7 @@ class Packed:
         delay_us: The delay before they may be delivered, from the write on; 0: none.
         due_us: In its place, when they may be delivered.
         ttl_us: How long they live from then on; 0: for ever.
+        key: The deduplication key of its only message, as stored; None: it has none.
     """
 
     payload: bytes
@@ -37,6 +40,7 @@ class Packed:
     delay_us: int = 0
     due_us: int | None = None
     ttl_us: int = 0
+    key: bytes | None = None
 
     @property
     def count(self) -> int:
@@ -84,14 +88,42 @@ def messages(
     ]
 
 
-def pack(rows: Sequence[Row], *, delay_us: int, bucket_size: int, ttl_us: int = 0) -> list[Packed]:
-    """Pack messages into as few rows as their size allows, in order."""
-    packed = pack_into(rows, delay_us=delay_us, ttl_us=ttl_us, capacity=lambda: bucket_size)
-    return list(packed)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """When the messages of one call are delivered, and until when; see `Packed`."""
+
+    delay_us: int = 0
+    due_us: int | None = None
+    ttl_us: int = 0
+
+
+AT_ONCE: Final = Times()
+
+
+def pack(
+    rows: Sequence[Row],
+    *,
+    bucket_size: int,
+    times: Times = AT_ONCE,
+    keys: Sequence[bytes | None] | None = None,
+) -> list[Packed]:
+    """Pack messages into as few rows as their size allows, in order.
+
+    Args:
+        keys: The deduplication key of each, as stored. A message with one has a row of its own: it
+            may have to go again by itself.
+    """
+    if keys is None:
+        return list(pack_into(rows, times=times, capacity=lambda: bucket_size))
+    packed: list[Packed] = []
+    for key, group in groupby(zip(rows, keys, strict=True), key=itemgetter(1)):
+        some = pack_into([row for row, _ in group], times=times, capacity=lambda: bucket_size)
+        packed += some if key is None else [replace(one, key=key) for one in some]
+    return packed
 
 
 def pack_into(
-    rows: Sequence[Row], *, capacity: Callable[[], int], delay_us: int = 0, ttl_us: int = 0
+    rows: Sequence[Row], *, capacity: Callable[[], int], times: Times = AT_ONCE
 ) -> Iterator[Packed]:
     """Pack as `pack` does, but cut each row when it is asked for, to the room there is.
 
@@ -109,8 +141,9 @@ def pack_into(
         yield Packed(
             payload=encoder.encode(chunks.from_rows(rows[start:end])),
             message_ids=tuple(row.message_id for row in rows[start:end]),
-            delay_us=delay_us,
-            ttl_us=ttl_us,
+            delay_us=times.delay_us,
+            due_us=times.due_us,
+            ttl_us=times.ttl_us,
         )
         start = end
 

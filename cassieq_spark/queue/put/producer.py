@@ -10,7 +10,7 @@ under new ids.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark import metrics
@@ -23,18 +23,19 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.expiry import minute_after
-from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Runs, message_id_of
+from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Runs
 from cassieq_spark.model.sizes import BUCKET_BYTES
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.lane import LaneEnded
+from cassieq_spark.queue.put.results import Placed, ambiguous
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store.tables.messages import ChunkRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.queue.put.dedup import Keys
     from cassieq_spark.queue.put.encode import Packed
 
     Otherwise = Callable[[Sequence["Packed"]], list["Placed"]]
@@ -42,25 +43,13 @@ if TYPE_CHECKING:
 LOOK_S: Final = 1.0
 """How long a producer waits to learn whether its bucket is still open; then it takes another."""
 
+KEYS_AT_ONCE: Final = 256
+"""The most keys that are taken before their messages are written."""
+
 WRITES_IN_FLIGHT: Final = 8
 """The most writes in flight of one call, as of a bulk writer."""
 
 _logger = get_logger("queue")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """Where a row goes, or went: ``first`` is the offset of its first message."""
-
-    lane: LaneId
-    bucket: BucketNo
-    first: int
-    packed: Packed
-
-    @property
-    def runs(self) -> Runs:
-        """The row's offsets."""
-        return Runs.span(self.first, self.first + self.packed.count - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +90,11 @@ class Producer:
         self._closed_below = FIRST_BUCKET
 
     def put(
-        self, lane: Lane, rows: Sequence[Packed], otherwise: Otherwise | None = None
+        self,
+        lane: Lane,
+        rows: Sequence[Packed],
+        otherwise: Otherwise | None = None,
+        keys: Keys | None = None,
     ) -> list[Placed]:
         """Store rows, and make sure that they stay: three round trips if the bucket is our own.
 
@@ -111,6 +104,7 @@ class Producer:
 
         Args:
             otherwise: Puts what a due lane does not take any more.
+            keys: The keys of this call, if rows have some: one LWT more for each.
 
         Returns:
             Where each of ``rows`` is, in their order.
@@ -122,32 +116,49 @@ class Producer:
             StoreTimeout, StoreUnavailable, CasAmbiguous, CasContention: Nothing was stored.
         """
         done: dict[int, Placed] = {}
-        unsettled: list[Placed] = []
-        todo = dict(enumerate(rows))
+        unsettled: dict[int, Placed] = {}
+        todo: dict[int, Packed] = {}
         failure: CassieqError | None = None
-        for _ in lane.attempts():
+        for some in _waves(rows, keys):
             try:
-                placed = self._place(lane, todo)
-            except StoreError as error:
-                failure = error
-                break
+                todo, failure = self._put(lane, dict(some), keys, done, unsettled)
             except LaneEnded:
                 if otherwise is None:
                     raise
-                done |= _elsewhere(lane, todo, otherwise, unsettled, done.values())
-                todo = {}
+                rest = {at: row for at, row in enumerate(rows) if at not in done | unsettled}
+                done |= _elsewhere(lane, rest, otherwise, unsettled.values(), done.values())
                 break
+            if todo or unsettled:
+                break
+        if unsettled or (todo and done):
+            raise ambiguous(lane, unsettled.values(), done.values()) from failure
+        if todo:
+            raise failure or lane.contended(f"every bucket of this producer in {lane.title}")
+        mine = [one for one in done.values() if one.lane == lane.lane_id and not one.put_before]
+        metrics.MESSAGES_PUT.inc(sum(one.packed.count for one in mine))
+        return [done[at] for at in range(len(rows))]
+
+    def _put(
+        self,
+        lane: Lane,
+        todo: dict[int, Packed],
+        keys: Keys | None,
+        done: dict[int, Placed],
+        unsettled: dict[int, Placed],
+    ) -> tuple[dict[int, Packed], CassieqError | None]:
+        """Put some rows until each is done or unsettled; return what is neither, and why."""
+        for _ in lane.attempts():
+            try:
+                placed = self._place(lane, todo)
+                if keys is not None:
+                    placed = _without_put_before(lane, placed, keys, done)
+            except StoreError as error:
+                return todo, error
             kept = dict(self._store(lane, placed))
             todo = _sorted(placed, kept, done, unsettled)
             if not todo:
                 break
-        if unsettled or (todo and done):
-            raise _ambiguous(lane, unsettled, done.values()) from failure
-        if todo:
-            raise failure or lane.contended(f"every bucket of this producer in {lane.title}")
-        mine = [one for one in done.values() if one.lane == lane.lane_id]
-        metrics.MESSAGES_PUT.inc(sum(one.packed.count for one in mine))
-        return [done[at] for at in range(len(rows))]
+        return todo, None
 
     def _place(self, lane: Lane, todo: dict[int, Packed]) -> dict[int, Placed]:
         """Reserve offsets for each row, in their order, in as few buckets as possible."""
@@ -232,6 +243,7 @@ def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
                     enqueued_us=now_us,
                     due_us=due_us,
                     expires_us=minute_after((due_us or now_us) + ttl_us) if ttl_us else None,
+                    has_key=one.packed.key is not None,
                 ),
             )
         writer.flush()
@@ -267,27 +279,47 @@ def prove(lane: Lane, bucket: BucketNo, *, is_written: bool) -> Proof:
     return Proof(kept=None if closed is None or is_gone else closed.row.value.manifest)
 
 
-def message_id_texts(lane: Lane, placed: Iterable[Placed]) -> list[str]:
-    """The id of each message, in order: what its producer chose, else one made of lane and id."""
-    return [
-        message_id_of(one.lane, one.bucket * lane.bucket_size + one.first + at, chosen)
-        for one in placed
-        for at, chosen in enumerate(one.packed.message_ids)
-    ]
+def _waves(rows: Sequence[Packed], keys: Keys | None) -> Iterator[Iterable[tuple[int, Packed]]]:
+    """The rows with their positions: all at once, unless their keys take time.
+
+    A bucket may be closed while keys are taken, and then it rests only a while before it is
+    dropped: the writes and their proof have to come before that [R2].
+    """
+    numbered = list(enumerate(rows))
+    size = KEYS_AT_ONCE if keys is not None else max(1, len(numbered))
+    for start in range(0, len(numbered), size):
+        yield numbered[start : start + size]
+
+
+def _without_put_before(
+    lane: Lane, placed: dict[int, Placed], keys: Keys, done: dict[int, Placed]
+) -> dict[int, Placed]:
+    """Take the keys of all; what was put before is done, and the rest is to be stored."""
+
+    def take(one: Placed) -> Placed:
+        packed = one.packed
+        if packed.key is None:
+            return one
+        earlier = keys.take(lane, packed.key, one.bucket, one.first, packed.message_ids[0])
+        return replace(one, put_before=earlier)
+
+    taken = dict(zip(placed, lane.store.session.map(take, placed.values()), strict=True))
+    done.update({at: one for at, one in taken.items() if one.put_before is not None})
+    return {at: one for at, one in taken.items() if one.put_before is None}
 
 
 def _sorted(
     placed: dict[int, Placed],
     kept: dict[BucketNo, Runs | None],
     done: dict[int, Placed],
-    unsettled: list[Placed],
+    unsettled: dict[int, Placed],
 ) -> dict[int, Packed]:
     """Add what is settled to ``done``, what is unknown to ``unsettled``; return what goes again."""
     todo: dict[int, Packed] = {}
     for at, one in placed.items():
         manifest = kept[one.bucket]
         if manifest is None:
-            unsettled.append(one)
+            unsettled[at] = one
         elif one.runs.issubset(manifest):
             done[at] = one
         else:
@@ -309,7 +341,7 @@ def _elsewhere(
         unsettled, stored = list(unsettled), list(stored)
         if not unsettled and not stored:
             raise
-        what = _ambiguous(lane, unsettled, stored)
+        what = ambiguous(lane, unsettled, stored)
         if isinstance(error, PutAmbiguous):
             what = PutAmbiguous(
                 what.message,
@@ -322,22 +354,4 @@ def _elsewhere(
 def _fits(block: _Block, packed: Packed, bucket_size: int) -> bool:
     return block.next + packed.count <= bucket_size and (
         block.next == 0 or block.size_bytes + len(packed.payload) <= BUCKET_BYTES
-    )
-
-
-def _ambiguous(lane: Lane, unsettled: Iterable[Placed], stored: Iterable[Placed]) -> PutAmbiguous:
-    unknown = message_id_texts(lane, unsettled)
-    known = message_id_texts(lane, stored)
-    what = (
-        f"{len(unknown)} messages may or may not be delivered: their bucket could be neither "
-        "proven open nor sealed"
-        if unknown
-        else "a part of the messages could not be stored"
-    )
-    return PutAmbiguous(
-        f"put into queue {lane.queue!r}: {what}; {len(known)} are stored. Before you put messages "
-        "of unknown outcome again, look for their message ids where they are consumed. Put those "
-        "again that the error names neither as unknown nor as stored",
-        message_ids=tuple(unknown),
-        stored=tuple(known),
     )

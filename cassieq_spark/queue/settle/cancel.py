@@ -73,11 +73,7 @@ def _sealed(
     if row is not None:
         closed = seal.finish(lane, bucket, row)
     # An open bucket is not sealed for a message that it does not hold.
-    elif any(
-        one.issubset(Runs.span(chunk.first, chunk.first + chunk.count - 1))
-        for _, chunks in lane.messages.read([(bucket, one)])
-        for chunk in chunks
-    ):
+    elif lane.messages.has(bucket, one.first):
         closed = seal.close(lane, bucket)
     else:
         return None

@@ -46,9 +46,12 @@ class Purged(BaseModel):
 
 
 class Put(BaseModel):
-    """The message that was put."""
+    """The message that was put, or the one that had its key before."""
 
     message_id: str
+    duplicate: bool | None = Field(
+        None, description="There if the dedup_key was put already: nothing was stored."
+    )
 
 
 class Problem(BaseModel):
@@ -69,6 +72,7 @@ class PutResult(BaseModel):
     """A message id, or why the message was not stored."""
 
     message_id: str | None = None
+    duplicate: bool | None = None
     problem: Problem | None = None
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from cassieq_spark.queue.message import Message
+    from cassieq_spark.queue.put.results import PutResult
     from cassieq_spark.server.rest.call import Call
     from cassieq_spark.server.rest.models import PutOne
 
@@ -44,7 +45,7 @@ async def put(call: Call) -> Answer:
         raise found
     if _is_due(query):
         call.waiting.put(call.queue)
-    return Answer(body={"message_id": found}, status=201)
+    return Answer(body=_result(found), status=200 if found.duplicate else 201)
 
 
 async def put_many(call: Call) -> Answer:
@@ -58,7 +59,7 @@ async def put_many(call: Call) -> Answer:
     if any(map(_is_due, messages)):
         call.waiting.put(call.queue)
     results = [
-        {"problem": problem_of(one)} if isinstance(one, Exception) else {"message_id": one}
+        {"problem": problem_of(one)} if isinstance(one, Exception) else _result(one)
         for one in found
     ]
     return Answer(body={"results": results})
@@ -107,6 +108,12 @@ def shown(message: Message) -> dict[str, Any]:
     return {"encoding": "text", **as_object(message)}
 
 
+def _result(put: PutResult) -> dict[str, Any]:
+    """What became of a message; a key that it does not have is not spoken of."""
+    found: dict[str, Any] = {"message_id": put.message_id}
+    return {**found, "duplicate": True} if put.duplicate else found
+
+
 def _is_due(given: PutOne) -> bool:
     """Whether somebody who waits may get it now; a time in the past is found by the next look."""
     return not given.delay and given.due_at is None
@@ -123,6 +130,7 @@ def _outgoing(given: PutOne, body: bytes, headers: dict[str, str]) -> Outgoing:
         key=given.key,
         tag=given.tag,
         message_id=given.message_id,
+        dedup_key=given.dedup_key,
     )
 
 

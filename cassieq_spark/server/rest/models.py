@@ -57,7 +57,7 @@ Together = Annotated[int, Ranged(values.whole(1, MOST_AT_ONCE, from_text=False))
 Many = Annotated[int, Ranged(values.whole(1, arguments.MOST_MESSAGES, from_text=False))]
 Key = Annotated[
     str,
-    AfterValidator(arguments.key),
+    AfterValidator(lambda text: arguments.key("key", text)),
     Field(min_length=1, max_length=MAX_KEY_BYTES, description="Messages of one key stay in order."),
 ]
 Tag = Annotated[str, Field(description="A text to route the message by.")]
@@ -68,6 +68,15 @@ MessageId = Annotated[
         description="A UUID. Default: a new one. Several messages may have the same one: consumers "
         "can tell by it that a message was put again.",
         json_schema_extra={"format": "uuid"},
+    ),
+]
+DedupKey = Annotated[
+    str,
+    AfterValidator(lambda text: arguments.key("dedup_key", text)),
+    Field(
+        min_length=1,
+        max_length=MAX_KEY_BYTES,
+        description="Within the queue's dedup_window, a further put of the key stores nothing.",
     ),
 ]
 Encoding = Literal["text", "base64"]
@@ -129,6 +138,7 @@ class PutOne(Strict):
     key: Key | None = None
     tag: Tag | None = None
     message_id: MessageId | None = None
+    dedup_key: DedupKey | None = None
 
 
 class Next(Strict):

@@ -104,7 +104,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         query=models.PutOne,
         body=BODY_WITH_HEADERS,
         is_body_needed=False,
-        answers={201: answers.Put},
+        answers={201: answers.Put, 200: answers.Put},
         errors=(404,),
     ),
     Operation(

@@ -43,7 +43,7 @@ async def send(call: Call) -> dict[str, Any]:
         raise found
     if not outgoing.delay_s:
         call.waiting.put(queue)
-    return {"MessageId": found, **answer}
+    return {"MessageId": found.message_id, **answer}
 
 
 async def send_batch(call: Call) -> dict[str, Any]:
@@ -74,7 +74,9 @@ async def send_batch(call: Call) -> dict[str, Any]:
     ]
     for at, found in zip(ready, put, strict=True):
         answers[at] = (
-            _as_sqs(found) if isinstance(found, Exception) else {"MessageId": found, **ready[at][1]}
+            _as_sqs(found)
+            if isinstance(found, Exception)
+            else {"MessageId": found.message_id, **ready[at][1]}
         )
     if any(not one.delay_s for one, _ in ready.values()):
         call.waiting.put(queue)

@@ -191,6 +191,7 @@ QUEUES: Final = _of_facts(
     _fact("gap_timeout_s", DoubleType(), "row.settings.gap_timeout_s"),
     _fact("retention_s", DoubleType(), "row.settings.retention_s"),
     _fact("dead_letter_expired", BooleanType(), "row.settings.dead_letter_expired"),
+    _fact("dedup_window_s", DoubleType(), "row.settings.dedup_window_s"),
     _fact("next_id", _NUMBER),
     Column("reader_bucket", _NUMBER, _pointer("reader")),
     Column("repair_bucket", _NUMBER, _pointer("repair")),

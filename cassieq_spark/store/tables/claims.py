@@ -24,14 +24,15 @@ CORRUPT = (ValueError, TypeError, LookupError, AttributeError, struct.error)
 
 def encode(row: Bucket) -> bytes:
     """Encode all of a row that its status does not say."""
-    claims: dict[str, Any] = {}
-    for name, runs in (
-        ("fresh", row.fresh),
-        ("purged", row.purged),
-        ("cancelled", row.cancelled),
-    ):
-        if runs:
-            claims[name] = runs.encode()
+    claims: dict[str, Any] = {
+        name: runs.encode()
+        for name, runs in (
+            ("fresh", row.fresh),
+            ("purged", row.purged),
+            ("cancelled", row.cancelled),
+        )
+        if runs
+    }
     if row.returned:
         claims["returned"] = [[part.deliveries, part.runs.encode()] for part in row.returned]
     if row.delayed:
@@ -46,6 +47,7 @@ def encode(row: Bucket) -> bytes:
         claims["expiring"] = _encode_expiring(row.expiring)
     if row.expires_us is not None:
         claims["expires"] = row.expires_us
+    claims |= {"keys": True} if row.has_keys else {}
     return bytes(msgpack.packb(claims))
 
 
@@ -57,28 +59,23 @@ def decode(encoded: bytes) -> dict[str, Any]:
         ValueError, TypeError, KeyError, IndexError, struct.error: All of it is something else.
     """
     claims = msgpack.unpackb(encoded)
-    fields: dict[str, Any] = {}
-    for name in ("fresh", "purged", "cancelled"):
-        if name in claims:
-            fields[name] = Runs.decode(claims[name])
-    if "returned" in claims:
-        fields["returned"] = tuple(
-            Returned(deliveries=deliveries, runs=Runs.decode(runs))
-            for deliveries, runs in claims["returned"]
+    return {
+        field: decode_one(claims[name])
+        for name, field, decode_one in (
+            ("fresh", "fresh", Runs.decode),
+            ("purged", "purged", Runs.decode),
+            ("cancelled", "cancelled", Runs.decode),
+            ("returned", "returned", _decode_returned),
+            ("delayed", "delayed", _decode_delayed),
+            ("leases", "leases", decode_leases),
+            ("dead", "dead", decode_dead),
+            ("revisions", "revisions", _decode_revisions),
+            ("expiring", "expiring", _decode_expiring),
+            ("expires", "expires_us", int),
+            ("keys", "has_keys", bool),
         )
-    if "delayed" in claims:
-        fields["delayed"] = _decode_delayed(claims["delayed"])
-    if "leases" in claims:
-        fields["leases"] = decode_leases(claims["leases"])
-    if "dead" in claims:
-        fields["dead"] = decode_dead(claims["dead"])
-    if "revisions" in claims:
-        fields["revisions"] = _decode_revisions(claims["revisions"])
-    if "expiring" in claims:
-        fields["expiring"] = _decode_expiring(claims["expiring"])
-    if "expires" in claims:
-        fields["expires_us"] = int(claims["expires"])
-    return fields
+        if name in claims
+    }
 
 
 def encode_leases(leases: tuple[Lease, ...]) -> list[Any]:
@@ -175,6 +172,12 @@ def _encode_delayed(groups: tuple[Delayed, ...]) -> list[Any]:
         encoded.append([*entry, group.deliveries] if group.deliveries else entry)
         before = group.due_us
     return encoded
+
+
+def _decode_returned(encoded: Any) -> tuple[Returned, ...]:
+    return tuple(
+        Returned(deliveries=deliveries, runs=Runs.decode(runs)) for deliveries, runs in encoded
+    )
 
 
 def _decode_delayed(encoded: Any) -> tuple[Delayed, ...]:

@@ -10,7 +10,7 @@ from cassandra.query import UNSET_VALUE
 
 from cassieq_spark import metrics
 from cassieq_spark.model.bucket_plan import split_parts
-from cassieq_spark.model.ids import BucketNo, LaneId
+from cassieq_spark.model.ids import BucketNo, LaneId, Runs
 from cassieq_spark.model.sizes import MAX_CHUNK_MESSAGES
 from cassieq_spark.store import statements
 from cassieq_spark.store.tables.overlays import DROP_AHEAD_US
@@ -18,7 +18,7 @@ from cassieq_spark.store.tables.overlays import DROP_AHEAD_US
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from cassieq_spark.model.ids import Place, Runs
+    from cassieq_spark.model.ids import Place
     from cassieq_spark.store.session import CqlSession
 
 
@@ -33,6 +33,7 @@ class ChunkRow:
         due_us: Cluster time before which none of them is delivered; None: at once.
         enqueued_us: When it was put, by the writer's measured cluster time.
         expires_us: The whole minute when their time to live ends; None: they have none.
+        has_key: Whether its message was put with a deduplication key.
     """
 
     first: int
@@ -41,6 +42,7 @@ class ChunkRow:
     enqueued_us: int
     due_us: int | None = None
     expires_us: int | None = None
+    has_key: bool = False
 
 
 class ChunkWriter:
@@ -79,6 +81,7 @@ class ChunkWriter:
                 chunk.enqueued_us,
                 UNSET_VALUE if chunk.expires_us is None else chunk.expires_us,
                 UNSET_VALUE if chunk.expires_us is None else True,
+                True if chunk.has_key else UNSET_VALUE,
             )
             future = self._session.start(statements.WRITE_MESSAGE, params)
             self._sent.append((future, params, size))
@@ -124,6 +127,15 @@ class Messages:
     def has_any(self, bucket: BucketNo) -> bool:
         """Whether anything was written into a bucket; decides nothing."""
         return self._session.one(statements.PEEK_BUCKET, (self._lane, bucket)) is not None
+
+    def has(self, bucket: BucketNo, offset: int) -> bool:
+        """Whether one message is stored whole; what a quorum has, each later one has [P20]."""
+        found = self.read([(bucket, Runs.span(offset, offset))])
+        return any(
+            chunk.first <= offset < chunk.first + chunk.count
+            for _, chunks in found
+            for chunk in chunks
+        )
 
     def count(self, bucket: BucketNo, *, now_us: int, due_by_us: int | None = None) -> int:
         """About how many messages of a bucket are due; decides nothing, and reads no payload.
@@ -214,4 +226,5 @@ def _together(parts: list[Any]) -> Iterator[ChunkRow]:
             enqueued_us=head.enqueued_us,
             due_us=head.due_us,
             expires_us=head.expires_us,
+            has_key=bool(head.has_key),
         )

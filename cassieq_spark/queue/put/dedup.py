@@ -1,0 +1,111 @@
+"""Put each key once within the queue's window (lanes 6). Holds I1, I4.
+
+    reserve an id  ->  make the key's entry name it (1 LWT)  ->  put as ever
+
+An entry that names another put is settled first: did that put happen? Only then its age counts
+[U13]. Whoever puts again under a new id makes the entry name that id first [U4]. So at most one
+put of a key happens in its window, whoever dies where.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from cassieq_spark import metrics
+from cassieq_spark.model.dedup import Entry, Verdict, by_manifest, entry_ttl_s, judged
+from cassieq_spark.model.ids import message_id_of
+from cassieq_spark.queue import seal
+from cassieq_spark.queue.lane import stand_back
+from cassieq_spark.store.cas import Applied
+
+if TYPE_CHECKING:
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+
+YOUNG_US: Final = 500_000
+"""A put that began less than this ago may still be on its way: closing its bucket would only make
+it begin again."""
+
+
+class Keys:
+    """The keys of one call. `take` is thread-safe for different keys."""
+
+    def __init__(self, window_us: int) -> None:
+        self._window_us = window_us
+        self._mine: dict[bytes, Stored[Entry]] = {}
+
+    def take(
+        self, lane: Lane, key: bytes, bucket: BucketNo, offset: int, chosen: bytes | None
+    ) -> UUID | None:
+        """Make a key stand for this id: nothing may be written under it before.
+
+        Args:
+            chosen: The message id that its producer chose.
+
+        Returns:
+            The message id of an earlier put of the key within the window: nothing is to be put.
+
+        Raises:
+            QueueDeleted, StoreError: Nothing was put; the entry may name this id or another.
+        """
+        number = bucket * lane.bucket_size + offset
+        mine = Entry(
+            lane=lane.lane_id,
+            bucket=bucket,
+            offset=offset,
+            message_id=UUID(message_id_of(lane.lane_id, number, chosen)),
+            put_us=0,
+        )
+        # From a former try of this call: its manifest says that it never happened.
+        known = self._mine.get(key)
+        for _ in lane.attempts():
+            # Anew for each try: the window of a put begins behind the one that it follows.
+            mine = replace(mine, put_us=lane.clock.now_us())
+            outcome = lane.store.dedup.take(
+                lane.lanes[0], key, known, mine, ttl_s=entry_ttl_s(self._window_us)
+            )
+            known = outcome.now
+            if known is None:
+                continue  # it has ended since
+            if isinstance(outcome, Applied) or known.value.place == mine.place:
+                self._mine[key] = known
+                return None
+            # Settled first: what never happened is no duplicate, however young it is [U13].
+            if happened(lane, known.value):
+                age_us = lane.clock.now_us() - known.value.put_us
+                if age_us < self._window_us:
+                    metrics.MESSAGES_DUPLICATE.inc()
+                    return known.value.message_id
+        raise lane.contended(f"the entry of a deduplication key in {lane.title}")
+
+
+def happened(lane: Lane, entry: Entry) -> bool:
+    """Whether the put that an entry names happened; if need be, see to it that it never will.
+
+    Args:
+        lane: Any lane of the queue.
+
+    Raises:
+        QueueDeleted: The queue is gone.
+        StoreError: It is unknown.
+    """
+    its_lane = lane.sibling(entry.lane)
+    for attempt, _ in enumerate(lane.attempts()):
+        # In this order: message, bucket, L [U3] (G5).
+        is_stored = its_lane.messages.has(entry.bucket, entry.offset)
+        stored = its_lane.buckets.read(entry.bucket)
+        row = None if stored is None else stored.value
+        low = its_lane.read_pointers().repair
+        verdict = judged(entry, is_stored=is_stored, row=row, low=low)
+        if verdict is Verdict.KEPT:
+            verdict = by_manifest(entry, its_lane.kept.read(entry.bucket))
+        if verdict is not Verdict.OPEN:
+            return verdict is Verdict.HAPPENED
+        if row is None and lane.clock.now_us() - entry.put_us < YOUNG_US:
+            stand_back(lane.clock, attempt)
+        else:
+            seal.close(its_lane, entry.bucket)
+    raise lane.contended(its_lane.bucket_title(entry.bucket))

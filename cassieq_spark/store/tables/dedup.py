@@ -1,0 +1,83 @@
+"""Tables ``dedup`` and ``kept``: which put a key stands for, and which puts happened (lanes 6).
+
+``dedup`` is LWT only. ``kept`` holds manifests of buckets that were dropped, never LWT. Rows of
+both end by their time to live; nobody deletes them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cassieq_spark.model.dedup import KEPT_S, Entry
+from cassieq_spark.model.ids import BucketNo, LaneId, Runs
+from cassieq_spark.store import dedup_statements as statements
+from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
+
+if TYPE_CHECKING:
+    from cassieq_spark.store.session import CqlSession
+
+
+class Dedup:
+    """The entries of all queues; each is found by its queue's first lane and its key."""
+
+    def __init__(self, session: CqlSession, sender: CasSender) -> None:
+        self._session = session
+        self._sender = sender
+
+    def read(self, queue: LaneId, key: bytes) -> Stored[Entry] | None:
+        """The entry of a key by quorum; None: there is none any more."""
+        row = self._session.one(statements.READ_KEY, (queue, key))
+        if row is None or row.writer is None:
+            return None
+        entry = Entry(
+            lane=LaneId(row.at_lane),
+            bucket=BucketNo(row.bucket),
+            offset=row.first,
+            message_id=row.message_id,
+            put_us=row.put_us,
+        )
+        return Stored(value=entry, version=Version.of_row(row))
+
+    def take(
+        self, queue: LaneId, key: bytes, old: Stored[Entry] | None, entry: Entry, *, ttl_s: int
+    ) -> Outcome[Entry]:
+        """CAS from an entry, or from none."""
+
+        def bind(version: Version) -> tuple[Any, ...]:
+            return (
+                ttl_s,
+                *entry.place,
+                entry.message_id,
+                entry.put_us,
+                *version.columns,
+                queue,
+                key,
+                None if old is None else old.version.writer,
+            )
+
+        return self._sender.send(
+            statements.TAKE_KEY,
+            (queue, key),
+            entry,
+            before=None if old is None else old.version,
+            bind=bind,
+            read=lambda: self.read(queue, key),
+        )
+
+
+class Kept:
+    """What is kept of one lane's dropped buckets that had messages with keys."""
+
+    def __init__(self, session: CqlSession, lane: LaneId) -> None:
+        self._session = session
+        self._lane = lane
+
+    def read(self, bucket: BucketNo) -> Runs | None:
+        """The manifest of a dropped bucket; None: no message in it had a key."""
+        row = self._session.one(statements.READ_KEPT, (self._lane, bucket))
+        return None if row is None else Runs.decode(row.manifest)
+
+    def write(self, bucket: BucketNo, manifest: Runs) -> None:
+        """Keep it, answered at quorum."""
+        params = (self._lane, bucket, manifest.encode(), KEPT_S)
+        self._session.run(statements.KEEP, params)
