@@ -249,9 +249,9 @@ def finished_below(now_us: int, period_us: int) -> int:
     return max(0, now_us - ENDED_AGO_US) // period_us
 
 
-def last_period(now_us: int, period_us: int) -> int:
-    """The last period that a message may be put into, by this clock or one a day ahead of it."""
-    return (now_us + longest_delay_us(period_us) + 86_400 * 1_000_000) // period_us
+def periods_end(now_us: int, period_us: int) -> int:
+    """The first period too far ahead for any message, by this clock or one a day ahead of it."""
+    return (now_us + longest_delay_us(period_us) + 86_400 * 1_000_000) // period_us + 1
 
 
 def years(first: int, end: int, period_us: int) -> Iterable[int]:
