@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import reprlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -30,8 +29,7 @@ from cassieq_spark.errors import (
     ReceiptInvalid,
     UsageError,
 )
-from cassieq_spark.options import values
-from cassieq_spark.options.values import NotAllowed
+from cassieq_spark.options import arguments, values
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.letters import as_object
 from cassieq_spark.queue.message import Message
@@ -332,12 +330,7 @@ def _bodies(bodies: list[str], file: Path | None) -> Iterator[list[bytes]]:
 
 
 def _time(name: str, given: str | None) -> datetime | None:
-    try:
-        return None if given is None else _MOMENT.parse(given)
-    except NotAllowed as error:
-        raise OptionInvalid(
-            f"{name} is {reprlib.repr(given)}, allowed: {_MOMENT.allowed}"
-        ) from error
+    return None if given is None else arguments.checked(name, given, _MOMENT)
 
 
 def _header(given: str) -> tuple[str, str]:

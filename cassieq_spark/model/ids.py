@@ -24,6 +24,13 @@ ID_LIMIT: Final = 1 << 62
 OFFSET_LIMIT: Final = 1 << 31
 """Offsets inside a bucket are below this."""
 
+ID_BITS: Final = (1 << 48) - 1
+"""The bits of a derived message id that hold the id; the others are its lane's."""
+
+VERSION_BITS: Final = 0xF << 76 | 0x3 << 62
+VERSION_8: Final = 0x8 << 76 | 0x2 << 62
+"""The version and variant of a UUID of version 8; its other bits are free."""
+
 _FEW: Final = 8
 """Up to this many runs, a linear search is faster."""
 
@@ -245,10 +252,8 @@ def derived_message_id(lane: LaneId, message_id: int) -> UUID:
     The first 74 free bits are the lane's, the last 48 the id (modulo 2**48): unique in a lane, and
     across lanes as unique as 74 random bits are. Nothing is stored for it.
     """
-    low = message_id & ((1 << 48) - 1)
-    high = lane.int >> 48 << 48
-    value = (high | low) & ~(0xF << 76) & ~(0x3 << 62)
-    return UUID(int=value | (0x8 << 76) | (0x2 << 62))
+    value = lane.int & ~ID_BITS | message_id & ID_BITS
+    return UUID(int=value & ~VERSION_BITS | VERSION_8)
 
 
 def message_id_of(lane: LaneId, number: int, chosen: bytes | None) -> str:

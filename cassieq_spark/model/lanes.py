@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 from zlib import crc32
 
-from cassieq_spark.model.ids import LaneId, derived_message_id
+from cassieq_spark.model.ids import (
+    ID_BITS,
+    VERSION_8,
+    VERSION_BITS,
+    LaneId,
+    derived_message_id,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,9 +47,6 @@ YEAR_US: Final = 31_556_952 * 1_000_000
 _PERIOD_AT: Final = 96
 _CLASS_AT: Final = 92
 _LOWEST: Final = (1 << 62) - 1
-_ID_BITS: Final = (1 << 48) - 1
-_VERSION_8: Final = 0x8 << 76 | 0x2 << 62
-_VERSION_BITS: Final = 0xF << 76 | 0x3 << 62
 
 LOOKED_AT_AHEAD_US: Final = 30 * 1_000_000
 """A reader looks at due lanes whose period begins within this time from now."""
@@ -90,9 +93,8 @@ class Fixed:
 
         A due lane's period and class are in the part of its id that a message id keeps (ADR 2).
         """
-        number = message_id.int & _ID_BITS
-        due = DueLane(message_id.int >> _PERIOD_AT, message_id.int >> _CLASS_AT & 0xF)
-        for lane in (*self.ids, due.lane_id(self.first)):
+        number = message_id.int & ID_BITS
+        for lane in (*self.ids, DueLane.in_bits_of(message_id).lane_id(self.first)):
             if self.has(lane) and derived_message_id(lane, number) == message_id:
                 return lane, number
         return None
@@ -176,7 +178,15 @@ class DueLane:
         digest = blake2b(queue.bytes + said.to_bytes(16), digest_size=11).digest()
         proof = int.from_bytes(digest) >> 2
         spread = (proof >> 74) << 80 | (proof >> 62 & 0xFFF) << 64 | proof & _LOWEST
-        return LaneId(UUID(int=said | spread | _VERSION_8))
+        return LaneId(UUID(int=said | spread | VERSION_8))
+
+    @classmethod
+    def in_bits_of(cls, any_id: UUID) -> DueLane:
+        """Read period and class from the id of a due lane or of a message in one.
+
+        Any other id gives a due lane, too: whoever asks compares `lane_id`.
+        """
+        return cls(any_id.int >> _PERIOD_AT, any_id.int >> _CLASS_AT & 0xF)
 
     @classmethod
     def said_by(cls, queue: LaneId, lane: LaneId) -> DueLane | None:
@@ -185,9 +195,9 @@ class DueLane:
         Args:
             queue: The queue's first lane.
         """
-        if lane.int & _VERSION_BITS != _VERSION_8:
+        if lane.int & VERSION_BITS != VERSION_8:
             return None
-        one = cls(lane.int >> _PERIOD_AT, lane.int >> _CLASS_AT & 0xF)
+        one = cls.in_bits_of(lane)
         return one if one.lane_id(queue) == lane else None
 
     def year(self, period_us: int) -> int:
@@ -249,9 +259,9 @@ def finished_below(now_us: int, period_us: int) -> int:
     return max(0, now_us - ENDED_AGO_US) // period_us
 
 
-def last_period(now_us: int, period_us: int) -> int:
-    """The last period that a message may be put into, by this clock or one a day ahead of it."""
-    return (now_us + longest_delay_us(period_us) + 86_400 * 1_000_000) // period_us
+def periods_end(now_us: int, period_us: int) -> int:
+    """The first period too far ahead for any message, by this clock or one a day ahead of it."""
+    return (now_us + longest_delay_us(period_us) + 86_400 * 1_000_000) // period_us + 1
 
 
 def years(first: int, end: int, period_us: int) -> Iterable[int]:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model.ids import ID_LIMIT
-from cassieq_spark.model.lanes import LONGEST_DELAY_US, MAX_KEY_BYTES, longest_delay_us
+from cassieq_spark.model.lanes import MAX_KEY_BYTES, longest_delay_us
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 from cassieq_spark.options import values
 from cassieq_spark.options.option import FOUR_HUNDRED_DAYS_S, THIRTY_DAYS_S
@@ -24,11 +24,13 @@ T = TypeVar("T")
 MOST_MESSAGES = 1_000_000
 """The most messages that one call may ask for."""
 
+DELAY: Final = values.seconds(0, FOUR_HUNDRED_DAYS_S, from_text=False)
+TTL: Final = values.seconds(1, FOUR_HUNDRED_DAYS_S, from_text=False)
+
 _VISIBILITY = values.seconds(0.1, THIRTY_DAYS_S, from_text=False)
 _EXTENSION = values.seconds(0, THIRTY_DAYS_S, from_text=False)
-_FAR = values.seconds(0, LONGEST_DELAY_US / 1e6, from_text=False)
+_MOMENT = values.moment(from_text=False)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TTL = values.seconds(1, FOUR_HUNDRED_DAYS_S, from_text=False)
 _WAIT = values.seconds(0, 86_400, from_text=False)
 _COUNT = values.whole(1, MOST_MESSAGES, from_text=False)
 _ID = values.whole(0, ID_LIMIT - 1, from_text=False)
@@ -62,19 +64,15 @@ def due_in_us(delay: object, due_at: object, *, now_us: int, period_us: int) -> 
         OptionInvalid: Both are given, a time has no time zone, or it is too far ahead.
     """
     if due_at is None:
-        in_us = _microseconds("delay", delay, _FAR)
+        in_us = _microseconds("delay", delay, DELAY)
         name, shown = "delay", reprlib.repr(delay)
     else:
         if delay != 0 or isinstance(delay, bool):
             raise OptionInvalid(
                 f"delay is {reprlib.repr(delay)} and due_at is {due_at!r}. Give one of the two"
             )
-        if not isinstance(due_at, datetime) or due_at.utcoffset() is None:
-            raise OptionInvalid(
-                f"due_at is {reprlib.repr(due_at)}, allowed: a datetime with a time zone, such as "
-                "datetime(2030, 1, 1, tzinfo=UTC). Without one it is unknown which moment is meant"
-            )
-        in_us = max(0, (due_at - _EPOCH) // timedelta(microseconds=1) - now_us)
+        moment = checked("due_at", due_at, _MOMENT)
+        in_us = max(0, (moment - _EPOCH) // timedelta(microseconds=1) - now_us)
         name, shown = "due_at", str(due_at)
     longest_us = longest_delay_us(period_us)
     if in_us > longest_us:
@@ -88,22 +86,22 @@ def due_in_us(delay: object, due_at: object, *, now_us: int, period_us: int) -> 
 
 def ttl_us(value: object) -> int:
     """Check the time to live of ``put``; return µs, 0 for None."""
-    return 0 if value is None else _microseconds("ttl", value, _TTL)
+    return 0 if value is None else _microseconds("ttl", value, TTL)
 
 
 def wait_s(value: object, name: str = "wait") -> float:
     """Check ``get(wait=)``; return seconds."""
-    return _checked(name, value, _WAIT)
+    return checked(name, value, _WAIT)
 
 
 def count(name: str, value: object) -> int:
     """Check a number of messages."""
-    return _checked(name, value, _COUNT)
+    return checked(name, value, _COUNT)
 
 
 def priority(name: str, value: object, classes: int) -> int:
     """Check the priority of a message, or the lowest one that a get asks for."""
-    return _checked(name, value, values.whole(0, classes - 1, from_text=False))
+    return checked(name, value, values.whole(0, classes - 1, from_text=False))
 
 
 def key(name: str, value: object) -> str | None:
@@ -158,27 +156,27 @@ def listed(value: object) -> list[Any] | None:
 
 def id_of(value: object) -> int:
     """Check the id of a message in its queue: ``Message.id``, which is not its message id."""
-    return _checked("a message's id", value, _ID)
+    return checked("a message's id", value, _ID)
 
 
 def reason(value: object) -> str:
     """Check why messages are dead: a few words, since their bucket's row stores them."""
-    return _checked("reason", value, _NAME)
+    return checked("reason", value, _NAME)
 
 
 def sink_id(value: object) -> str:
     """Check the sink id of ``forget_sink``, by the rules of option ``sinkId``."""
-    return _checked("sink_id", value, _SINK_ID)
+    return checked("sink_id", value, _SINK_ID)
 
 
 def on_stale(value: object) -> str:
     """Check ``settle(on_stale=)``."""
-    return _checked("on_stale", value, _ON_STALE)
+    return checked("on_stale", value, _ON_STALE)
 
 
 def consumer(value: object) -> str:
     """Check ``get(consumer=)``."""
-    return _checked("consumer", value, _NAME)
+    return checked("consumer", value, _NAME)
 
 
 def body(value: object) -> bytes:
@@ -272,17 +270,19 @@ def _text(name: str, value: Any) -> str:
 
 
 def _microseconds(name: str, value: object, allowed: Values[float]) -> int:
-    return round(_checked(name, value, allowed) * 1e6)
+    return round(checked(name, value, allowed) * 1e6)
 
 
-def _checked(name: str, value: object, allowed: Values[T]) -> T:
+def checked(name: str, value: object, allowed: Values[T]) -> T:
+    """Check any argument.
+
+    Raises:
+        OptionInvalid: Names the argument, its value, and what is allowed.
+    """
     try:
         return allowed.parse(value)
     except NotAllowed as error:
-        try:
-            shown = reprlib.repr(value)
-        except ValueError:
-            shown = f"a very large {type(value).__name__}"
+        shown = values.show(value)
         raise OptionInvalid(f"{name} is {shown}, allowed: {allowed.allowed}") from error
 
 

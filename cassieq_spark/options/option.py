@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from cassieq_spark.model.lanes import LONGEST_DELAY_US
 from cassieq_spark.options.values import Values
 
 ENV_PREFIX: Final = "CASSIEQ_"
 
-FOUR_HUNDRED_DAYS_S: Final = 400 * 86_400.0
-"""The longest time that a message is kept for, by its queue or its time to live."""
+FOUR_HUNDRED_DAYS_S: Final = LONGEST_DELAY_US / 1e6
+"""The longest time that a message is kept for, by its queue or its time to live: no message can be
+due later than that."""
 
 THIRTY_DAYS_S: Final = 30 * 86_400.0
 """The longest visibility timeout (G6)."""

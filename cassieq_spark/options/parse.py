@@ -136,7 +136,7 @@ def queue_name(value: object) -> QueueName:
         return kind.parse(value)
     except NotAllowed as error:
         raise OptionInvalid(
-            f"{_shown(value)} is not a queue name, allowed: {kind.allowed}"
+            f"{values.show(value)} is not a queue name, allowed: {kind.allowed}"
         ) from error
 
 
@@ -151,7 +151,7 @@ def account_name(value: object) -> str:
         return kind.parse(value)
     except NotAllowed as error:
         raise OptionInvalid(
-            f"{_shown(value)} is not the name of an account, allowed: {kind.allowed}"
+            f"{values.show(value)} is not the name of an account, allowed: {kind.allowed}"
         ) from error
 
 
@@ -166,10 +166,11 @@ def parse_connection(given: Mapping[str, Any]) -> ConnectionOptions:
 
 def parse_source(given: Mapping[str, Any]) -> SourceOptions:
     """Parse the options of ``readStream``; raises as `parse_connection`."""
-    found = _read(given, Scope.SOURCE, unless={"queue"})
+    arguments = _by_option(given, Scope.SOURCE)
+    found = _filled(arguments, Scope.SOURCE, unless={"queue"})
     return SourceOptions(
         connection=_connection(found),
-        queues=select(found, _by_option(given, Scope.SOURCE).keys(), Scope.SOURCE.value),
+        queues=select(found, arguments.keys(), Scope.SOURCE.value),
         min_partitions=found["minPartitions"],
         max_messages_per_trigger=found["maxMessagesPerTrigger"],
         max_bytes_per_trigger=found["maxBytesPerTrigger"],
@@ -188,12 +189,13 @@ def parse_source(given: Mapping[str, Any]) -> SourceOptions:
 
 def parse_read(given: Mapping[str, Any]) -> ReadOptions:
     """Parse the options of ``read``; raises as `parse_connection`."""
-    found = _read(given, Scope.READ, unless={"queue"})
+    arguments = _by_option(given, Scope.READ)
+    found = _filled(arguments, Scope.READ, unless={"queue"})
     return ReadOptions(
         connection=_connection(found),
         queues=select(
             found,
-            _by_option(given, Scope.READ).keys(),
+            arguments.keys(),
             Scope.READ.value,
             may_be_all=found["view"] in VIEWS_OF_MANY,
         ),
@@ -304,15 +306,19 @@ def _field(option: Option) -> str:
     return f"{option.name}_s" if option.unit == "seconds" else option.name
 
 
-def _read(
-    given: Mapping[str, Any], scope: Scope, *, unless: Set[str] = frozenset()
+def _read(given: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
+    """Read every option of a scope, by name; None if it is unset and has no default."""
+    return _filled(_by_option(given, scope), scope)
+
+
+def _filled(
+    arguments: Mapping[str, Any], scope: Scope, *, unless: Set[str] = frozenset()
 ) -> dict[str, Any]:
-    """Read every option of a scope, by name; None if it is unset and has no default.
+    """Fill in the options of a scope that are no argument, from variables and defaults.
 
     Args:
         unless: Required options that may be unset this time.
     """
-    arguments = _by_option(given, scope)
     found: dict[str, Any] = {}
     for option in _of(scope):
         # A queue's settings are stored: they must not depend on who opens it from where.
@@ -372,7 +378,7 @@ def _parse(option: Option, value: Any, where: str) -> Any:
     try:
         return option.values.parse(value)
     except NotAllowed as error:
-        shown = values.HIDDEN if option.is_secret else _shown(value)
+        shown = values.HIDDEN if option.is_secret else values.show(value)
         raise OptionInvalid(f"{where} is {shown}, allowed: {option.values.allowed}") from error
 
 
@@ -388,11 +394,3 @@ def _unknown(name: str, scope: Scope, known: Mapping[str, Option]) -> OptionUnkn
             f"Its options are: {', '.join(sorted(option.name for option in known.values()))}"
         )
     return OptionUnknown(f"{name!r} is not an option of {scope.value}. {' '.join(hints)}")
-
-
-def _shown(value: object) -> str:
-    """Shorten a value to one line. Python refuses to print an integer of 5,000 digits."""
-    try:
-        return reprlib.repr(value)
-    except ValueError:
-        return f"a very large {type(value).__name__}"

@@ -6,6 +6,7 @@ import ipaddress
 import math
 import os
 import re
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -287,23 +288,29 @@ def pattern() -> Values[str]:
     return Values("a regular expression of Python", parse, {"type": "string"})
 
 
-def moment() -> Values[datetime]:
-    """Times of day and date, as ISO 8601 writes them, with their time zone."""
+def moment(*, from_text: bool = True) -> Values[datetime]:
+    """Times of day and date, with their time zone.
+
+    Args:
+        from_text: Whether text is allowed, as ISO 8601 writes times. The Python API refuses it.
+    """
+    allowed = "a time with a time zone, such as 2030-01-01T09:00Z or 2030-01-01T09:00+01:00"
+    if not from_text:
+        allowed = (
+            "a datetime with a time zone, such as datetime(2030, 1, 1, tzinfo=UTC). Without one it "
+            "is unknown which moment is meant"
+        )
 
     def parse(value: object) -> datetime:
         try:
-            found = datetime.fromisoformat(value) if isinstance(value, str) else value
+            found = datetime.fromisoformat(value) if from_text and isinstance(value, str) else value
         except ValueError:
             raise NotAllowed from None
         if not isinstance(found, datetime) or found.utcoffset() is None:
             raise NotAllowed
         return found
 
-    return Values(
-        "a time with a time zone, such as 2030-01-01T09:00Z or 2030-01-01T09:00+01:00",
-        parse,
-        {"type": "string", "format": "date-time"},
-    )
+    return Values(allowed, parse, {"type": "string", "format": "date-time"})
 
 
 def keyspace() -> Values[str]:
@@ -352,6 +359,14 @@ def show_seconds(number: float) -> str:
         if number >= _UNITS_S[unit] and number % _UNITS_S[unit] == 0:
             return f"{number / _UNITS_S[unit]:.12g} {unit}"
     return f"{number:.12g} s"
+
+
+def show(value: object) -> str:
+    """Shorten a value to one line. Python refuses to print an integer of 5,000 digits."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:
+        return f"a very large {type(value).__name__}"
 
 
 def _contact_point(part: object) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ending import Close, Drop, Over, Raise, next_step
 from cassieq_spark.model.ids import BucketNo, LaneId
-from cassieq_spark.model.lanes import first_period, last_period
+from cassieq_spark.model.lanes import first_period, periods_end
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.queue.find import check_home
 
@@ -57,7 +57,7 @@ def _scheduled(store: Store, row: QueueRow) -> list[DueLane]:
     period_us = row.settings.period_us
     register = store.lane(row.lanes[0]).pointers.read().schedule
     first = first_period(register, created_us=row.created_us, period_us=period_us)
-    end = last_period(store.clock.now_us(), period_us) + 1
+    end = periods_end(store.clock.now_us(), period_us)
     return store.schedules.read(row.lanes[0], first, end, period_us=period_us)
 
 

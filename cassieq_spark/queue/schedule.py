@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import QueueDeleted, StoreError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.lanes import due_lane, first_period, last_period, looked_at
+from cassieq_spark.model.lanes import due_lane, first_period, looked_at, periods_end
 from cassieq_spark.queue.reserve import begin_queue, close_unused
 from cassieq_spark.store.cas import Applied
 from cassieq_spark.store.tables.monotons import Monoton
@@ -122,41 +122,48 @@ def _undo(lane: Lane, due: DueLane, made: Outcome[Monoton]) -> None:
         lane.store.schedules.remove(lane.lanes[0], due, period_us=lane.settings.period_us)
 
 
-def begun(lane: Lane) -> list[Lane]:
-    """The due lanes that readers look at now: two reads.
+def begun_and_later(lane: Lane) -> tuple[list[Lane], list[Lane]]:
+    """The due lanes that readers look at now, and those that they do not look at yet; two reads.
 
     Raises:
         QueueDeleted: The queue is gone.
     """
-    end = looked_at(lane.clock.now_us(), lane.settings.period_us)
-    return _read(lane, first_unfinished(lane, lane.first.read_pointers()), end)
-
-
-def scheduled(lane: Lane) -> list[Lane]:
-    """The due lanes that no reader looks at yet."""
     now_us, period_us = lane.clock.now_us(), lane.settings.period_us
-    pointers = lane.first.read_pointers()
-    first = max(looked_at(now_us, period_us), first_unfinished(lane, pointers))
-    return _read(lane, first, last_period(now_us, period_us) + 1)
+    begin_later = looked_at(now_us, period_us)
+    begun: list[Lane] = []
+    later: list[Lane] = []
+    for one in _unfinished(lane, periods_end(now_us, period_us)):
+        is_later = one.due is not None and one.due.period >= begin_later
+        (later if is_later else begun).append(one)
+    return begun, later
 
 
 def every_lane(lane: Lane) -> list[Lane]:
     """All lanes of a queue: the fixed ones, and the due lanes that are not finished."""
-    now_us, period_us = lane.clock.now_us(), lane.settings.period_us
-    first = first_unfinished(lane, lane.first.read_pointers())
-    return lane.all + _read(lane, first, last_period(now_us, period_us) + 1)
+    end = periods_end(lane.clock.now_us(), lane.settings.period_us)
+    return lane.all + _unfinished(lane, end)
 
 
 def looked_at_lanes(lane: Lane) -> list[Lane]:
     """The lanes that a get looks at, as it does: the highest class first, what was due first."""
-    lanes = [*lane.all, *begun(lane)]
-    return sorted(lanes, key=lambda one: lane.fixed.rank(one.lane_id))
+    end = looked_at(lane.clock.now_us(), lane.settings.period_us)
+    return as_read([*lane.all, *_unfinished(lane, end)])
 
 
-def _read(lane: Lane, first: int, end: int) -> list[Lane]:
+def as_read(lanes: list[Lane]) -> list[Lane]:
+    """Lanes of one queue in the order in which a get looks at them."""
+    return sorted(lanes, key=lambda one: one.fixed.rank(one.lane_id))
+
+
+def due_between(lane: Lane, first: int, end: int) -> list[Lane]:
+    """The due lanes of the periods from ``first`` to before ``end``: one read a year."""
     found = lane.store.schedules.read(lane.lanes[0], first, end, period_us=lane.settings.period_us)
     some = [due for due in found if due.priority < lane.settings.priorities]
     return [lane.due_lane(due) for due in some]
+
+
+def _unfinished(lane: Lane, end: int) -> list[Lane]:
+    return due_between(lane, first_unfinished(lane, lane.first.read_pointers()), end)
 
 
 class Agenda:
@@ -190,7 +197,7 @@ class Agenda:
                 if self._first is None or now - self._register_at > REGISTER_S:
                     self._first = first_unfinished(lane, lane.first.read_pointers())
                     self._register_at = now
-                self._lanes = _read(lane, self._first, end)
+                self._lanes = due_between(lane, self._first, end)
             self._end = end
         except QueueDeleted:
             raise

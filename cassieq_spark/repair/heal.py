@@ -92,25 +92,24 @@ class Pass:
                 done.aborted += abort_if_silent(lane, sink_id, undecided)
         lanes = self.schedule.lanes_of(lane)
 
-        closed: list[int] = []
-        removed: list[tuple[int, int]] = []
-
-        def close(one: Lane) -> None:
+        def close(one: Lane) -> int:
+            closed = 0
             with noting(done):
-                closed.append(close_gaps(one))
+                closed += close_gaps(one)
+            return closed
 
-        def remove(one: Lane) -> None:
+        def remove(one: Lane) -> tuple[int, int]:
+            dropped = freed = 0
             with noting(done):
-                removed.append(_drop_and_free(one, healed))
+                dropped, freed = _drop_and_free(one, healed)
+            return dropped, freed
 
-        together(self._store, close, lanes)
-        done.gaps_closed += sum(closed)
+        done.gaps_closed += sum(together(self._store, close, lanes))
         for sink_id in self._once[lane.lane_id]:
             if set_of(sink_id) is None:
                 with noting(done):
                     done.sinks_ended += end_once(lane, sink_id)
-        together(self._store, remove, lanes)
-        for dropped, freed in removed:
+        for dropped, freed in together(self._store, remove, lanes):
             done.dropped += dropped
             done.freed += freed
         with noting(done):

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.lanes import finished_below, healed_always, last_period
+from cassieq_spark.model.lanes import finished_below, healed_always, periods_end
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.queue.deletion import end_lane
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.schedule import first_unfinished
+from cassieq_spark.queue.schedule import due_between, first_unfinished
 from cassieq_spark.repair.steps import note
 from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.tables.monotons import Monoton
@@ -107,11 +107,9 @@ class Schedule:
         pointers = lane.read_pointers()
         end = healed_always(self._now_us, period_us)
         if self._now_us - pointers.schedule_healed >= HEAL_ALL_US:
-            end = last_period(self._now_us, period_us) + 1
+            end = periods_end(self._now_us, period_us)
             self._is_whole.add(lane.lane_id)
-        first = first_unfinished(lane, pointers)
-        found = self._store.schedules.read(lane.lane_id, first, end, period_us=period_us)
-        return [lane.due_lane(due) for due in found if due.priority < lane.settings.priorities]
+        return due_between(lane, first_unfinished(lane, pointers), end)
 
 
 def _finish(lane: Lane, due: DueLane) -> bool:

@@ -131,10 +131,10 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyR
         try:
             sinks: set[str] = set()
             away: dict[LaneId, dict[BucketNo, CassieqError]] = defaultdict(dict)
-            lanes = lane.all
+            its_lanes = lane.all
             with _noting(report):
-                lanes = every_lane(lane)
-            for one in lanes:
+                its_lanes = every_lane(lane)
+            for one in its_lanes:
                 with _noting(report):
                     sinks |= _verify_lane(one, report, away[one.lane_id])
             for sink_id in sorted(sinks):
@@ -145,7 +145,7 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyR
             del report.findings[before[0] :], report.problems[before[1] :]
         else:
             report.queues += 1
-            there |= {one.lane_id: one for one in lanes}
+            there |= {one.lane_id: one for one in its_lanes}
     _verify_outside(store, there, report)
     _verify_sinks(store, there, report, has_all=has_all)
     return report

@@ -81,7 +81,7 @@ def test_what_is_due_soon_or_was_due_goes_to_an_ordinary_lane(
 ) -> None:
     door = open_door(linger=0)
     door.queue.put(b"m", due_at=at(door, late_s))
-    assert [] == schedule.scheduled(door.lane)
+    assert [] == schedule.begun_and_later(door.lane)[1]
     door.clock.advance(max(0, late_s) + 90)
     assert [b"m"] == [message.body for message in door.queue.get()]
 
@@ -97,7 +97,7 @@ def test_what_is_due_much_later_goes_to_the_due_lane_of_its_period_and_class(
     door.queue.put(b"c", priority=1, **{how: due})
 
     lane = the_due_lane(door, 300 * DAY_S, 1)
-    assert [lane] == schedule.scheduled(door.lane)
+    assert [lane] == schedule.begun_and_later(door.lane)[1]
     assert 3 == count(lane)
     assert 1 == lane.priority
 
@@ -127,7 +127,7 @@ def test_a_birth_that_dies_at_any_statement_stops_no_other(
     door.queue.put(b"m", due_at=due_at)
 
     lane = the_due_lane(door, 2 * DAY_S)
-    assert [lane] == schedule.scheduled(door.lane)
+    assert [lane] == schedule.begun_and_later(door.lane)[1]
 
 
 def close_period(door: Door, lane: Lane) -> None:
@@ -145,7 +145,7 @@ def test_u2_a_birth_in_a_closed_period_is_undone_and_the_message_goes_elsewhere(
     door.queue.put(b"m", due_at=at(door, 2 * DAY_S))
 
     assert lane.monotons.find() is None
-    assert [] == schedule.scheduled(door.lane)
+    assert [] == schedule.begun_and_later(door.lane)[1]
     assert 1 == count(door.lane)
 
 
@@ -164,7 +164,7 @@ def test_a_birth_in_a_closed_period_leaves_what_another_has_begun_to_use(
     door.faults.before("add_to_schedule", another_uses_it)
     door.queue.put(b"m", due_at=at(door, 2 * DAY_S))
 
-    assert [lane] == schedule.scheduled(door.lane)
+    assert [lane] == schedule.begun_and_later(door.lane)[1]
     assert lane.bucket_size == lane.read_monoton().next_id
     assert 1 == count(door.lane)
 
@@ -178,7 +178,7 @@ def test_a_birth_of_a_lane_that_is_acked_is_undone(open_door: OpenDoor) -> None:
     door.queue.put(b"m", due_at=at(door, 2 * DAY_S))
 
     assert lane.monotons.find() is None
-    assert [] == schedule.scheduled(door.lane)
+    assert [] == schedule.begun_and_later(door.lane)[1]
     assert 1 == count(door.lane)
 
 
@@ -225,4 +225,4 @@ def test_a_schedule_that_cannot_be_written_stores_nothing(open_door: OpenDoor) -
     door.faults.plan("add_to_schedule", Fault.REFUSE)
     with pytest.raises(CassieqError):
         door.queue.put(b"m", due_at=at(door, 2 * DAY_S))
-    assert [] == schedule.scheduled(door.lane)
+    assert [] == schedule.begun_and_later(door.lane)[1]

@@ -141,7 +141,8 @@ class Readers:
             StoreTimeout, StoreUnavailable: Nothing was found, and a part did not answer.
             CasAmbiguous, CasContention: See `Reader.get`.
         """
-        order = [at for at in self._in_turn(at_least) if not below or at in below]
+        tiers = self._tiers(at_least)
+        order = [at for tier in tiers for at in tier if not below or at in below]
         awake, self._awake = self._awake, None
         self._looked_at = order
         if len(order) == 1:
@@ -152,11 +153,8 @@ class Readers:
         budget = Budget(messages=at_most, size_bytes=at_most_bytes)
         session = self.lane.store.session
         with session.within(session.left_s()):
-            if awake is not None:
-                awake = [at for at in awake if at in order]
-            if awake is None:
-                awake = self._with_news(order)
-            return _Get(self, order, below).run(awake, budget, self._lower(at_least))
+            awake = self._with_news(order) if awake is None else [at for at in awake if at in order]
+            return _Get(self, order, below).run(awake, budget, self._lower(tiers))
 
     def reader(self, lane_id: LaneId) -> Reader:
         """The reader of one lane."""
@@ -212,9 +210,9 @@ class Readers:
             for one in lanes
         }
 
-    def _lower(self, at_least: int) -> tuple[list[LaneId], float]:
+    def _lower(self, tiers: list[list[LaneId]]) -> tuple[list[LaneId], float]:
         """A lower class, or what was not scheduled, drawn at random; and a coin [U15]."""
-        _, *lower = self._tiers(at_least)
+        _, *lower = tiers
         if not lower:
             return [], 0.0
         return lower[self._random.randrange(len(lower))], self._random.random()

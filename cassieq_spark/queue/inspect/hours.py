@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.queue.inspect.stats import not_due_in
 from cassieq_spark.queue.inspect.waiting import count_scheduled
 from cassieq_spark.queue.message import time_of
-from cassieq_spark.queue.schedule import begun, scheduled
+from cassieq_spark.queue.schedule import begun_and_later
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -43,8 +43,9 @@ def by_hour(lane: Lane) -> list[ScheduledHour]:
     """
     period_us = lane.settings.period_us
     counts: Counter[tuple[int, int]] = Counter()
-    counting = [(one, not_due_in) for one in begun(lane)]
-    counting += [(one, count_scheduled) for one in scheduled(lane)]
+    begun, later = begun_and_later(lane)
+    counting = [(one, not_due_in) for one in begun]
+    counting += [(one, count_scheduled) for one in later]
     found = lane.store.session.map(lambda pair: pair[1](pair[0]), counting)
     for (one, _), messages in zip(counting, found, strict=True):
         if messages and (due := one.due) is not None:

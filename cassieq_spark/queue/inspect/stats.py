@@ -24,7 +24,7 @@ from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.inspect.waiting import count_scheduled, is_unsealed
 from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.queue.message import Message, read_messages
-from cassieq_spark.queue.schedule import looked_at_lanes, scheduled
+from cassieq_spark.queue.schedule import as_read, begun_and_later, looked_at_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -80,13 +80,14 @@ def stats(lane: Lane) -> QueueStats:
     by_priority = dict.fromkeys(range(lane.settings.priorities), 0)
     sinks = Sinks(lane)
     not_due = 0
-    for one in looked_at_lanes(lane):
+    begun, later = begun_and_later(lane)
+    for one in as_read([*lane.all, *begun]):
         before = total.visible, total.delayed
         _count(one, total, sinks)
         by_priority[one.priority] += total.visible - before[0]
         if one.due is not None:
             not_due += total.delayed - before[1]
-    far = sum(lane.store.session.map(count_scheduled, scheduled(lane)))
+    far = sum(lane.store.session.map(count_scheduled, later))
     oldest_us = total.oldest_us
     return QueueStats(
         visible=total.visible,

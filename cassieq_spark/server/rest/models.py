@@ -19,7 +19,7 @@ from pydantic import (
 from cassieq_spark.errors import BodyInvalid
 from cassieq_spark.model.lanes import MAX_KEY_BYTES, MAX_PRIORITIES
 from cassieq_spark.options import OPTIONS, Scope, arguments, values
-from cassieq_spark.options.option import FOUR_HUNDRED_DAYS_S, THIRTY_DAYS_S
+from cassieq_spark.options.option import THIRTY_DAYS_S
 from cassieq_spark.queue.inspect.letters import KEYS
 from cassieq_spark.server.rest.fields import Ranged, Strict
 from cassieq_spark.server.waiting import MOST_AT_ONCE
@@ -45,9 +45,9 @@ SETTINGS_SCHEMA: Final[dict[str, Any]] = {
 
 Settings = Annotated[dict[str, Any], WithJsonSchema(SETTINGS_SCHEMA)]
 
-Ttl = Annotated[float, Ranged(values.seconds(1, FOUR_HUNDRED_DAYS_S, from_text=False))]
+Ttl = Annotated[float, Ranged(arguments.TTL)]
 Seconds = Annotated[float, Ranged(values.seconds(0, THIRTY_DAYS_S, from_text=False))]
-Delay = Annotated[float, Ranged(values.seconds(0, FOUR_HUNDRED_DAYS_S, from_text=False))]
+Delay = Annotated[float, Ranged(arguments.DELAY)]
 Moment = Annotated[datetime, Ranged(values.moment())]
 Visibility = Annotated[float, Ranged(values.seconds(0.1, THIRTY_DAYS_S, from_text=False))]
 Wait = Annotated[float, Ranged(values.seconds(0, MOST_WAIT_S, from_text=False))]

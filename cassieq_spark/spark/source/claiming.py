@@ -162,8 +162,7 @@ class Claiming:
                     self._subscription.drop(part.queue, one)
                 elif isinstance(one, CassieqError):
                     failed[part.queue] = one
-            if hungry[0] is wave[0].queue and not self._asked:
-                self._asked = wave
+            self._asked = self._asked or wave
         # The next batch begins with who got nothing in this one, or with the second in turn.
         self._first = (waiting or hungry[1:] or hungry)[0].name
         return may_have_more

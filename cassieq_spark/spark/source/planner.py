@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError, QueueDeleted
@@ -21,6 +21,7 @@ from cassieq_spark.spark.source.renewal import Renewal
 from cassieq_spark.spark.source.subscription import Subscription
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from uuid import UUID
 
     from cassieq_spark.model.ids import QueueName
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from cassieq_spark.spark.source.admission import Limits
     from cassieq_spark.spark.source.one_queue import OneQueue
     from cassieq_spark.store.store import Store
+
+T = TypeVar("T")
 
 _PLANS_KEPT: Final = 2
 
@@ -164,17 +167,8 @@ class Planner:
 
     def _replay(self, end: SourceOffset) -> Plan:
         known = self._subscription.of(end)
-        parts = [(known[name], some) for name, some in end.by_queue().items() if name in known]
-        planned = self._store.session.each(lambda part: part[0].plan(part[1], end.seq), parts)
-        plan: Plan = []
-        for (queue, _), one in zip(parts, planned, strict=True):
-            if isinstance(one, QueueDeleted):
-                self._subscription.drop(queue, one)
-            elif isinstance(one, CassieqError):
-                raise one
-            elif one:
-                plan.append((queue.lane, one))
-        return plan
+        planned = self._each(lambda queue, leases: queue.plan(leases, end.seq), end, known)
+        return [(queue.lane, one) for queue, one in planned if one]
 
     def _ack_and_claim(
         self, offset: SourceOffset, known: dict[QueueName, OneQueue], limits: Limits
@@ -223,16 +217,29 @@ class Planner:
         if not offset.leases or self._acked == (offset.stream, offset.seq):
             return
         is_of_this_run = _key(offset.to_json()) in self._plans
-        parts = [(known[name], some) for name, some in offset.by_queue().items() if name in known]
-        done = self._store.session.each(
-            lambda part: part[0].ack(part[1], is_of_this_run=is_of_this_run), parts
+        self._each(
+            lambda queue, leases: queue.ack(leases, is_of_this_run=is_of_this_run), offset, known
         )
+        self._acked = (offset.stream, offset.seq)
+
+    def _each(
+        self,
+        work: Callable[[OneQueue, tuple[LeasedRuns, ...]], T],
+        offset: SourceOffset,
+        known: dict[QueueName, OneQueue],
+    ) -> list[tuple[OneQueue, T]]:
+        """Do some work for each queue of a batch, side by side; one that was deleted drops out."""
+        parts = [(known[name], some) for name, some in offset.by_queue().items() if name in known]
+        found: list[tuple[OneQueue, T]] = []
+        done = self._store.session.each(lambda part: work(*part), parts)
         for (queue, _), one in zip(parts, done, strict=True):
             if isinstance(one, QueueDeleted):
                 self._subscription.drop(queue, one)
             elif isinstance(one, CassieqError):
                 raise one
-        self._acked = (offset.stream, offset.seq)
+            else:
+                found.append((queue, one))
+        return found
 
     def _remember(self, key: str, plan: Plan) -> None:
         self._plans[key] = plan

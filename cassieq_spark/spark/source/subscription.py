@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.errors import DataLoss, QueueDeleted, QueueNotFound, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.find import find_row, lane_of, open_lane, rows_at_home
+from cassieq_spark.queue.find import find_row, lane_of, lanes_of, open_lane, rows_at_home
 from cassieq_spark.spark.source.one_queue import OneQueue
 from cassieq_spark.store.tables.queues import QueueStatus
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.model.ids import LaneId, QueueName
     from cassieq_spark.model.offset import SourceOffset
-    from cassieq_spark.options import SourceOptions
+    from cassieq_spark.options import QueueSettings, SourceOptions
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.spark.source.renewal import Renewal
     from cassieq_spark.store.store import Store
@@ -56,11 +56,9 @@ class Subscription:
         self._unsubscribed: dict[QueueName, OneQueue] = {}
         self._told: set[LaneId] = set()
         self._is_fixed = self._selection.is_one
-        for name in self._selection.names:
-            self._add(open_lane(store, name))
-        if not self._selection.names:
-            for row in self._matching():
-                self._add(lane_of(store, row))
+        for lane in lanes_of(store, list(self._selection.names) or None):
+            if self._is_to_read(lane.queue, lane.settings):
+                self._add(lane)
         self._due = store.clock.monotonic() + LOOK_EVERY_S
 
     @property
@@ -181,13 +179,17 @@ class Subscription:
             found = [find_row(self._store, name) for name in self._selection.names]
             rows = [one.value for one in found if one is not None]
             return [row for row in rows if row.status is QueueStatus.ACTIVE]
-        return [
-            row
-            for row in rows_at_home(self._store, QueueStatus.ACTIVE)
-            # A pattern finds queues of all kinds: one without such a priority has nothing to read.
-            if self._selection.has(row.name)
-            and row.settings.priorities > self._options.min_priority
-        ]
+        rows = rows_at_home(self._store, QueueStatus.ACTIVE)
+        return [row for row in rows if self._is_to_read(row.name, row.settings)]
+
+    def _is_to_read(self, name: QueueName, settings: QueueSettings) -> bool:
+        """Whether a queue that exists is one to read.
+
+        A pattern finds queues of all kinds: one without such a priority has nothing to read. In a
+        queue that is named, that is an error.
+        """
+        has_priority = settings.priorities > self._options.min_priority
+        return self._selection.has(name) and (bool(self._selection.names) or has_priority)
 
     def _add(self, lane: Lane) -> None:
         least = self._options.min_priority

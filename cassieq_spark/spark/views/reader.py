@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from cassieq_spark.model.ids import ID_LIMIT
 from cassieq_spark.options.of_spark import VIEWS_OF_MANY
-from cassieq_spark.queue.find import lane_of, open_lane, rows_at_home
+from cassieq_spark.queue.find import lanes_of
 from cassieq_spark.queue.inspect.stats import plan_visible
 from cassieq_spark.queue.lane import live_buckets
 from cassieq_spark.queue.schedule import looked_at_lanes
@@ -30,7 +30,6 @@ from cassieq_spark.spark.views.rows import (
     queue_rows,
 )
 from cassieq_spark.store import store
-from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -160,11 +159,11 @@ def selected(where: Store, queues: QueueSelection, conditions: tuple[Condition, 
     Raises:
         QueueNotFound: A named queue does not exist.
     """
-    lanes = [open_lane(where, name) for name in queues.names]
-    if not queues.names:
-        rows = rows_at_home(where, QueueStatus.ACTIVE)
-        lanes = [lane_of(where, row) for row in rows if queues.has(row.name)]
-    return [lane for lane in lanes if pushdown.hold(conditions, {"queue": lane.queue})]
+    return [
+        lane
+        for lane in lanes_of(where, list(queues.names) or None)
+        if queues.has(lane.queue) and pushdown.hold(conditions, {"queue": lane.queue})
+    ]
 
 
 def schema_of(view: str) -> StructType:
