@@ -119,7 +119,7 @@ def put(
     is_one = bodies != [files.STDIN] and len(bodies or []) <= 1
     for flag, value in (("--message-id", message_id), ("--dedup-key", dedup_key)):
         if value is not None and not is_one:
-            raise UsageError(f"{flag} is of one message. Give one body, or --file")
+            raise UsageError(f"{flag} names one message. Give one body, or --file")
     more: dict[str, Any] = {
         "priority": priority,
         "key": key,

@@ -117,7 +117,7 @@ def test_put_of_a_key_stores_it_once(cli: CommandLine, queue: cassieq.Queue) -> 
     assert "duplicate: it was put before with this key" in again.err
     assert {"message_id": first.out.strip(), "duplicate": True} == json.loads(as_json.out)
     assert [b"first"] == [one.body for one in queue.get()]
-    for wrong, says in ((("a", "b"), "--dedup-key is of one message"), (("a",), "--dedup-key is ")):
+    for wrong, says in ((("a", "b"), "--dedup-key names one message"), (("a",), "--dedup-key is ")):
         refused = cli("put", queue.name, *wrong, "--dedup-key", "k" * 2_000)
         assert (2, True) == (refused.code, says in refused.err)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DAY_S = 86_400
 NTS = "NetworkTopologyStrategy"
-WRITTEN_ONCE = {"message", "overlay", "sink_list", "expiry"}
+WRITTEN_ONCE = {"message", "kept", "overlay", "sink_list", "expiry"}
 
 
 @pytest.fixture

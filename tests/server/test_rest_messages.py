@@ -174,9 +174,7 @@ def test_a_time_to_live_is_taken_and_a_wrong_one_refused_by_name(
     assert 4 == len(lease(rest, queue, max=10))
 
 
-def test_a_key_is_put_once_by_any_request(
-    rest: httpx.Client, queue: str, client: cassieq.Client
-) -> None:
+def test_a_key_is_put_once_by_any_request(rest: httpx.Client, queue: str) -> None:
     refused = rest.post(f"{queue}/messages?dedup_key=k", content=b"x")
     assert (400, "option_invalid") == problem(refused)[:2]
     assert "does not look for duplicates" in refused.json()["detail"]

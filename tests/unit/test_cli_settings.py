@@ -94,7 +94,7 @@ def test_every_setting_of_a_queue_has_a_flag_and_what_cannot_change_none_in_alte
     )
     flags = {flag_of(option) for option in options_of("queue")}
 
-    assert 14 == len(flags)
+    assert 15 == len(flags)
     assert flags <= create
     assert (
         flags - {"--bucket-size", "--priorities", "--shards", "--schedule-period"} == flags & alter
