@@ -15,6 +15,7 @@ PROGRAMS = Path("bench") / "results" / "programs.json"
 LATENCY = Path("bench") / "results" / "latency.json"
 SINKS = Path("bench") / "results" / "sinks.json"
 SHARDS = Path("bench") / "results" / "shards.json"
+SCHEDULED = Path("bench") / "results" / "scheduled.json"
 GATEWAY = Path("bench") / "results" / "gateway.json"
 
 NONE_YET = (
@@ -51,6 +52,16 @@ SHARDS_SIDES = {
 }
 
 
+SCHEDULED_SIDES = {
+    "put": "put, each",
+    "get": "get and ack, each",
+    "idle": "a consumer that waits, each second",
+    "pass": "a repair pass",
+}
+
+ONCE_SCHEDULED = {"hourly": "the pass that looks through all periods", "stats": "`stats`"}
+
+
 GATEWAY_PHASES = {
     "send": "16 clients send",
     "receive": "16 receive and delete",
@@ -64,6 +75,7 @@ def pages(root: Path) -> dict[str, str]:
         "numbers": (BENCH, numbers_page),
         "programs": (PROGRAMS, programs_page),
         "shards": (SHARDS, shards_page),
+        "scheduled": (SCHEDULED, scheduled_page),
         "gateway": (GATEWAY, gateway_page),
         "sinks": (SINKS, sinks_page),
         "latency": (LATENCY, latency_page),
@@ -170,6 +182,39 @@ def shards_page(found: dict[str, Any]) -> str:
         f"{_run_as(found)}"
     )
     return _with_text(f"{table(titles, rows)}\n{waits}", text)
+
+
+def scheduled_page(found: dict[str, Any]) -> str:
+    """What scheduled messages cost those who do not wait for them."""
+    empty, ours = found["sides"]["empty"], found["sides"]["scheduled"]
+    rows = [
+        [
+            name,
+            _spread(found["of_empty"][side], "{:.2f}"),
+            f"{ours[side]['statements']:.2f}",
+            f"{empty[side]['statements']:.2f}",
+        ]
+        for side, name in SCHEDULED_SIDES.items()
+    ]
+    titles = ["", "time, of the empty queue", "statements", "statements of the empty queue"]
+    once = [
+        [
+            name,
+            f"{found[work]['scheduled']['seconds']:.1f} s",
+            f"{found[work]['scheduled']['statements']:,}",
+            f"{found[work]['empty']['statements']:,}",
+        ]
+        for work, name in ONCE_SCHEDULED.items()
+    ]
+    once_titles = ["once", "time", "statements", "statements of the empty queue"]
+    text = (
+        f"{found['scheduled']:,} messages scheduled in {found['lanes']:,} periods, put in "
+        f"{found['put_s']:.0f} s; medians of {found['rounds']} rounds (least to most); repair had "
+        f"dropped {found['dropped']['scheduled']:,} buckets of the queue with scheduled messages "
+        f"in the end, and {found['dropped']['empty']:,} of the other; "
+        f"{found['machine']['cores']} cores shared by Cassandra and the client; {_run_as(found)}"
+    )
+    return _with_text(f"{table(titles, rows)}\n{table(once_titles, once)}", text)
 
 
 def gateway_page(found: dict[str, Any]) -> str:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+SHARED_S = 0.5
+"""How long all producers put the same keys, and then others."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pace:
     """How a producer works.
@@ -30,6 +34,7 @@ class Pace:
         many: The most messages of a put; half of the puts have one.
         delayed: The share of puts with a delay.
         short_lived: The share of puts with a time to live.
+        shared: The share of puts whose keys all producers put, at about the same time.
     """
 
     threads: int = 4
@@ -37,6 +42,7 @@ class Pace:
     many: int = 6
     delayed: float = 0.1
     short_lived: float = 0.1
+    shared: float = 0.2
 
 
 def main(
@@ -74,14 +80,20 @@ def _put(
         keys = [f"{record.who}.{os.getpid()}.{next(numbers)}" for _ in range(many)]
         ids = [str(new_uuid()) for _ in keys]
         delay = rng.choice((1, 2, 3)) if rng.random() < pace.delayed else 0
-        where = {
+        where: dict[str, Any] = {
             "priority": rng.randrange(queue.settings.priorities),
             "key": rng.choice((None, "a", "b", "c")),
         }
         ttl = rng.choice((1, 5, 20)) if rng.random() < pace.short_lived else None
-        op = record.begin("puts", keys=keys, delay=delay, ttl=ttl)
+        is_shared = rng.random() < pace.shared
+        if is_shared:
+            # Of one queue: a key belongs to it.
+            queue, delay, ttl = queues[0], 0, None
+            keys = [f"shared.{record.now() // SHARED_S:.0f}.{at}" for at in range(many)]
+            where["dedup_keys"] = keys
+        op = record.begin("puts", keys=keys, delay=delay, ttl=ttl, shared=is_shared)
         try:
-            if many == 1:
+            if many == 1 and not is_shared:
                 queue.put(keys[0].encode(), delay=delay, ttl=ttl, message_id=ids[0], **where)
             else:
                 bodies = [key.encode() for key in keys]
@@ -91,8 +103,9 @@ def _put(
             record.say(
                 "put",
                 op=op,
-                stored=[named[one] for one in error.stored],
-                unknown=[named[one] for one in error.message_ids],
+                # A duplicate has the id of the message that was put before.
+                stored=[named[one] for one in error.stored if one in named],
+                unknown=[named[one] for one in error.message_ids if one in named],
             )
             record.say("failed", error=str(error))
         except StoreError as error:

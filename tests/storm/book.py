@@ -114,7 +114,8 @@ def _put(book: Book, entry: Entry) -> None:
         for key in named:
             book.lives[key] = (book.lives[key][0], late)
     book.stored |= set(entry["stored"])
-    book.refused |= named - set(entry["stored"]) - set(entry["unknown"])
+    if not begun.get("shared"):  # whose put was refused, another's may have been stored
+        book.refused |= named - set(entry["stored"]) - set(entry["unknown"])
 
 
 def _got(book: Book, entry: Entry) -> None:

@@ -40,6 +40,7 @@ QUEUE_SETTINGS: Final[dict[str, Any]] = {
     "visibility_timeout": 3,
     "repair_timeout": 2,
     "gap_timeout": 2,
+    "dedup_window": 600,
 }
 """Small buckets, so that many are sealed, drained and dropped; short times, so that they end."""
 

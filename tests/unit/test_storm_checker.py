@@ -18,11 +18,18 @@ def history(*lines: Line) -> list[dict[str, Any]]:
 
 
 def put(
-    at: float, key: str, *, delay: int = 0, ttl: int | None = None, says: str | None = "stored"
+    at: float,
+    key: str,
+    *,
+    delay: int = 0,
+    ttl: int | None = None,
+    says: str | None = "stored",
+    shared: bool = False,
 ) -> list[Line]:
     """A put of one message; ``says`` None: nobody knows."""
-    op = f"put.{key}"
-    lines: list[Line] = [(at, "p", "puts", {"op": op, "keys": [key], "delay": delay, "ttl": ttl})]
+    op = f"put.{key}.{at}"
+    fields = {"op": op, "keys": [key], "delay": delay, "ttl": ttl, "shared": shared}
+    lines: list[Line] = [(at, "p", "puts", fields)]
     if says is not None:
         ends: dict[str, Any] = {"op": op, "stored": [], "unknown": []}
         if says != "refused":
@@ -111,6 +118,13 @@ CLEAN: dict[str, list[Line]] = {
     "put unheard, never seen": put(0, "m", says=None),
     "put ambiguous, seen": [*put(0, "m", says="unknown"), got(2, "m"), *ack(3, "m")],
     "put refused, never seen": put(0, "m", says="refused"),
+    "a shared key is refused to one": [
+        *put(0, "m", shared=True, says="refused"),
+        *put(0.5, "m", shared=True),
+        *put(0.7, "m", shared=True),
+        got(2, "m"),
+        *ack(3, "m"),
+    ],
     "ack unanswered, gone": [*put(0, "m"), got(2, "m"), *ack(3, "m", says=None)],
     "ack unanswered, back": [
         *put(0, "m"),
@@ -289,6 +303,17 @@ RED: dict[str, tuple[str, list[Line]]] = {
     "stored twice": (
         "unexpected",
         [*put(0, "m"), got(2, "m"), *ack(3, "m"), got(2, "m", id_=8), *ack(3, "m", id_=8)],
+    ),
+    "a key of two producers is stored twice": (
+        "unexpected",
+        [
+            *put(0, "m", shared=True),
+            *put(0.5, "m", shared=True),
+            got(2, "m"),
+            *ack(3, "m"),
+            got(2, "m", id_=8),
+            *ack(3, "m", id_=8),
+        ],
     ),
     "before its delay is over": (
         "unexpected",
