@@ -46,6 +46,11 @@ class Outgoing:
     dedup_key: str | None = None
 
     @property
+    def is_visible(self) -> bool:
+        """Whether somebody who waits may get it now; a time in the past is seen by a later look."""
+        return not self.delay_s and self.due_at is None
+
+    @property
     def group(self) -> _Group:
         """What it must have in common with messages that it is put together with."""
         return _Group(self.delay_s, self.due_at, self.ttl_s, self.priority, self.key, self.tag)

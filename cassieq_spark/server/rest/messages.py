@@ -43,7 +43,7 @@ async def put(call: Call) -> Answer:
     (found,) = await call.sending.put(call.queue, [outgoing])
     if isinstance(found, Exception):
         raise found
-    if _is_due(query):
+    if outgoing.is_visible:
         call.waiting.put(call.queue)
     return Answer(body=_result(found), status=200 if found.duplicate else 201)
 
@@ -51,12 +51,11 @@ async def put(call: Call) -> Answer:
 async def put_many(call: Call) -> Answer:
     """Not all or nothing: each message has its own result."""
     messages: list[PutMessage] = call.body.messages
-    found = await call.sending.put(
-        call.queue, [_outgoing(one, one.body, one.headers) for one in messages]
-    )
+    outgoing = [_outgoing(one, one.body, one.headers) for one in messages]
+    found = await call.sending.put(call.queue, outgoing)
     if isinstance(found[0], Exception) and len({type(one) for one in found}) == 1:
         raise found[0]  # it is the request that fails, not a message
-    if any(map(_is_due, messages)):
+    if any(one.is_visible for one in outgoing):
         call.waiting.put(call.queue)
     results = [
         {"problem": problem_of(one)} if isinstance(one, Exception) else _result(one)
@@ -112,11 +111,6 @@ def _result(put: PutResult) -> dict[str, Any]:
     """What became of a message; a key that it does not have is not spoken of."""
     found: dict[str, Any] = {"message_id": put.message_id}
     return {**found, "duplicate": True} if put.duplicate else found
-
-
-def _is_due(given: PutOne) -> bool:
-    """Whether somebody who waits may get it now; a time in the past is found by the next look."""
-    return not given.delay and given.due_at is None
 
 
 def _outgoing(given: PutOne, body: bytes, headers: dict[str, str]) -> Outgoing:

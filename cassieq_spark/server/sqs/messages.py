@@ -41,7 +41,7 @@ async def send(call: Call) -> dict[str, Any]:
     (found,) = await call.sending.put(queue, [outgoing])
     if isinstance(found, Exception):
         raise found
-    if not outgoing.delay_s:
+    if outgoing.is_visible:
         call.waiting.put(queue)
     return {"MessageId": found.message_id, **answer}
 
@@ -78,7 +78,7 @@ async def send_batch(call: Call) -> dict[str, Any]:
             if isinstance(found, Exception)
             else {"MessageId": found.message_id, **ready[at][1]}
         )
-    if any(not one.delay_s for one, _ in ready.values()):
+    if any(one.is_visible for one, _ in ready.values()):
         call.waiting.put(queue)
     return _batch_answer(entries, answers)
 
