@@ -235,6 +235,8 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 _NOT_BY_SPARK: Final = {
+    "due_at": "Write a column 'delay' of seconds, up to 30 days, or put messages that are due "
+    "later by Queue.put_many(due_at=...)",
     "ttl": "Set the queue's retention, or put messages with a time to live by "
     "Queue.put_many(ttl=...)",
     "dedup_key": "A batch is in the queue once whatever happens, so it needs none. To leave out "

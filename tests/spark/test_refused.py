@@ -131,6 +131,18 @@ def test_a_null_body_is_refused_by_its_row(streams: Streams) -> None:
         (["cast(id as string) as body"], r"column 'body' is string, .*Cast it: .*cast\('binary'\)"),
         (["cast('x' as binary) as boddy"], r"column 'body' \(binary\) is missing"),
         (["cast('x' as binary) as body", "id"], r"unknown column 'id'\. A queue takes"),
+        (
+            ["cast('x' as binary) as body", "id as ttl"],
+            r"column 'ttl' .* Set the queue's retention",
+        ),
+        (
+            ["cast('x' as binary) as body", "id as due_at"],
+            r"column 'due_at' .* a column 'delay' of sec",
+        ),
+        (
+            ["cast('x' as binary) as body", "cast(id as string) as dedup_key"],
+            r"column 'dedup_key' .* in the queue once whatever happens",
+        ),
         (["cast('x' as binary) as body", "id as tag"], r"column 'tag' is int64, allowed: string"),
     ],
 )
