@@ -98,7 +98,8 @@ def test_t4_a_roll_forward_that_sleeps_between_hint_and_cas_keeps_the_time_point
 ) -> None:
     """The prepared row says what its hint is for."""
     result = batch(door, 1, delay_s=60)
-    hinted = minute_of(door.clock.now_us() + 60 * SECOND_US)
+    (group,) = door.value(result.buckets[0][0]).delayed
+    hinted = minute_of(group.due_us)
 
     def sleep() -> None:
         for one in (door, other):
