@@ -1758,11 +1758,11 @@ ABLATIONS: Final = (
     Ablation(
         mark="U3",
         rule="Of what a key names, the message is read before the row of its bucket.",
-        old="""        is_stored = its_lane.messages.has(entry.bucket, entry.offset)
+        old="""        is_stored = its_lane.messages.has_row(entry.bucket, entry.offset)
         stored = its_lane.buckets.read(entry.bucket)
 """,
         new="""        stored = its_lane.buckets.read(entry.bucket)
-        is_stored = its_lane.messages.has(entry.bucket, entry.offset)
+        is_stored = its_lane.messages.has_row(entry.bucket, entry.offset)
 """,
         tests=(
             "tests/node/test_dedup.py::test_u3_a_message_that_comes_after_its_bucket_was_sealed_is_no_duplicate",

@@ -95,7 +95,7 @@ def happened(lane: Lane, entry: Entry) -> bool:
     its_lane = lane.sibling(entry.lane)
     for attempt, _ in enumerate(lane.attempts()):
         # In this order: message, bucket, L [U3] (G5).
-        is_stored = its_lane.messages.has(entry.bucket, entry.offset)
+        is_stored = its_lane.messages.has_row(entry.bucket, entry.offset)
         stored = its_lane.buckets.read(entry.bucket)
         row = None if stored is None else stored.value
         low = its_lane.read_pointers().repair

@@ -137,6 +137,11 @@ class Messages:
             for chunk in chunks
         )
 
+    def has_row(self, bucket: BucketNo, first: int) -> bool:
+        """As `has`, of a message that begins a row: it reads no other."""
+        params = (self._lane, bucket, first, first)
+        return any(_whole(self._session.run(statements.READ_MESSAGES, params)))
+
     def count(self, bucket: BucketNo, *, now_us: int, due_by_us: int | None = None) -> int:
         """About how many messages of a bucket are due; decides nothing, and reads no payload.
 
