@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from cassieq_spark.errors import (
     CasAmbiguous,
@@ -73,6 +74,7 @@ class Pool:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._most_calls = threads * CALLS_WAITING
         self._calls = 0
+        self._under_way: dict[str, asyncio.Task[Any]] = {}
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run a blocking call in a thread.
@@ -88,9 +90,28 @@ class Pool:
         finally:
             self._calls -= 1
 
+    async def once(self, name: str, work: Callable[[], T]) -> T:
+        """Run a blocking call; all who ask for the same name meanwhile wait for the one run.
+
+        Raises:
+            Busy: Too many calls wait already.
+        """
+        task = self._under_way.get(name)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self.run(work))
+            self._under_way[name] = task
+            task.add_done_callback(partial(self._done, name))
+        # A client that goes away does not take the answer from the others.
+        return cast("T", await asyncio.shield(task))
+
     def close(self) -> None:
         """End the threads; calls under way end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _done(self, name: str, task: asyncio.Task[Any]) -> None:
+        self._under_way.pop(name, None)
+        if not task.cancelled():
+            task.exception()  # nobody may be left who takes it
 
 
 class Backend:
@@ -104,7 +125,6 @@ class Backend:
         self._handles: dict[str, Queue] = {}
         self._timing = Pool(1, "cassieq-time")
         self._time: tuple[float, int] | None = None
-        self._measuring: asyncio.Task[tuple[float, int]] | None = None
 
     @property
     def client(self) -> Client:
@@ -153,10 +173,13 @@ class Backend:
         loop = asyncio.get_running_loop()
         known = self._time
         if known is None or loop.time() - known[0] > TIME_EVERY_S:
-            if self._measuring is None or self._measuring.done():
-                self._measuring = loop.create_task(self._measure())
-            # A client that goes away does not take the answer from the others.
-            known = await asyncio.shield(self._measuring)
+
+            def measure() -> tuple[float, int]:
+                measured = self.client.now_us()
+                return loop.time(), measured
+
+            # In a thread of its own, so that it waits for no call on a queue.
+            self._time = known = await self._timing.once("time", measure)
         at_s, at_us = known
         return at_us + round((loop.time() - at_s) * 1e6)
 
@@ -216,12 +239,6 @@ class Backend:
         self._timing.close()
         if self._client is not None:
             self._client.close()
-
-    async def _measure(self) -> tuple[float, int]:
-        # In a thread of its own, so that it waits for no call on a queue.
-        measured = await self._timing.run(self.client.now_us)
-        self._time = (asyncio.get_running_loop().time(), measured)
-        return self._time
 
     async def _connect_once(self) -> None:
         """Connect in a thread of its own: nobody waits for that one when the process ends."""

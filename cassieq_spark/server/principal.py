@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from cassieq_spark.accounts.canonical import SignedRequest
 from cassieq_spark.accounts.signature import claim_of
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from cassieq_spark.accounts.master_key import MasterKey
     from cassieq_spark.accounts.signature import Claim
     from cassieq_spark.accounts.tokens import Token
-
-T = TypeVar("T")
 
 LOCAL: Final = Principal(account="", key_id="", grants=EVERYTHING)
 """Everybody who reaches a gateway that checks no accounts."""
@@ -59,7 +57,6 @@ class Gate:
         self._master_key = master_key
         self._pool = Pool(THREADS, f"{POOL_PREFIX}-keys")
         self._authenticator: Authenticator | None = None
-        self._under_way: dict[str, asyncio.Task[Any]] = {}
         self._recording: set[asyncio.Task[None]] = set()
 
     async def authenticate(self, request: Request, *, allows_unsigned: bool = False) -> Principal:
@@ -149,7 +146,7 @@ class Gate:
         is_remembered, key = checker.remembered(key_id)
         if is_remembered:
             return key
-        return await self._once(f"key {key_id}", partial(checker.key, key_id))
+        return await self._pool.once(f"key {key_id}", partial(checker.key, key_id))
 
     def _note_use(self, key_id: str) -> None:
         checker = self._checker()
@@ -159,21 +156,6 @@ class Gate:
             )
             self._recording.add(task)
             task.add_done_callback(self._recording.discard)
-
-    async def _once(self, name: str, work: Callable[[], T]) -> T:
-        """Run blocking work in a thread; all who want the same meanwhile wait for the one run."""
-        task = self._under_way.get(name)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._pool.run(work))
-            self._under_way[name] = task
-            task.add_done_callback(partial(self._done, name))
-        # A client that goes away does not take the answer from the others.
-        return cast("T", await asyncio.shield(task))
-
-    def _done(self, name: str, task: asyncio.Task[Any]) -> None:
-        self._under_way.pop(name, None)
-        if not task.cancelled():
-            task.exception()  # nobody may be left who takes it
 
 
 def bearer_of(request: Request) -> str | None:

@@ -44,6 +44,11 @@ class Outgoing:
     message_id: str | None = None
 
     @property
+    def is_due(self) -> bool:
+        """Whether somebody who waits may get it now; a past time is found by a later look."""
+        return not self.delay_s and self.due_at is None
+
+    @property
     def group(self) -> _Group:
         """What it must have in common with messages that it is put together with."""
         return _Group(self.delay_s, self.due_at, self.ttl_s, self.priority, self.key, self.tag)

@@ -42,7 +42,7 @@ async def put(call: Call) -> Answer:
     (found,) = await call.sending.put(call.queue, [outgoing])
     if isinstance(found, Exception):
         raise found
-    if _is_due(query):
+    if outgoing.is_due:
         call.waiting.put(call.queue)
     return Answer(body={"message_id": found}, status=201)
 
@@ -50,12 +50,11 @@ async def put(call: Call) -> Answer:
 async def put_many(call: Call) -> Answer:
     """Not all or nothing: each message has its own result."""
     messages: list[PutMessage] = call.body.messages
-    found = await call.sending.put(
-        call.queue, [_outgoing(one, one.body, one.headers) for one in messages]
-    )
+    outgoing = [_outgoing(one, one.body, one.headers) for one in messages]
+    found = await call.sending.put(call.queue, outgoing)
     if isinstance(found[0], Exception) and len({type(one) for one in found}) == 1:
         raise found[0]  # it is the request that fails, not a message
-    if any(map(_is_due, messages)):
+    if any(one.is_due for one in outgoing):
         call.waiting.put(call.queue)
     results = [
         {"problem": problem_of(one)} if isinstance(one, Exception) else {"message_id": one}
@@ -105,11 +104,6 @@ async def peek(call: Call) -> Answer:
 def shown(message: Message) -> dict[str, Any]:
     """A message in JSON: the body is text, or base64 if it is not UTF-8."""
     return {"encoding": "text", **as_object(message)}
-
-
-def _is_due(given: PutOne) -> bool:
-    """Whether somebody who waits may get it now; a time in the past is found by the next look."""
-    return not given.delay and given.due_at is None
 
 
 def _outgoing(given: PutOne, body: bytes, headers: dict[str, str]) -> Outgoing:

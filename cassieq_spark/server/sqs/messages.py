@@ -41,7 +41,7 @@ async def send(call: Call) -> dict[str, Any]:
     (found,) = await call.sending.put(queue, [outgoing])
     if isinstance(found, Exception):
         raise found
-    if not outgoing.delay_s:
+    if outgoing.is_due:
         call.waiting.put(queue)
     return {"MessageId": found, **answer}
 
@@ -76,7 +76,7 @@ async def send_batch(call: Call) -> dict[str, Any]:
         answers[at] = (
             _as_sqs(found) if isinstance(found, Exception) else {"MessageId": found, **ready[at][1]}
         )
-    if any(not one.delay_s for one, _ in ready.values()):
+    if any(one.is_due for one, _ in ready.values()):
         call.waiting.put(queue)
     return _batch_answer(entries, answers)
 
