@@ -71,6 +71,7 @@ class Pool:
     """Threads for blocking calls, and a limit for the calls that wait for one."""
 
     def __init__(self, threads: int, name: str) -> None:
+        self.threads = threads
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._most_calls = threads * CALLS_WAITING
         self._calls = 0
@@ -89,6 +90,11 @@ class Pool:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
             self._calls -= 1
+
+    @property
+    def calls(self) -> int:
+        """How many calls run or wait for a thread."""
+        return self._calls
 
     async def once(self, name: str, work: Callable[[], T]) -> T:
         """Run a blocking call; all who ask for the same name meanwhile wait for the one run.
@@ -139,6 +145,16 @@ class Backend:
                 "request again later"
             )
         return self._client
+
+    @property
+    def calls(self) -> int:
+        """How many calls run or wait for a thread; any thread may ask."""
+        return self._pool.calls
+
+    @property
+    def threads(self) -> int:
+        """How many calls may run at once."""
+        return self._pool.threads
 
     async def connect(self) -> None:
         """Return when the client is connected, however long that takes.

@@ -100,6 +100,11 @@ class Waiting:
                     self.give_back(queue, waiter.answer.result())
             raise
 
+    @property
+    def count(self) -> int:
+        """How many requests wait; any thread may ask."""
+        return sum(one.count for one in list(self._pollers.values()))
+
     def put(self, queue: str) -> None:
         """Say that messages were put here: pollers of the queue need not wait for their turn."""
         for wanted, poller in self._pollers.items():
@@ -172,6 +177,11 @@ class _Poller:
     def is_idle(self) -> bool:
         """Whether nobody waits."""
         return self._task is None
+
+    @property
+    def count(self) -> int:
+        """How many wait."""
+        return len(self._waiters)
 
     def add(self, waiter: _Waiter) -> None:
         """Let somebody wait."""
