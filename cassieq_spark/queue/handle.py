@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark import tracing
 from cassieq_spark.options import arguments
 from cassieq_spark.queue import admin
 from cassieq_spark.queue.consumer import Consumer, Ways
@@ -39,11 +40,6 @@ class Queue(Settling):
         self._work = work or Work()
         self._looked_at = lane.clock.monotonic()
         self._looking = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        """The queue's name."""
-        return self._known_lane.queue
 
     @property
     def settings(self) -> QueueSettings:
@@ -162,7 +158,7 @@ class Queue(Settling):
             consumer=consumer,
             at_least=priority_at_least,
         )
-        return self._work.getter.get(self._lane, wanted)
+        return tracing.received(self.name, lambda: self._work.getter.get(self._lane, wanted))
 
     def consumer(
         self,
@@ -279,8 +275,11 @@ class Queue(Settling):
         rows = encode.messages(bodies, **more)
         if not rows:
             return []
-        packed = encode.pack(rows, delay_us=0, ttl_us=ttl_us, bucket_size=lane.bucket_size)
-        return message_id_texts(lane, self._work.put(lane, packed, due_in_us=due_in_us))
+        with tracing.sending(self.name, [row.headers for row in rows]) as context:
+            if context:
+                rows = [encode.with_context(row, context) for row in rows]
+            packed = encode.pack(rows, delay_us=0, ttl_us=ttl_us, bucket_size=lane.bucket_size)
+            return message_id_texts(lane, self._work.put(lane, packed, due_in_us=due_in_us))
 
     def __repr__(self) -> str:
         """Show the queue's name."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -27,6 +28,7 @@ from cassieq_spark.log import event, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextvars import Context
 
     from cassieq_spark.client import Client
     from cassieq_spark.queue.handle import Queue
@@ -77,8 +79,11 @@ class Pool:
         self._calls = 0
         self._under_way: dict[str, asyncio.Task[Any]] = {}
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[[], T], context: Context | None = None) -> T:
         """Run a blocking call in a thread.
+
+        Args:
+            context: What it sees of its caller, such as the span; default: as it is now.
 
         Raises:
             Busy: Too many calls wait already.
@@ -87,7 +92,8 @@ class Pool:
             raise Busy
         self._calls += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, (context or copy_context()).run, work)
         finally:
             self._calls -= 1
 
@@ -172,13 +178,13 @@ class Backend:
                 event(_logger, "gateway_connected", keyspace=self.client.keyspace)
                 return
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Run a blocking call in a thread of the gateway's pool.
+    async def run(self, work: Callable[[], T], context: Context | None = None) -> T:
+        """Run a blocking call in a thread of the gateway's pool; see `Pool.run`.
 
         Raises:
             Busy: Too many calls wait already.
         """
-        return await self._pool.run(work)
+        return await self._pool.run(work, context)
 
     async def now_us(self) -> int:
         """The time of the cluster, to within the drift of a minute: it is measured that often.
@@ -208,7 +214,9 @@ class Backend:
         found = self._handles.get(name)
         return await self.run(lambda: self.handle(name)) if found is None else found
 
-    async def on_queue(self, name: str, work: Callable[[Queue], T]) -> T:
+    async def on_queue(
+        self, name: str, work: Callable[[Queue], T], context: Context | None = None
+    ) -> T:
         """Run a blocking call on a queue, whose handle is kept.
 
         A queue that was deleted and created anew is opened once more: nothing was done before.
@@ -228,7 +236,7 @@ class Backend:
                 self.forget(name)
                 raise QueueNotFound(error.message) from error
 
-        return await self.run(attempt)
+        return await self.run(attempt, context)
 
     def handle(self, name: str) -> Queue:
         """The open handle of a queue. It blocks while the queue is opened."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from cassieq_spark import metrics
+from cassieq_spark import metrics, tracing
 from cassieq_spark.server.rest.openapi import PREFIX
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class RequestMetrics:
 
 
 class Measured:
-    """ASGI middleware that measures the requests of all doors."""
+    """ASGI middleware that measures and traces the requests of all doors."""
 
     def __init__(self, app: ASGIApp, *, requests: RequestMetrics) -> None:
         self._app = app
@@ -100,10 +100,17 @@ class Measured:
             await send(message)
 
         began_s = self._requests.begin(asked)
-        try:
-            await self._app(scope, receive, sending)
-        finally:
-            self._requests.end(asked, began_s)
+        with tracing.request(scope["method"], scope["headers"]) as span:
+            try:
+                await self._app(scope, receive, sending)
+            finally:
+                self._requests.end(asked, began_s)
+                span.end(
+                    door=asked.door,
+                    operation=asked.operation,
+                    status=asked.status,
+                    code=asked.code,
+                )
 
 
 def asked_of(scope: Scope) -> Asked:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cassieq_spark import tracing
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model import bucket_plan
 from cassieq_spark.model.sizes import CHUNK_BYTES, CHUNK_MESSAGES
@@ -14,7 +15,7 @@ from cassieq_spark.options import arguments
 from cassieq_spark.store import chunk as chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from cassieq_spark.store.chunk import Row
@@ -82,6 +83,12 @@ def messages(
         )
         for at, (body, message_id) in enumerate(zip(given, ids, strict=True))
     ]
+
+
+def with_context(row: Row, context: Mapping[str, str]) -> Row:
+    """A message with the headers of a trace's context, if it has none of its own."""
+    headers = tracing.with_context(row.headers, context, tag=row.tag)
+    return row if headers is row.headers else replace(row, headers=dict(headers))
 
 
 def pack(rows: Sequence[Row], *, delay_us: int, bucket_size: int, ttl_us: int = 0) -> list[Packed]:
