@@ -93,7 +93,9 @@ class Pool:
         self._calls += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, (context or copy_context()).run, work)
+            return await loop.run_in_executor(
+                self._threads, (copy_context() if context is None else context).run, work
+            )
         finally:
             self._calls -= 1
 

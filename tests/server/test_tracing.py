@@ -260,6 +260,9 @@ def test_requests_that_are_put_together_keep_their_own_traces(
     }
     puts = spans.named(f"put {orders.name}")
     assert set(carried.values()) == {one for span in puts for one in linked(span)}
+    for span in puts:
+        assert span.parent is not None
+        assert shown(span.parent) in linked(span), "below one of those that it is for"
 
 
 def test_the_sqs_door_carries_it_too(spans: Spans, served: str, orders: Queue) -> None:
