@@ -11,12 +11,16 @@ from botocore.exceptions import ClientError
 
 import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
+from cassieq_spark.exporter.collector import registry_of
 from cassieq_spark.exporter.scan import Scanner
+from cassieq_spark.options import queue_name
+from cassieq_spark.queue.find import open_lane
 from cassieq_spark.repair.lead import taken
 from cassieq_spark.testing import wait_until
+from cassieq_spark.testing.faults import Away, FaultyStore
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.commands import CommandLine, end
-from tests.fixtures.metrics import scrape, scrape_until
+from tests.fixtures.metrics import scrape, scrape_until, scraped
 from tests.server.test_serve import raw
 
 if TYPE_CHECKING:
@@ -261,6 +265,36 @@ def test_a_gateway_that_nobody_scrapes_does_not_lead(own_client: cassieq.Client)
     assert scanner.last is None
     with taken(own_client.store, f"scan {own_client.datacenter}") as lead:
         assert lead is not None, "it was given up"
+
+
+def test_a_queue_that_does_not_answer_is_told_and_holds_up_no_other(
+    own_client: cassieq.Client,
+) -> None:
+    """It has no figures: those of before may be wrong by now, and an alert says so."""
+    own_client.create_queue("away").put(b"one")
+    own_client.create_queue("there").put(b"one")
+    away = open_lane(own_client.store, queue_name("away"))
+    scanner = Scanner(1)
+    registry = registry_of(scanner)
+    with FaultyStore().on(own_client.store.session) as faults:
+        faults.unreachable(0, lane=away.lane_id, how=Away.UNAVAILABLE)
+        scanner.note_scrape()
+        scanner.start(own_client.store)
+        try:
+            wait_until(lambda: scanner.last is not None, deadline_s=90)
+            found = scraped(registry)
+            assert 1 == found.value("cassieq_scan_queues", outcome="unanswered")
+            assert 1 == found.value(MESSAGES, queue="there", state="visible")
+            assert {} == found.samples(MESSAGES, queue="away")
+
+            faults.reachable()
+            wait_until(
+                lambda: scraped(registry).value(MESSAGES, queue="away", state="visible") == 1,
+                deadline_s=90,
+            )
+            assert 0 == scraped(registry).value("cassieq_scan_queues", outcome="unanswered")
+        finally:
+            scanner.close(30)
 
 
 def test_a_leader_whose_lease_ran_out_shows_no_figures(
