@@ -111,7 +111,7 @@ def settle_bucket(
     if row is None:
         # It may have gone under our CAS: what it said before that came true for nobody (I4).
         judged, before, changed = _without_row(asked), None, None
-    _count(judged)
+    _count(lane, judged)
     if tells_acked:
         in_doubt = union([*judged.stale.values(), *judged.unknown.values()])
         if in_doubt and lane.is_dropped(bucket):
@@ -131,11 +131,11 @@ def _without_row(asked: Asked) -> Judged:
     )
 
 
-def _count(judged: Judged) -> None:
+def _count(lane: Lane, judged: Judged) -> None:
     """Count what was found settled, not what was asked for: a replay asks again."""
     if acked := judged.done(Ack()):
         metrics.ACKS.inc()
-        metrics.MESSAGES_ACKED.inc(acked)
+        metrics.MESSAGES_ACKED.inc(lane.queue, acked)
 
 
 # --- by receipt -----------------------------------------------------------------------------------

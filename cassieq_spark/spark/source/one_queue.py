@@ -152,7 +152,7 @@ class OneQueue:
         if self._acks:
             ack_leases(self.lane, done, known=self._rows)
         elif is_of_this_run:
-            metrics.MESSAGES_ACKED.inc(count_settled(self.lane, done))
+            metrics.MESSAGES_ACKED.inc(self.name, count_settled(self.lane, done))
         self._rows = {}
 
     def _get(self, limits: Limits, claimed: list[Claimed]) -> list[Claimed]:

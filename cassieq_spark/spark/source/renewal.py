@@ -244,7 +244,7 @@ class Renewal:
             held = self._held.get(place)
             lost = self._drop(place, ended)
         if held is not None and lost and not self._is_settled_by_others:
-            metrics.LEASES_LOST.inc(len(lost))
+            metrics.LEASES_LOST.inc(held.lane.queue, len(lost))
             event(
                 _logger,
                 "lease_lost_in_batch",

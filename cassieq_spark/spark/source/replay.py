@@ -132,7 +132,7 @@ class Replay:
         and never claimed again under another id for this offset [P11]. A dropped bucket counts as
         acked: nothing was lost, and failing would fail every restart [P12].
         """
-        metrics.LEASES_LOST.inc()
+        metrics.LEASES_LOST.inc(self.lane.queue)
         event(
             _logger,
             "lease_lost_on_replay",
