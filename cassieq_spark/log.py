@@ -153,6 +153,11 @@ EVENTS: Final[dict[str, Event]] = {
         meaning="A leader of repair or of scans lost its lease. Two may now run at once: twice the "
         "work, but no harm.",
     ),
+    "ack_came_late": Event(
+        level=logging.WARNING,
+        meaning="A batch was acked after leases of it had ended: others were given these messages, "
+        "or will be.",
+    ),
     "lease_lost_in_batch": Event(
         level=logging.WARNING,
         meaning="Leases of a running batch ran out. Another consumer processes its messages too.",

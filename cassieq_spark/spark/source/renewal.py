@@ -130,11 +130,10 @@ class Renewal:
         if not left_s:
             event(_logger, "lease_short", queue=lane.queue, until_us=until_us)
 
-    def drop(self, leases: Mapping[Place, Iterable[UUID]]) -> None:
-        """Stop to renew these: they are about to be acked."""
+    def drop(self, leases: Mapping[Place, Iterable[UUID]]) -> dict[Place, frozenset[UUID]]:
+        """Stop to renew these: they are about to be acked. Return those that were renewed."""
         with self._lock:
-            for place, ids in leases.items():
-                self._drop(place, frozenset(ids))
+            return {place: self._drop(place, frozenset(ids)) for place, ids in leases.items()}
 
     def close(self) -> None:
         """End the thread. A round that is under way ends by itself, before the next. Idempotent."""

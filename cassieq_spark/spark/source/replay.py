@@ -15,7 +15,7 @@ from cassieq_spark.model.ids import EMPTY
 from cassieq_spark.model.settlement import TakeOver
 from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.fetch import Planned
-from cassieq_spark.queue.settle.settle import take_over
+from cassieq_spark.queue.settle.batches import take_over
 
 if TYPE_CHECKING:
     from uuid import UUID
