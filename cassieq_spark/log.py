@@ -25,6 +25,11 @@ EVENTS: Final[dict[str, Event]] = {
     "account_deleted": Event(
         level=logging.INFO, meaning="An account was deleted, with its keys and queues."
     ),
+    "ack_came_late": Event(
+        level=logging.WARNING,
+        meaning="A batch was acked after leases of it had ended: others were given these messages, "
+        "or will be.",
+    ),
     "acks_stale": Event(
         level=logging.WARNING,
         meaning="A consumer acked messages with receipts that had expired. Nothing was changed for "
@@ -152,11 +157,6 @@ EVENTS: Final[dict[str, Event]] = {
         level=logging.INFO,
         meaning="A leader of repair or of scans lost its lease. Two may now run at once: twice the "
         "work, but no harm.",
-    ),
-    "ack_came_late": Event(
-        level=logging.WARNING,
-        meaning="A batch was acked after leases of it had ended: others were given these messages, "
-        "or will be.",
     ),
     "lease_lost_in_batch": Event(
         level=logging.WARNING,
