@@ -9,7 +9,7 @@ from pyspark import TaskContext
 
 from bench.raw import RawRows, connected
 from cassieq_spark.model.sizes import CHUNK_BYTES, CHUNK_MESSAGES
-from cassieq_spark.spark.packer import Packer, from_input
+from cassieq_spark.spark.packer import Packer, from_input, stored
 
 if TYPE_CHECKING:
     import uuid
@@ -35,10 +35,10 @@ def writing(
             first=task * BUCKETS_A_TASK,
             bucket_messages=BUCKET_MESSAGES,
         )
-        packer = Packer(rows, lambda: 0, chunk_messages=CHUNK_MESSAGES, chunk_bytes=CHUNK_BYTES)
+        packer = Packer(rows, chunk_messages=CHUNK_MESSAGES, chunk_bytes=CHUNK_BYTES)
         written = 0
         for batch in batches:
-            packer.add(from_input(batch, position=written))
+            packer.add(stored(from_input(batch, position=written), None))
             written += batch.num_rows
         packer.flush()
         rows.flush()

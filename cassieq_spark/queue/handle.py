@@ -14,6 +14,7 @@ from cassieq_spark.queue.inspect.hours import ScheduledHour, by_hour
 from cassieq_spark.queue.inspect.stats import QueueStats, peek, stats
 from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.put import encode
+from cassieq_spark.queue.put.results import Puts
 from cassieq_spark.queue.settling import Settling
 from cassieq_spark.queue.work import Work
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.options import QueueSettings
     from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.queue.put.results import PutResult, Puts
+    from cassieq_spark.queue.put.results import PutResult
 
     Seconds = float | timedelta
 

@@ -61,8 +61,17 @@ class Births:
             after_us=int(settings.schedule_after_s * 1e6),
             period_us=settings.period_us,
         )
-        if due is None:
-            return None
+        return None if due is None else self.get(lane, due)
+
+    def get(self, lane: Lane, due: DueLane) -> Lane | None:
+        """A due lane that is there and takes messages; None: it takes none any more.
+
+        Args:
+            lane: Any lane of the queue.
+
+        Raises:
+            QueueDeleted, StoreError: As `lane_for`.
+        """
         its_lane = lane.due_lane(due)
         if its_lane.lane_id not in self._known:
             if not bear(its_lane, due):

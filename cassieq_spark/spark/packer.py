@@ -15,22 +15,28 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model import bucket_plan
+from cassieq_spark.model.lanes import LONGEST_DELAY_US
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 from cassieq_spark.store.chunk import BODY, HEADERS, MESSAGE_ID, STORED_TYPES, TAG, Encoder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
     from pyspark.sql.types import StructField, StructType
 
 DELAY: Final = "delay"
+DUE_AT: Final = "due_at"
 PRIORITY: Final = "priority"
 KEY: Final = "key"
-"""Columns of the input that no chunk has: a due time is beside its chunk, and the other two say
-which lane it is in."""
+"""Columns of the input that no chunk has: a due time is beside its chunk, and all of them say which
+lane it is in."""
 
-MAX_DELAY_S: Final = 30 * 86_400
+DUE: Final = "due"
+"""What becomes of a delay or a due time: when each message may be delivered, cluster µs; 0: at
+once."""
+
+MAX_DELAY_S: Final = LONGEST_DELAY_US // 1_000_000
 
 _UUID_TEXT: Final = 36
 _UUID_PATTERN: Final = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
@@ -45,27 +51,22 @@ class ChunkTaker(Protocol):
     def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
         """Take one chunk; see `queue.sink.writer.LaneWriter.add`."""
 
+    def close(self) -> None:
+        """No chunk follows soon; one may follow later."""
+
 
 class Packer:
     """Cuts rows into chunks for a taker. Rows that do not fill a chunk wait for the next batch."""
 
-    def __init__(
-        self,
-        writer: ChunkTaker,
-        now_us: Callable[[], int],
-        *,
-        chunk_messages: int,
-        chunk_bytes: int,
-    ) -> None:
+    def __init__(self, writer: ChunkTaker, *, chunk_messages: int, chunk_bytes: int) -> None:
         self._writer = writer
-        self._now_us = now_us
         self._messages = chunk_messages
         self._bytes = chunk_bytes
         self._encoder = Encoder()
         self._waiting: pa.RecordBatch | None = None
 
     def add(self, checked: pa.RecordBatch) -> None:
-        """Take a record batch as `from_input` returns it, without priority and key."""
+        """Take a record batch as `stored` returns it."""
         if self._waiting is not None:
             checked = pa.concat_batches([self._waiting, checked])
             self._waiting = None
@@ -95,11 +96,10 @@ class Packer:
             at = end
 
     def _write(self, part: pa.RecordBatch) -> None:
-        delays = delays_us(part)
         due_us: list[int] | None = None
-        if delays is not None:
-            now_us = self._now_us()
-            due_us = np.where(delays > 0, delays + now_us, 0).tolist()
+        if DUE in part.schema.names:
+            times = part.column(DUE).to_numpy(zero_copy_only=False)
+            due_us = times.tolist() if times.any() else None
         self._writer.add(self._encoder.encode(part), part.num_rows, due_us)
 
 
@@ -120,11 +120,12 @@ def from_input(batch: pa.RecordBatch, *, position: int) -> pa.RecordBatch:
         position: The position of its first row, for error messages.
 
     Returns:
-        The stored columns it has, ``delay`` as int64 µs, ``priority`` as int64, ``key`` as text.
+        The stored columns it has, ``delay`` and ``due_at`` as int64 µs, the latter since 1970,
+        ``priority`` as int64, ``key`` as text.
 
     Raises:
-        BodyInvalid: A body is null or too large, a delay negative, or a message id is not a UUID;
-            it names the row.
+        BodyInvalid: A body is null or too large, a delay negative or too long, or a message id is
+            not a UUID; it names the row.
     """
     _check_columns({field.name: field.type for field in batch.schema})
     columns: dict[str, pa.Array] = {}
@@ -132,6 +133,8 @@ def from_input(batch: pa.RecordBatch, *, position: int) -> pa.RecordBatch:
         column = batch.column(name)
         if name == DELAY:
             columns[name] = _delays(column, position)
+        elif name == DUE_AT:
+            columns[name] = pc.fill_null(column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 0)
         elif name == MESSAGE_ID:
             columns[name] = _message_ids(column, position)
         elif name in _OF_LANE:
@@ -157,12 +160,37 @@ def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
     return sizes
 
 
-def delays_us(batch: pa.RecordBatch) -> NDArray[np.int64] | None:
-    """Each message's delay in µs, 0 if it has none; None if no message has one."""
-    if DELAY not in batch.schema.names:
+def due_times(batch: pa.RecordBatch, now_us: int) -> NDArray[np.int64] | None:
+    """When each message may be delivered, cluster µs, 0: at once; None: all of them at once.
+
+    Args:
+        batch: As `from_input` returns it.
+    """
+    if DELAY in batch.schema.names:
+        delays = batch.column(DELAY).to_numpy(zero_copy_only=False)
+        due = np.where(delays > 0, delays + now_us, 0)
+    elif DUE_AT in batch.schema.names:
+        times = batch.column(DUE_AT).to_numpy(zero_copy_only=False)
+        due = np.where(times > now_us, times, 0)
+    else:
         return None
-    delays = batch.column(DELAY).to_numpy(zero_copy_only=False)
-    return delays if delays.any() else None
+    return due if due.any() else None
+
+
+def stored(batch: pa.RecordBatch, due: NDArray[np.int64] | None) -> pa.RecordBatch:
+    """What a `Packer` takes: the stored columns, and `DUE` if the input can have due times.
+
+    Args:
+        batch: As `from_input` returns it.
+        due: As `due_times` returns it.
+    """
+    has_due = DELAY in batch.schema.names or DUE_AT in batch.schema.names
+    batch = batch.select([name for name in batch.schema.names if name in STORED_TYPES])
+    if not has_due:
+        return batch
+    # Rows of all batches are put together: they have the same columns, whether any waits or not.
+    times = np.zeros(batch.num_rows, dtype=np.int64) if due is None else due
+    return batch.append_column(DUE, pa.array(times))
 
 
 def _check_columns(found: dict[str, pa.DataType]) -> None:
@@ -171,20 +199,28 @@ def _check_columns(found: dict[str, pa.DataType]) -> None:
             f"column 'body' (binary) is missing; the DataFrame has {', '.join(found) or 'none'}. "
             "Select the content of a message as 'body', cast to binary"
         )
+    if DELAY in found and DUE_AT in found:
+        raise OptionInvalid(
+            "columns 'delay' and 'due_at' both say when a message is delivered. Give one of them: "
+            "F.coalesce('due_at', F.current_timestamp() + F.make_dt_interval(secs='delay'))"
+        )
     for name, kind in found.items():
         if name in _NOT_BY_SPARK:
             instead = _NOT_BY_SPARK[name]
             raise OptionInvalid(f"column {name!r} cannot be written by Spark. {instead}")
         if name not in _ALLOWED:
             raise OptionInvalid(
-                f"unknown column {name!r}. A queue takes body, tag, headers, delay, priority, key "
-                "and message_id: drop this column, or put it into the body or the headers"
+                f"unknown column {name!r}. A queue takes body, tag, headers, delay, due_at, "
+                "priority, key and message_id: drop this column, or put it into the body or the "
+                "headers"
             )
         allows, says = _ALLOWED[name]
         if not allows(kind):
-            hint = (
-                " Cast it: F.col('body').cast('binary')" if name == BODY and _is_text(kind) else ""
-            )
+            hint = ""
+            if name == BODY and _is_text(kind):
+                hint = " Cast it: F.col('body').cast('binary')"
+            elif name == DUE_AT and pa.types.is_timestamp(kind):
+                hint = " Cast it, as a time of the session's time zone: .cast('timestamp')"
             raise OptionInvalid(f"column {name!r} is {kind}, allowed: {says}.{hint}")
 
 
@@ -235,8 +271,6 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 _NOT_BY_SPARK: Final = {
-    "due_at": "Write a column 'delay' of seconds, up to 30 days, or put messages that are due "
-    "later by Queue.put_many(due_at=...)",
     "ttl": "Set the queue's retention, or put messages with a time to live by "
     "Queue.put_many(ttl=...)",
     "dedup_key": "A batch is in the queue once whatever happens, so it needs none. To leave out "
@@ -250,6 +284,10 @@ _ALLOWED: Final[dict[str, tuple[Any, str]]] = {
     TAG: (_is_text, "string"),
     HEADERS: (_is_headers, "map<string, string>"),
     DELAY: (_is_number, "a number of seconds"),
+    DUE_AT: (
+        lambda kind: bool(pa.types.is_timestamp(kind) and kind.tz is not None),
+        "a timestamp with a time zone",
+    ),
     PRIORITY: (lambda kind: bool(pa.types.is_integer(kind)), "an integer"),
     KEY: (_is_text, "string"),
     MESSAGE_ID: (
@@ -295,7 +333,7 @@ def _delays(column: pa.Array, position: int) -> pa.Array:
         row = int(np.argmax(wrong))
         raise BodyInvalid(
             f"row {position + row} of its input partition has a delay of {seconds[row]} s, "
-            f"allowed: 0 to {MAX_DELAY_S} s (30 days)"
+            f"allowed: 0 to {MAX_DELAY_S} s (400 days)"
         )
     return pa.array((seconds * 1e6).astype(np.int64))
 

@@ -26,13 +26,13 @@ from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.heartbeat import Heartbeat
 from cassieq_spark.queue.sink.writer import BulkWriter, Meter
 from cassieq_spark.spark import boundary
-from cassieq_spark.spark.lane_packer import LanePacker, sorting
+from cassieq_spark.spark.lane_packer import LanePacker, SortedLanes, sorting
 from cassieq_spark.spark.packer import check_sink_schema
 from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark import SparkContext
@@ -165,18 +165,26 @@ def _write(
         writes_in_flight=options.writes_in_flight,
     )
     with Heartbeat(lane, who.sink_id), writer:
+        sorts = sorting(lane.settings, _partition())
+        lanes = SortedLanes(lane, sorts)
         packer = LanePacker(
-            lambda place: writer.of(lane.lanes[place]),
-            sorting(lane, _partition()),
+            lambda number: writer.of(lanes.lane(number).lane_id),
+            sorts,
             lane.clock.now_us,
             chunk_messages=options.chunk_messages,
             chunk_bytes=options.chunk_bytes,
+            expect=lambda numbers: _begin(writer, lanes.make(numbers)),
         )
         for batch in batches:
             packer.add(batch)
         packer.flush()
         buckets = writer.finish()
     return Written(TaskResult(who=who, epoch=admission.epoch, buckets=buckets, costs=meter.read()))
+
+
+def _begin(writer: BulkWriter, lanes: Iterable[Lane]) -> None:
+    for lane in lanes:
+        writer.of(lane.lane_id).begin()
 
 
 def _commit(

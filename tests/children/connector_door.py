@@ -247,7 +247,7 @@ def outside_a_query() -> None:
         "if(id % 2 = 0, concat('t', id), null) as tag",
         "map('n', cast(id as string)) as headers",
         f"if(id < 2, '{same}', null) as message_id",
-        "if(id >= 50, 3600, 0) as delay",
+        "if(id >= 50, 600, 0) as delay",
     )
     put(every, 2)
     large = spark.range(1).selectExpr("cast(repeat('0123456789abcdef', 200000) as binary) as body")
@@ -268,6 +268,22 @@ def several_lanes() -> None:
         put(rows, batch)
     wrong = spark.range(3).selectExpr("cast('m' as binary) as body", "id as priority")
     say("lanes", wrong=failure_of(lambda: put(wrong, 2)))
+
+
+def scheduled() -> None:
+    """Rows for more due lanes than are opened at once, and rows that nobody has to wait for."""
+    put = door("scheduled", sink_id=f"{prefix}.scheduled", chunk_messages=7)
+    rows = spark.range(0, 300, 1, 3).selectExpr(
+        "cast(concat('m-', id) as binary) as body",
+        "id % 2 as priority",
+        "if(id % 3 = 0, null, current_timestamp() + make_dt_interval(2 + id % 70)) as due_at",
+    )
+    put(rows, 0)
+    put(rows, 0)
+    both = spark.range(3).selectExpr(
+        "cast('m' as binary) as body", "id as delay", "now() as due_at"
+    )
+    say("scheduled", both=failure_of(lambda: put(both, 1)))
 
 
 def failing_tasks() -> None:
@@ -485,6 +501,7 @@ if __name__ == "__main__":
     for scenario in (
         outside_a_query,
         several_lanes,
+        scheduled,
         replays,
         failing_tasks,
         speculation,

@@ -36,6 +36,7 @@ SCENARIOS = (
     "deleted",
     "failing",
     "lanes",
+    "scheduled",
     "last",
     "lost",
     "outside",
@@ -95,7 +96,7 @@ def door(
 ) -> Door:
     prefix, directory = f"connector.{new_uuid().hex[:12]}", tmp_path_factory.mktemp("connector")
     for scenario in SCENARIOS:
-        more = LANES if scenario == "lanes" else {}
+        more = {"lanes": LANES, "scheduled": {"priorities": 2}}.get(scenario, {})
         busy_client.create_queue(f"{prefix}.{scenario}", bucket_size=BUCKET_SIZE, **more)
     connection = {"contact_points": cassandra.contact_points, "keyspace": KEYSPACE}
     log = directory / "log"
@@ -143,6 +144,19 @@ def test_a_batch_goes_into_the_lanes_of_its_priorities_and_keys(door: Door) -> N
             assert shard_of(f"k{number % 7}", 3) == shard
     assert 6 == len({message.lane for message in door.drained("lanes")})
     assert "has priority 2, allowed: 0 to 1" in door.said("lanes")["wrong"]
+
+
+@pytest.mark.invariant("I7")
+def test_rows_that_are_due_later_go_into_more_due_lanes_than_are_opened_at_once(
+    door: Door,
+) -> None:
+    queue = door.queue("scheduled")
+    assert Counter({b"m-%d" % at: 1 for at in range(0, 300, 3)}) == door.bodies("scheduled")
+    hours = queue.scheduled()
+    assert len(hours) > 64
+    assert 200 == sum(hour.messages for hour in hours) == queue.stats().scheduled
+    assert {0, 1} == {hour.priority for hour in hours}
+    assert "columns 'delay' and 'due_at' both" in door.said("scheduled")["both"]
 
 
 def test_what_has_a_delay_is_not_there_yet(door: Door) -> None:

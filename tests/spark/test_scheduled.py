@@ -73,6 +73,35 @@ def test_columns_lane_and_priority_of_scheduled_messages(ranked: Streams) -> Non
     assert ranked.queue.stats().visible == 0
 
 
+def test_rows_that_are_due_later_wait_in_due_lanes(ranked: Streams) -> None:
+    """Through both of the Arrow writer's doors, one transaction with what is due now."""
+    rows = ranked.spark.range(0, 200, 1, 3).selectExpr(
+        "cast(concat('m-', id) as binary) as body",
+        "cast(id % 2 as int) as priority",
+        "if(id % 4 = 0, null, now() + make_dt_interval(1 + id % 3)) as due_at",
+    )
+    rows.write.parquet(str(ranked.directory / "in"))
+    source = ranked.spark.readStream.schema(rows.schema).parquet(str(ranked.directory / "in"))
+    query = (
+        source.writeStream.format("cassieq")
+        .options(**ranked.options)
+        .option("checkpointLocation", str(ranked.checkpoint("sink")))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    ranked.put(rows.drop("priority"))
+
+    stats = ranked.queue.stats()
+    assert (100, 0, 300) == (stats.visible, stats.delayed, stats.scheduled)
+    by_priority: Counter[int] = Counter()
+    for hour in ranked.queue.scheduled():
+        by_priority[hour.priority] += hour.messages
+    assert {0: 200, 1: 100} == by_priority
+    drained = ranked.drain()
+    assert Counter({b"m-%d" % at: 2 for at in range(0, 200, 4)}) == drained.bodies
+
+
 def test_views_of_what_is_scheduled(ranked: Streams) -> None:
     far = now(ranked).replace(minute=30, second=0, microsecond=0) + timedelta(days=30)
     ranked.queue.put_many([b"x"] * 3, due_at=far)

@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model.bucket_plan import PackedChunk, assign
-from cassieq_spark.model.lanes import shard_of
+from cassieq_spark.model.lanes import due_lane, shard_of
 from cassieq_spark.spark.lane_packer import LanePacker, Sorting
 from cassieq_spark.store import chunk as chunks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SORTING = Sorting(priorities=3, shards=4, own_shard=6)
+HOUR_US = 3_600_000_000
+TIMES: dict[str, int] = {"after_us": 900_000_000, "period_us": HOUR_US}
+SORTING = Sorting(priorities=3, shards=4, own_shard=6, **TIMES)
+ONE = Sorting(**TIMES)
 
 rows = st.lists(
     st.tuples(
@@ -35,12 +38,17 @@ class Taken:
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
+        self.due_us: list[int] = []
+        self.closed = 0
 
     def capacity(self) -> int:
         return 10
 
+    def close(self) -> None:
+        self.closed += 1
+
     def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
-        assert due_us is None
+        self.due_us += due_us or [0] * count
         found = [row.body for row in _rows(payload)]
         assert count == len(found)
         self.bodies += found
@@ -60,10 +68,12 @@ def batch(some: list[tuple[int | None, str | None]], first: int = 0) -> pa.Recor
     )
 
 
-def packed(batches: list[pa.RecordBatch], sorting: Sorting = SORTING) -> dict[int, list[bytes]]:
+def packed(
+    batches: list[pa.RecordBatch], sorting: Sorting = SORTING, now_us: int = 0
+) -> dict[int, list[bytes]]:
     taken: defaultdict[int, Taken] = defaultdict(Taken)
     packer = LanePacker(
-        taken.__getitem__, sorting, lambda: 0, chunk_messages=7, chunk_bytes=1 << 20
+        taken.__getitem__, sorting, lambda: now_us, chunk_messages=7, chunk_bytes=1 << 20
     )
     for one in batches:
         packer.add(one)
@@ -88,7 +98,7 @@ def test_without_priorities_and_keys_all_rows_of_a_partition_are_in_one_shard() 
     plain = batch([(None, None)] * 20).select(["body"])
 
     assert {2: [b"%d" % at for at in range(20)]} == packed([plain])
-    assert {0: [b"%d" % at for at in range(20)]} == packed([plain], Sorting())
+    assert {0: [b"%d" % at for at in range(20)]} == packed([plain], ONE)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +120,40 @@ def test_a_wrong_row_is_named_by_its_position(
 
 def test_one_lane_refuses_a_priority_that_it_does_not_have() -> None:
     with pytest.raises(BodyInvalid, match=r"priority 1, allowed: 0 to 0"):
-        packed([batch([(1, None)])], Sorting())
+        packed([batch([(1, None)])], ONE)
+
+
+far = st.lists(
+    st.tuples(st.integers(0, 2), st.none() | st.integers(-HOUR_US, 30 * HOUR_US)), max_size=60
+)
+
+
+@given(far, far)
+def test_each_row_is_in_the_lane_that_a_put_would_take(
+    some: list[tuple[int, int | None]], more: list[tuple[int, int | None]]
+) -> None:
+    """As `model.lanes.due_lane` decides for one message."""
+    now_us = 500_000 * HOUR_US + 1_700_000_000
+    expected: defaultdict[int, list[bytes]] = defaultdict(list)
+    batches = []
+    for rows_ in (some, more):
+        first = sum(one.num_rows for one in batches)
+        for at, (priority, in_us) in enumerate(rows_, first):
+            due_us = 0 if in_us is None else now_us + in_us
+            lane = due_lane(due_us, priority, now_us=now_us, **TIMES)
+            number = (
+                priority * 4 + 6 % 4
+                if lane is None
+                else SORTING.fixed + lane.period * 3 + lane.priority
+            )
+            assert lane == SORTING.due_lane(number)
+            expected[number].append(b"%d" % at)
+        due = [None if in_us is None else now_us + in_us for _, in_us in rows_]
+        plain = batch([(priority, None) for priority, _ in rows_], first)
+        batches.append(plain.append_column("due_at", pa.array(due, pa.timestamp("us", "UTC"))))
+
+    found = packed(batches, now_us=now_us)
+    assert expected == {lane: bodies for lane, bodies in found.items() if bodies}
 
 
 def test_columns_of_other_types_are_refused() -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 KILO = 1024
 CHUNK_BYTES = 256 * KILO
+ONE = Sorting(after_us=900_000_000, period_us=3_600_000_000)
 SPARE = 1.1
 """What Arrow adds, and what compression does not take away."""
 
@@ -38,6 +39,9 @@ class Taken:
     def capacity(self) -> int:
         return self.bucket_size - self.in_bucket
 
+    def close(self) -> None:
+        raise AssertionError("no row is due later")
+
     def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
         assert 1 <= count <= self.capacity()
         assert due_us is None or len(due_us) == count
@@ -46,7 +50,7 @@ class Taken:
 
 
 def one_lane(_partition: int) -> Sorting:
-    return Sorting()
+    return ONE
 
 
 def arrow_door(taken: Taken, now_us: int, *, chunk_messages: int) -> LanePacker:
@@ -57,7 +61,7 @@ def arrow_door(taken: Taken, now_us: int, *, chunk_messages: int) -> LanePacker:
         return taken
 
     return LanePacker(
-        of_lane, Sorting(), lambda: now_us, chunk_messages=chunk_messages, chunk_bytes=CHUNK_BYTES
+        of_lane, ONE, lambda: now_us, chunk_messages=chunk_messages, chunk_bytes=CHUNK_BYTES
     )
 
 

@@ -86,7 +86,7 @@ def _open_blocks(
     todo: Mapping[Lane, int], *, sink_id: str, epoch: int
 ) -> Iterator[tuple[Lane, OpenBucket]]:
     """Open a block in each lane; some of its buckets may be lost."""
-    lanes = list(todo)
+    lanes = list(todo)[:LARGEST_BLOCK]
     session = lanes[0].store.session
     most = LARGEST_BLOCK // len(lanes)
     blocks = session.map(lambda lane: reserve(lane, min(todo[lane], most)), lanes)

@@ -147,6 +147,11 @@ class LaneWriter:
         self._current: OpenBucket | None = None
         self._preparing: list[Future[tuple[Place, int]]] = []
 
+    def begin(self) -> None:
+        """A chunk follows soon: its bucket is opened meanwhile."""
+        if self._current is None and not self._next:
+            self._next.append(self._beside.submit(self._open))
+
     def capacity(self) -> int:
         """How many messages the present bucket still takes: 1 or more."""
         if self._current is None:
@@ -196,7 +201,7 @@ class LaneWriter:
             self._open_ahead(current)
 
     def close(self) -> None:
-        """Take no more: the present bucket is prepared once its chunks are stored."""
+        """Prepare the present bucket once its chunks are stored. A later chunk opens another."""
         if self._current is not None:
             self._close_current(self._current)
 

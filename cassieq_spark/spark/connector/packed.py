@@ -147,6 +147,9 @@ class _LaneRows:
         self._lane = lane
         self._bucket_size = bucket_size
 
+    def close(self) -> None:
+        """Nothing is open: the driver assigns the chunks to buckets."""
+
     def capacity(self) -> int:
         """The bucket size: chunks are placed into buckets later, and whole."""
         return self._bucket_size

@@ -33,7 +33,7 @@ from cassieq_spark.spark import boundary
 from cassieq_spark.spark.connector import config
 from cassieq_spark.spark.connector.packed import NO_CHUNK, SPARK_SCHEMA, packing
 from cassieq_spark.spark.connector.sessions import java_class, saving
-from cassieq_spark.spark.lane_packer import Sorting
+from cassieq_spark.spark.lane_packer import SortedLanes, sorting
 from cassieq_spark.spark.packer import check_sink_schema
 from cassieq_spark.spark.sink import QUERY_ID, run_id
 from cassieq_spark.store import store
@@ -166,7 +166,7 @@ class ConnectorWriter:
         meter, sink_id = Meter(), who.sink_id
         began, now_us = lane.clock.monotonic(), lane.clock.now_us()
         pack = packing(
-            partial(_sorting, lane.settings.priorities, lane.settings.shards),
+            partial(sorting, lane.settings),
             bucket_size=lane.bucket_size,
             chunk_messages=self.options.chunk_messages,
             chunk_bytes=self.options.chunk_bytes,
@@ -178,7 +178,8 @@ class ConnectorWriter:
             plans = assign(
                 chunks, bucket_size=lane.bucket_size, bucket_bytes=self.options.bucket_bytes
             )
-            opened = _open(lane, plans, sink_id=sink_id, epoch=epoch)
+            lanes = _lanes(lane, plans)
+            opened = _open(lanes, sink_id=sink_id, epoch=epoch)
             if opened:
                 write_options = config.write_options(
                     self.options.connection,
@@ -188,7 +189,7 @@ class ConnectorWriter:
                     write_time_us=now_us,
                 )
                 _save(
-                    message_rows(packed, plans, opened, attempts, lane, enqueued_us=now_us),
+                    message_rows(packed, plans, lanes, opened, attempts, enqueued_us=now_us),
                     write_options,
                     timeout_s=self.options.connection.connect_timeout_s,
                 )
@@ -197,11 +198,12 @@ class ConnectorWriter:
         for bucket, plan in zip(opened, plans, strict=True):
             bucket.count, bucket.size_bytes = plan.count, plan.size_bytes
 
-        def finish(filled: tuple[OpenBucket, BucketPlan]) -> tuple[Place, int]:
-            filled[0].due_us = filled[1].due_us()
-            return prepare(lane.sibling(lane.lanes[filled[1].lane]), filled[0])
+        def finish(filled: tuple[Lane, OpenBucket, BucketPlan]) -> tuple[Place, int]:
+            its_lane, bucket, plan = filled
+            bucket.due_us = plan.due_us()
+            return prepare(its_lane, bucket)
 
-        prepared = lane.store.session.map(finish, zip(opened, plans, strict=True))
+        prepared = lane.store.session.map(finish, zip(lanes, opened, plans, strict=True))
         size_bytes = sum(plan.size_bytes for plan in plans)
         event(
             _logger,
@@ -218,27 +220,32 @@ class ConnectorWriter:
         return TaskResult(who=who, epoch=epoch, buckets=tuple(prepared), costs=costs)
 
 
-def _sorting(priorities: int, shards: int, partition: int) -> Sorting:
-    return Sorting(priorities=priorities, shards=shards, own_shard=partition)
+def _lanes(lane: Lane, plans: Sequence[BucketPlan]) -> list[Lane]:
+    """The lane of each plan; due lanes that are not there yet are made."""
+    numbers = list(dict.fromkeys(plan.lane for plan in plans))
+    # Rows whose due lane takes none any more go together: any partition's shard will do.
+    lanes = SortedLanes(lane, sorting(lane.settings, 0)).make(numbers)
+    by_number = dict(zip(numbers, lanes, strict=True))
+    return [by_number[plan.lane] for plan in plans]
 
 
-def _open(lane: Lane, plans: Sequence[BucketPlan], *, sink_id: str, epoch: int) -> list[OpenBucket]:
-    """Open a bucket for each plan, in their order; plans are sorted by lane."""
-    wanted = Counter(plan.lane for plan in plans)
+def _open(lanes: Sequence[Lane], *, sink_id: str, epoch: int) -> list[OpenBucket]:
+    """Open a bucket in each of these lanes, in their order."""
+    wanted = Counter(lane.lane_id for lane in lanes)
+    distinct = list({lane.lane_id: lane for lane in lanes}.values())
     opened = open_buckets(
-        [(lane.sibling(lane.lanes[place]), number) for place, number in wanted.items()],
-        sink_id=sink_id,
-        epoch=epoch,
+        [(lane, wanted[lane.lane_id]) for lane in distinct], sink_id=sink_id, epoch=epoch
     )
-    return [bucket for some in opened for bucket in some]
+    ready = {lane.lane_id: iter(some) for lane, some in zip(distinct, opened, strict=True)}
+    return [next(ready[lane.lane_id]) for lane in lanes]
 
 
 def message_rows(
     packed: DataFrame,
     plans: Sequence[BucketPlan],
+    lanes: Sequence[Lane],
     opened: Sequence[OpenBucket],
     attempts: Mapping[int, bytes],
-    lane: Lane,
     *,
     enqueued_us: int,
 ) -> DataFrame:
@@ -248,11 +255,11 @@ def message_rows(
             chunk.partition,
             chunk.number,
             attempts[chunk.partition],
-            str(lane.lanes[plan.lane]),
+            str(lane.lane_id),
             bucket.bucket,
             first,
         )
-        for plan, bucket in zip(plans, opened, strict=True)
+        for plan, lane, bucket in zip(plans, lanes, opened, strict=True)
         for chunk, first in plan.placed()
     ]
     places += [
