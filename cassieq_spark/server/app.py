@@ -15,12 +15,14 @@ from cassieq_spark.errors import CassieqError
 from cassieq_spark.server.backend import Backend, Busy
 from cassieq_spark.server.limits import BodyLimit
 from cassieq_spark.server.principal import Gate
-from cassieq_spark.server.repairing import repair_every
+from cassieq_spark.server.repairing import RepairLog, repair_every
 from cassieq_spark.server.rest.door import RestDoor, too_long
 from cassieq_spark.server.rest.openapi import PREFIX
 from cassieq_spark.server.rest.page import docs, openapi_json
 from cassieq_spark.server.sending import Sending
 from cassieq_spark.server.sqs.door import SqsDoor
+from cassieq_spark.server.ui import page as ui
+from cassieq_spark.server.ui.door import UiDoor, to_home
 from cassieq_spark.server.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -60,12 +62,22 @@ class Gateway:
         self.gate = Gate(self.backend, master_key)
         self.waiting = Waiting(self.backend)
         self.sending = Sending(self.backend)
+        self.repairs = RepairLog(settings.repairs_every_s)
+        self.has_login = master_key is not None
         self.failure: CassieqError | None = None
         self.on_failure: Callable[[], None] = lambda: None
 
     def app(self) -> Starlette:
         """The ASGI application."""
         sqs = SqsDoor(self.backend, self.waiting, self.sending, self.gate)
+        page = UiDoor(
+            self.backend,
+            self.waiting,
+            self.gate,
+            self.repairs,
+            has_login=self.has_login,
+            is_local=self.settings.is_loopback and not self.has_login,
+        )
         return Starlette(
             routes=[
                 Route("/healthz", _healthz),
@@ -73,6 +85,8 @@ class Gateway:
                 Mount(PREFIX, RestDoor(self.backend, self.waiting, self.sending, self.gate)),
                 Route("/openapi.json", openapi_json),
                 Route("/docs", docs),
+                Route(ui.PREFIX, to_home),
+                Mount(ui.PREFIX, page),
                 Route("/", sqs, methods=["GET", "POST"]),
                 Route("/{account:str}/{queue:str}", sqs, methods=["GET", "POST"]),
             ],
@@ -104,7 +118,7 @@ class Gateway:
             self.on_failure()
             return
         if self.settings.repairs_every_s is not None:
-            await repair_every(self.backend, self.settings.repairs_every_s)
+            await repair_every(self.backend, self.settings.repairs_every_s, self.repairs)
 
     async def _readyz(self, _: Request) -> Response:
         """Whether Cassandra answers, with the tables of this release."""

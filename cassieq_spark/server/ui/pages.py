@@ -1,0 +1,47 @@
+"""`PAGES` lists what there is below `/ui`, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cassieq_spark.model.rights import Right
+from cassieq_spark.server.ui import login, queues
+from cassieq_spark.server.ui.page import Form, Page
+
+PAGES: Final[tuple[Page, ...]] = (
+    Page(
+        name="overview",
+        method="GET",
+        path="/",
+        right=Right.INFO,
+        run=queues.overview,
+        parameters=queues.Listing,
+    ),
+    Page(
+        name="login",
+        method="GET",
+        path="/login",
+        right=None,
+        run=login.show,
+        parameters=login.Login,
+        is_open=True,
+    ),
+    Page(
+        name="logIn",
+        method="POST",
+        path="/login",
+        right=None,
+        run=login.log_in,
+        parameters=login.LoginForm,
+        is_open=True,
+    ),
+    Page(
+        name="logOut",
+        method="POST",
+        path="/logout",
+        right=None,
+        run=login.log_out,
+        parameters=Form,
+        is_open=True,
+    ),
+)
