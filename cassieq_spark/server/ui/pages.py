@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from cassieq_spark.model.rights import Right
-from cassieq_spark.server.ui import login, queues
+from cassieq_spark.server.ui import login, messages, queues
 from cassieq_spark.server.ui.page import Form, Page
+
+_QUEUE: Final = "/queues/{queue}"
 
 PAGES: Final[tuple[Page, ...]] = (
     Page(
@@ -43,5 +45,20 @@ PAGES: Final[tuple[Page, ...]] = (
         run=login.log_out,
         parameters=Form,
         is_open=True,
+    ),
+    Page(
+        name="queue",
+        method="GET",
+        path=_QUEUE,
+        right=Right.INFO,
+        run=queues.show,
+    ),
+    Page(
+        name="messages",
+        method="GET",
+        path=f"{_QUEUE}/messages",
+        right=Right.READ,
+        run=messages.show,
+        parameters=messages.Peek,
     ),
 )

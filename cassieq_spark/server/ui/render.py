@@ -11,6 +11,8 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
+from cassieq_spark.server.ui.bodies import visible
+
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
@@ -74,7 +76,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(age=age, number=number, moment=moment)
+    made.filters.update(age=age, number=number, moment=moment, visible=visible)
     made.globals.update(plural=plural, style=version_of("style.css"))
     return made
 
