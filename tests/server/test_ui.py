@@ -231,6 +231,32 @@ def test_a_form_needs_the_mark_of_this_visitor(
     assert visitor.session is not None
 
 
+def test_each_form_needs_the_mark_and_a_login(
+    guarded: Gateway, visitor: Visitor, account: Account, orders: cassieq.Queue
+) -> None:
+    orders.put(b"x")
+    visitor.log_in(account.key)
+    visitor.get("/ui/")
+    for page in PAGES:
+        path = "/ui" + page.path.format(queue="orders")
+        if page.method == "POST":
+            fields = {**_fields(page.parameters, "0" * 64), "name": "orders", "sure": "true"}
+            known = {name: fields[name] for name in page.parameters.model_fields if name in fields}
+            assert (403, "forbidden") == problem_of(visitor.http.post(path, data=known)), page.name
+            if not page.is_open:
+                with Visitor(guarded.url) as nobody:
+                    nobody.get("/ui/login")
+                    known["csrf"] = nobody.csrf
+                    refused = nobody.http.post(path, data=known)
+                    assert (403, "forbidden") == problem_of(refused), page.name
+        elif not page.is_open:
+            asked = httpx.get(f"{guarded.url}{path}")
+            assert 303 == asked.status_code, page.name
+            assert asked.headers["location"].startswith("/ui/login?next="), page.name
+    assert 1 == orders.stats().visible
+    assert visitor.session is not None
+
+
 @pytest.mark.parametrize(
     "headers",
     [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import Field
 
 from cassieq_spark.errors import CassieqError, QueueNotFound
 from cassieq_spark.model.ids import QueueName
@@ -44,6 +46,12 @@ class Listing(Strict):
 
     prefix: str = ""
     after: str = ""
+
+
+class Look(Strict):
+    """What was done before."""
+
+    purged: Annotated[int | None, Field(ge=0)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +154,7 @@ async def show(visit: Visit) -> Shown:
             "leases_left_out": max(0, len(leases) - LEASES),
             "now_us": looked.now_us,
             "may_read": visit.principal.may(Right.READ, visit.queue),
+            "purged": visit.given.purged,
             "may_delete": visit.principal.may(Right.DELETE, visit.queue),
         },
     )
