@@ -25,6 +25,11 @@ EVENTS: Final[dict[str, Event]] = {
     "account_deleted": Event(
         level=logging.INFO, meaning="An account was deleted, with its keys and queues."
     ),
+    "ack_came_late": Event(
+        level=logging.WARNING,
+        meaning="A batch was acked after leases of it had ended: others were given these messages, "
+        "or will be.",
+    ),
     "acks_stale": Event(
         level=logging.WARNING,
         meaning="A consumer acked messages with receipts that had expired. Nothing was changed for "
@@ -88,6 +93,13 @@ EVENTS: Final[dict[str, Event]] = {
         meaning="An error went to Spark as one short text. This event has its traceback and its "
         "causes.",
     ),
+    "exporter_connected": Event(
+        level=logging.INFO, meaning="An exporter of metrics has connected to Cassandra."
+    ),
+    "exporter_waits": Event(
+        level=logging.WARNING,
+        meaning="An exporter of metrics cannot reach Cassandra yet. It tries again every second.",
+    ),
     "gateway_connected": Event(
         level=logging.INFO, meaning="A gateway has connected to Cassandra and serves requests."
     ),
@@ -143,8 +155,8 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "lead_lost": Event(
         level=logging.INFO,
-        meaning="Repair lost its leader lease. Two repairs may now run at once: twice the work, "
-        "but no harm.",
+        meaning="A leader of repair or of scans lost its lease. Two may now run at once: twice the "
+        "work, but no harm.",
     ),
     "lease_lost_in_batch": Event(
         level=logging.WARNING,
@@ -211,6 +223,11 @@ EVENTS: Final[dict[str, Event]] = {
     "queue_left": Event(
         level=logging.WARNING, meaning="A query goes on without a queue that was deleted."
     ),
+    "queue_not_counted": Event(
+        level=logging.WARNING,
+        meaning="Cassandra did not answer for one queue of a scan. The queue has no metrics until "
+        "the next scan.",
+    ),
     "queue_passed_over": Event(
         level=logging.WARNING,
         meaning="Cassandra did not answer for one queue of a query. Its batch holds messages of "
@@ -250,6 +267,14 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "rolled_forward_by_reader": Event(
         level=logging.INFO, meaning="A reader finished a commit that its driver had left half-way."
+    ),
+    "scan_failed": Event(
+        level=logging.WARNING,
+        meaning="The queues could not be counted for metrics. The process tries again.",
+    ),
+    "scan_lead_taken": Event(
+        level=logging.INFO,
+        meaning="This process counts the queues of its data centre for metrics from now on.",
     ),
     "schedule_unreachable": Event(
         level=logging.WARNING,

@@ -7,9 +7,19 @@ that could drift from them.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 T = TypeVar("T", "Counter", "LabelledCounter")
+
+PREFIX: Final = "cassieq_"
+"""The names in Prometheus begin with this."""
+
+MOST_TEXTS: Final = 10_000
+"""The most texts that a label has in one process: further ones are counted together, as `OTHERS`.
+A process that sees ever new queues must not grow for ever."""
+
+OTHERS: Final = "(others)"
 
 
 class Counter:
@@ -35,25 +45,54 @@ class Counter:
 
 
 class LabelledCounter:
-    """Numbers that only grow, one for each label that was counted. Thread-safe."""
+    """Numbers that only grow, one for each value of one label. Thread-safe."""
 
-    def __init__(self, name: str, meaning: str) -> None:
+    def __init__(self, name: str, meaning: str, *, label: str) -> None:
         self.name = name
         self.meaning = meaning
+        self.label = label
         self._lock = threading.Lock()
         self._counters: dict[str, Counter] = {}
 
-    def inc(self, label: str, by: int = 1) -> None:
-        """Add ``by``, 0 or more, to the count of this label."""
+    def inc(self, text: str, by: int = 1) -> None:
+        """Add ``by``, 0 or more, to the count of this text; see `MOST_TEXTS`."""
         with self._lock:
-            counter = self._counters.setdefault(label, Counter(self.name, self.meaning))
+            if text not in self._counters and len(self._counters) >= MOST_TEXTS:
+                text = OTHERS
+            counter = self._counters.setdefault(text, Counter(self.name, self.meaning))
         counter.inc(by)
 
     @property
     def values(self) -> dict[str, int]:
-        """The counts by label, since the process began."""
+        """The counts by the label's text, since the process began."""
         with self._lock:
-            return {label: counter.value for label, counter in self._counters.items()}
+            return {text: counter.value for text, counter in self._counters.items()}
+
+    @property
+    def value(self) -> int:
+        """The count of all of them since the process began."""
+        return sum(self.values.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A metric that exists only where a process exports metrics, see `exporter`.
+
+    Attributes:
+        name: Without `PREFIX`.
+        kind: ``counter``, ``gauge`` or ``histogram``, as Prometheus knows them.
+        labels: Each has few values: names of queues, or words from a fixed list.
+    """
+
+    name: str
+    kind: str
+    meaning: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def exported(self) -> str:
+        """Its name in Prometheus."""
+        return PREFIX + self.name
 
 
 _ALL: dict[str, Counter | LabelledCounter] = {}
@@ -61,6 +100,10 @@ _ALL: dict[str, Counter | LabelledCounter] = {}
 
 def _counter(name: str, meaning: str) -> Counter:
     return _declare(Counter(name, meaning))
+
+
+def _by_queue(name: str, meaning: str) -> LabelledCounter:
+    return _declare(LabelledCounter(name, meaning, label="queue"))
 
 
 def _declare(counter: T) -> T:
@@ -76,18 +119,19 @@ def every_counter() -> tuple[Counter | LabelledCounter, ...]:
 
 
 def snapshot() -> dict[str, int]:
-    """All counters by name; a labelled one as ``name{label}`` for each label that was counted."""
+    """All counters by name, and each count of a labelled one as ``name{text}``."""
     found: dict[str, int] = {}
     for counter in _ALL.values():
-        if isinstance(counter, Counter):
-            found[counter.name] = counter.value
-        else:
-            found |= {f"{counter.name}{{{label}}}": n for label, n in counter.values.items()}
+        found[counter.name] = counter.value
+        if isinstance(counter, LabelledCounter):
+            found |= {f"{counter.name}{{{text}}}": n for text, n in counter.values.items()}
     return found
 
 
 STATEMENTS: Final = _declare(
-    LabelledCounter("statements_total", "Statements sent to Cassandra, by statement name.")
+    LabelledCounter(
+        "statements_total", "Statements sent to Cassandra, by statement name.", label="statement"
+    )
 )
 RETRIES: Final = _counter(
     "statements_again_total", "Statements sent again because they were not answered."
@@ -97,27 +141,29 @@ CAS_REFUSED: Final = _counter(
     "cas_refused_total", "Conditional writes that lost against another client."
 )
 CAS_UNKNOWN: Final = _counter("cas_unknown_total", "Conditional writes whose answer was lost.")
-MESSAGES_PUT: Final = _counter(
+MESSAGES_PUT: Final = _by_queue(
     "messages_put_total", "Messages that clients put and Cassandra acknowledged."
 )
-MESSAGES_CLAIMED: Final = _counter("messages_claimed_total", "Messages leased.")
-REDELIVERED: Final = _counter(
+MESSAGES_CLAIMED: Final = _by_queue("messages_claimed_total", "Messages leased.")
+REDELIVERED: Final = _by_queue(
     "redelivered_total", "Messages leased for a second or later delivery."
 )
-MESSAGES_EXPIRED: Final = _counter(
+MESSAGES_EXPIRED: Final = _by_queue(
     "messages_expired_total",
     "Messages taken out because nobody was given them in time, by this process.",
 )
-MESSAGES_CANCELLED: Final = _counter(
+MESSAGES_CANCELLED: Final = _by_queue(
     "messages_cancelled_total", "Messages taken back before anybody was given them."
 )
-MESSAGES_DUPLICATE: Final = _counter(
+MESSAGES_DUPLICATE: Final = _by_queue(
     "messages_duplicate_total", "Puts whose deduplication key was put already: nothing was stored."
 )
-MESSAGES_ACKED: Final = _counter("messages_acked_total", "Messages acknowledged.")
-MESSAGES_PREPARED: Final = _counter("messages_prepared_total", "Messages written in bulk by sinks.")
+MESSAGES_ACKED: Final = _by_queue("messages_acked_total", "Messages acknowledged.")
+MESSAGES_PREPARED: Final = _by_queue(
+    "messages_prepared_total", "Messages written in bulk by sinks."
+)
 ACKS: Final = _counter("ack_writes_total", "Buckets in which messages were acknowledged.")
-LEASES_LOST: Final = _counter(
+LEASES_LOST: Final = _by_queue(
     "leases_lost_total", "Leases that ended before their messages were acked."
 )
 LEASE_RENEWALS: Final = _counter("lease_renewals_total", "Buckets whose leases were extended.")
@@ -125,3 +171,101 @@ CHUNKS_WRITTEN: Final = _counter("chunks_written_total", "Chunks sent to Cassand
 BYTES_WRITTEN: Final = _counter(
     "chunk_bytes_written_total", "Encoded bytes of the chunks sent to Cassandra."
 )
+HTTP_REFUSED: Final = _declare(
+    LabelledCounter(
+        "http_refused_total",
+        "Connections that a gateway refused before there was a whole request, by HTTP status.",
+        label="status",
+    )
+)
+
+# --- what the leader counts in all queues, see `exporter.scan` ------------------------------------
+
+QUEUE_MESSAGES: Final = Family(
+    name="queue_messages",
+    kind="gauge",
+    meaning="Messages in the queue by state: visible, in_flight, delayed, scheduled, dead. Dead "
+    "ones wait for repair to move them. A message has one state.",
+    labels=("queue", "state"),
+)
+QUEUE_VISIBLE: Final = Family(
+    name="queue_visible_messages",
+    kind="gauge",
+    meaning="Visible messages in the queue by priority.",
+    labels=("queue", "priority"),
+)
+QUEUE_OLDEST: Final = Family(
+    name="queue_oldest_message_age_seconds",
+    kind="gauge",
+    meaning="Seconds since the oldest message was put that is not acked; 0 if there is none.",
+    labels=("queue",),
+)
+QUEUE_BUCKETS: Final = Family(
+    name="queue_buckets",
+    kind="gauge",
+    meaning="Buckets that repair has not dropped, by status. They are what a scan reads.",
+    labels=("queue", "status"),
+)
+QUEUE_INFO: Final = Family(
+    name="queue_info",
+    kind="gauge",
+    meaning="Always 1: the queue exists, and has this dead-letter queue, if any.",
+    labels=("queue", "dead_letter_queue"),
+)
+OF_QUEUES: Final = (QUEUE_MESSAGES, QUEUE_VISIBLE, QUEUE_OLDEST, QUEUE_BUCKETS, QUEUE_INFO)
+
+SCAN_LEADER: Final = Family(
+    name="scan_leader",
+    kind="gauge",
+    meaning="1 in the process that counts the queues for all, and 0 in the others.",
+)
+SCAN_AGE: Final = Family(
+    name="scan_age_seconds",
+    kind="gauge",
+    meaning="Seconds since the leader's last scan began: how old the figures of queues are.",
+)
+SCAN_DURATION: Final = Family(
+    name="scan_duration_seconds", kind="gauge", meaning="Seconds that the leader's last scan took."
+)
+SCAN_QUEUES: Final = Family(
+    name="scan_queues",
+    kind="gauge",
+    meaning="Queues that the last scan found, by whether they were counted or did not answer.",
+    labels=("outcome",),
+)
+OF_SCANS: Final = (SCAN_LEADER, SCAN_AGE, SCAN_DURATION, SCAN_QUEUES)
+
+# --- what a gateway does --------------------------------------------------------------------------
+
+HTTP_DURATION: Final = Family(
+    name="http_request_duration_seconds",
+    kind="histogram",
+    meaning="Seconds from a request to the end of its answer. A long poll counts with its wait.",
+    labels=("door", "operation"),
+)
+HTTP_ERRORS: Final = Family(
+    name="http_errors_total",
+    kind="counter",
+    meaning="Requests that were answered with an error, by its code and HTTP status.",
+    labels=("door", "code", "status"),
+)
+HTTP_IN_FLIGHT: Final = Family(
+    name="http_requests_in_flight",
+    kind="gauge",
+    meaning="Requests that are not answered yet, long polls among them.",
+    labels=("door",),
+)
+LONG_POLLS: Final = Family(
+    name="long_polls_waiting", kind="gauge", meaning="Requests that wait for a message."
+)
+CLIENT_CALLS: Final = Family(
+    name="client_calls",
+    kind="gauge",
+    meaning="Calls of the client that run or wait for one of the threads.",
+)
+CLIENT_THREADS: Final = Family(
+    name="client_threads", kind="gauge", meaning="Threads for calls of the client: --threads."
+)
+OF_GATEWAYS: Final = (
+    HTTP_DURATION, HTTP_ERRORS, HTTP_IN_FLIGHT, LONG_POLLS, CLIENT_CALLS, CLIENT_THREADS,
+)  # fmt: skip

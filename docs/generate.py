@@ -72,8 +72,26 @@ Loggers are `cassieq_spark.<layer>` of Python's `logging`. A record has the name
 """
 
 METRICS_HEAD = """\
-Counters of one Python process since it began, `cassieq_spark.metrics.snapshot()`. Spark's planner
-and each of its workers are processes of their own.
+A gateway and `cassieq exporter` export all of these to Prometheus, see
+[watching](../operations/metrics.md). Names there begin with `cassieq_`.
+
+## Of one process
+
+Counters of one Python process since it began, also by `cassieq_spark.metrics.snapshot()`. Spark's
+planner and each of its workers are processes of their own.
+"""
+
+OF_QUEUES_HEAD = """\
+The process that leads counts all queues of its data centre from their tables. No other exports
+these, so a sum counts nothing twice.
+"""
+
+OF_SCANS_HEAD = """\
+Each process says whether it leads. All else here is the leader's.
+"""
+
+OF_GATEWAYS_HEAD = """\
+Each gateway exports its own.
 """
 
 
@@ -197,14 +215,33 @@ def events_page() -> str:
 
 
 def metrics_page() -> str:
-    """All counters, in the order of the code."""
-    rows = [[f"`{counter.name}`", counter.meaning] for counter in metrics.every_counter()]
-    return "\n".join(
+    """All metrics, in the order of the code."""
+    parts = [_head("Metrics", "cassieq_spark/metrics.py", METRICS_HEAD)]
+    rows = [
         [
-            _head("Metrics", "cassieq_spark/metrics.py", METRICS_HEAD),
-            table(["Counter", "Meaning"], rows),
+            f"`{counter.name}`",
+            "" if isinstance(counter, metrics.Counter) else f"`{counter.label}`",
+            counter.meaning,
         ]
-    )
+        for counter in metrics.every_counter()
+    ]
+    parts.append(table(["Counter", "Label", "Meaning"], rows))
+    for title, head, families in (
+        ("Of all queues", OF_QUEUES_HEAD, metrics.OF_QUEUES),
+        ("Of scans", OF_SCANS_HEAD, metrics.OF_SCANS),
+        ("Of a gateway", OF_GATEWAYS_HEAD, metrics.OF_GATEWAYS),
+    ):
+        rows = [
+            [
+                f"`{one.name}`",
+                one.kind,
+                ", ".join(f"`{label}`" for label in one.labels),
+                one.meaning,
+            ]
+            for one in families
+        ]
+        parts += [f"## {title}\n", head, table(["Metric", "Kind", "Labels", "Meaning"], rows)]
+    return "\n".join(parts)
 
 
 def toml() -> str:

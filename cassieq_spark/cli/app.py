@@ -10,7 +10,18 @@ from typing import Annotated
 import typer
 
 from cassieq_spark import __version__
-from cassieq_spark.cli import account, cassandra, dead, load, messages, queue, repair, serve, watch
+from cassieq_spark.cli import (
+    account,
+    cassandra,
+    dead,
+    exporter,
+    load,
+    messages,
+    queue,
+    repair,
+    serve,
+    watch,
+)
 from cassieq_spark.cli.exits import Commands, ended_by, exit_codes
 from cassieq_spark.cli.flags import connected
 from cassieq_spark.cli.output import Json, print_json, print_rows, say
@@ -35,6 +46,7 @@ app.add_typer(queue.app, name="queue")
 app.command()(queue.bootstrap)
 app.command()(repair.repair)
 app.command()(serve.serve)
+app.command()(exporter.exporter)
 app.add_typer(dead.app, name="dead")
 app.add_typer(account.app, name="account")
 

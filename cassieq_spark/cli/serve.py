@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cassieq_spark.cli.account import MasterKeyFile, load_master_key
+from cassieq_spark.cli.exporter import SCAN_INTERVAL, ScanInterval, scan_seconds
 from cassieq_spark.cli.flags import connected
 from cassieq_spark.cli.output import print_note
 from cassieq_spark.cli.settings import Connection
@@ -15,6 +16,7 @@ from cassieq_spark.errors import ServerMissing
 from cassieq_spark.server.settings import GatewaySettings
 
 LIMITS = "Limits"
+METRICS = "Metrics"
 
 DEFAULTS = GatewaySettings()
 
@@ -47,6 +49,20 @@ def serve(
             help="Repair all queues every 30 s, in one gateway at a time.",
         ),
     ] = True,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="Serve metrics at this port, too. 0: any free port. With --auth they are served "
+            "nowhere else, as they name the queues of all accounts.",
+            rich_help_panel=METRICS,
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option(help="The address of that port.", rich_help_panel=METRICS)
+    ] = DEFAULTS.metrics_host,
+    scan_interval: ScanInterval = SCAN_INTERVAL,
     max_connections: Annotated[
         int, typer.Option(min=1, help="Connections at once.", rich_help_panel=LIMITS)
     ] = DEFAULTS.max_connections,
@@ -86,11 +102,15 @@ def serve(
         max_connections=max_connections,
         request_timeout_s=request_timeout,
         threads=threads,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
+        scans_every_s=scan_seconds(scan_interval),
         repairs_every_s=DEFAULTS.repairs_every_s if repair else None,
     )
     server.serve(
         settings,
         connection.open,
         on_start=lambda address: print_note(f"Listening on {address}. {settings.access}"),
+        on_metrics=lambda address: print_note(f"Metrics are at {address}"),
         master_key=load_master_key(master_key_file) if auth else None,
     )

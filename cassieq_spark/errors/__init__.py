@@ -110,10 +110,10 @@ class ConnectorMissing(UsageError):
 
 
 class ServerMissing(UsageError):
-    """The packages of the gateway are not installed."""
+    """The packages of the gateway or of the exporter are not installed."""
 
     code = "server_missing"
-    meaning = "A package that `cassieq serve` needs is not installed."
+    meaning = "A package that `cassieq serve` or `cassieq exporter` needs is not installed."
     remedy = "Run pip install 'cassieq_spark[server]'."
 
 

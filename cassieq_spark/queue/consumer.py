@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Final, Self
 
+from cassieq_spark import tracing
 from cassieq_spark.errors import CassieqError, QueueDeleted, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.settlement import Extend, Release
@@ -364,7 +365,8 @@ class Consumer:
         with self._lock:
             self._looks_begun += 1
         wanted = replace(self._ways.wanted, at_most=self._prefetch - len(self._waiting))
-        found = self._ways.getter.get(self._ways.lane(), wanted)
+        lane = self._ways.lane()
+        found = tracing.received(lane.queue, lambda: self._ways.getter.get(lane, wanted))
         held = map(_Held, found, self._ways.receipts(found), map(_until_us, found))
         with self._lock:
             self._looks_ended = self._looks_begun

@@ -39,7 +39,7 @@ def note_expired(lane: Lane, bucket: BucketNo, gone: Runs) -> None:
     """Count messages that a CAS has taken out, after that CAS took effect."""
     if not gone:
         return
-    metrics.MESSAGES_EXPIRED.inc(gone.count)
+    metrics.MESSAGES_EXPIRED.inc(lane.queue, gone.count)
     event(
         _logger,
         "messages_expired",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final, overload
 
+from cassieq_spark import tracing
 from cassieq_spark.options import arguments
 from cassieq_spark.queue import admin
 from cassieq_spark.queue.consumer import Consumer, Ways
@@ -39,11 +40,6 @@ class Queue(Settling):
         self._work = work or Work()
         self._looked_at = lane.clock.monotonic()
         self._looking = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        """The queue's name."""
-        return self._known_lane.queue
 
     @property
     def settings(self) -> QueueSettings:
@@ -207,7 +203,7 @@ class Queue(Settling):
             consumer=consumer,
             at_least=priority_at_least,
         )
-        return self._work.getter.get(self._lane, wanted)
+        return tracing.received(self.name, lambda: self._work.getter.get(self._lane, wanted))
 
     def consumer(
         self,
@@ -326,7 +322,12 @@ class Queue(Settling):
         rows = encode.messages(bodies, **more)
         window_s = lane.settings.dedup_window_s
         keys = arguments.dedup_keys(dedup_keys, len(rows), window_s=window_s)
-        return self._work.put(lane, rows, due_in_us=due_in_us, ttl_us=ttl_us, keys=keys)
+        if not rows:
+            return Puts([])
+        with tracing.sending(self.name, [row.headers for row in rows]) as context:
+            if context:
+                rows = [encode.with_context(row, context) for row in rows]
+            return self._work.put(lane, rows, due_in_us=due_in_us, ttl_us=ttl_us, keys=keys)
 
     def __repr__(self) -> str:
         """Show the queue's name."""

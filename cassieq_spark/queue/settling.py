@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cassieq_spark import tracing
 from cassieq_spark.errors import ReceiptInvalid
 from cassieq_spark.model.settlement import Extend, Reject, Release
 from cassieq_spark.options import arguments
@@ -33,10 +34,16 @@ class Settling:
     _work: Work
 
     @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._known_lane.queue
+
+    @property
     def _lane(self) -> Lane:
         """The lane, with settings that are at most a few seconds old."""
         raise NotImplementedError
 
+    @tracing.settles("ack")
     def ack(self, messages: Held | Iterable[Held]) -> None:
         """Say that messages are done: they are never delivered again (I4).
 
@@ -56,6 +63,7 @@ class Settling:
             raise failure
         check_verdicts(self._lane, given, verdicts)
 
+    @tracing.settles("ack_each")
     def ack_each(self, messages: Iterable[Held]) -> list[Verdict]:
         """Ack as `ack` does, and return a verdict for each, in their order, instead of an error.
 
@@ -67,6 +75,7 @@ class Settling:
         verdicts, _ = self._work.acks.ack(self._lane, given)
         return verdicts
 
+    @tracing.settles("extend")
     def extend(self, messages: Held | Iterable[Held], visibility_timeout: Seconds) -> datetime:
         """Make leases end later, or sooner, counted from now. The receipts stay valid.
 
@@ -87,6 +96,7 @@ class Settling:
         self._settle(lane, given, Extend(visibility_us=duration_us) if duration_us else Release())
         return time_of(now_us + duration_us)
 
+    @tracing.settles("release")
     def release(
         self, messages: Held | Iterable[Held], *, delay: Seconds = 0, is_counted: bool = True
     ) -> None:
@@ -105,6 +115,7 @@ class Settling:
         due_us = lane.clock.now_us() + delay_us if delay_us else None
         self._settle(lane, given, Release(due_us=due_us, is_counted=is_counted))
 
+    @tracing.settles("reject")
     def reject(self, messages: Held | Iterable[Held], *, reason: str = "rejected") -> None:
         """Declare messages dead, whatever deliveries are left; repair moves them with the reason.
 
@@ -117,6 +128,7 @@ class Settling:
         given = self._receipts(messages)
         self._settle(self._lane, given, Reject(reason=why))
 
+    @tracing.settles("cancel")
     def cancel(self, message_id: UUID | str) -> bool:
         """Take a message back that nobody was given yet, such as one that is scheduled.
 
@@ -133,6 +145,7 @@ class Settling:
         """
         return cancel(self._lane, arguments.known_message_id(message_id))
 
+    @tracing.settles("update")
     def update(
         self,
         message: Message,

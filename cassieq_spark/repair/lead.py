@@ -1,4 +1,4 @@
-"""Elect a leader: one repair at a time. It only saves work; nothing depends on it [P29]."""
+"""Elect a leader: one process works for all. It only saves work; nothing depends on it [P29]."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from cassieq_spark.log import event, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from uuid import UUID
 
     from cassieq_spark.store.store import Store
 
@@ -23,33 +22,71 @@ LEASE_S: Final = 30
 _logger = get_logger("repair")
 
 
+class Lead:
+    """A lead that this process has taken; a thread keeps it until it is given up."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._holder = new_uuid()
+        self._until_s = 0.0
+        self._ended = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="cassieq-lead", daemon=True)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the lease still runs, by this process's own clock: nobody else leads until then.
+
+        Cassandra counts a TTL in whole seconds, so the last one is not counted on.
+        """
+        return self._store.clock.monotonic() < self._until_s
+
+    def take(self) -> bool:
+        """Take the lead, or keep it; return whether this process has it."""
+        asked_s = self._store.clock.monotonic()
+        is_ours = self._store.leaders.lead(self._name, self._holder, ttl_s=LEASE_S)
+        self._until_s = asked_s + LEASE_S - 1 if is_ours else 0.0
+        return is_ours
+
+    def start(self) -> None:
+        """Begin to keep it."""
+        self._keeper.start()
+
+    def give_up(self) -> None:
+        """Let the next process begin at once."""
+        self._ended.set()
+        self._keeper.join()
+        self._until_s = 0.0
+        try:
+            self._store.leaders.give_up(self._name, self._holder)
+        except StoreError as error:
+            event(_logger, "lead_lost", name=self._name, error=str(error))
+
+    def _keep(self) -> None:
+        while not self._ended.wait(LEASE_S / 3):
+            try:
+                if not self.take():
+                    event(_logger, "lead_lost", name=self._name, error="another process leads")
+            except StoreError as error:
+                event(_logger, "lead_lost", name=self._name, error=str(error))
+
+
+@contextmanager
+def taken(store: Store, name: str) -> Iterator[Lead | None]:
+    """Lead while the block runs, if nobody else does; yields None if somebody else does."""
+    lead = Lead(store, name)
+    if not lead.take():
+        yield None
+        return
+    lead.start()
+    try:
+        yield lead
+    finally:
+        lead.give_up()
+
+
 @contextmanager
 def leading(store: Store, name: str = REPAIR) -> Iterator[bool]:
     """Lead while the block runs, if nobody else does; yields whether this process may."""
-    holder = new_uuid()
-    if not store.leaders.lead(name, holder, ttl_s=LEASE_S):
-        yield False
-        return
-    ended = threading.Event()
-    keeper = threading.Thread(
-        target=_keep, args=(store, name, holder, ended), name="cassieq-lead", daemon=True
-    )
-    keeper.start()
-    try:
-        yield True
-    finally:
-        ended.set()
-        keeper.join()
-        try:
-            store.leaders.give_up(name, holder)
-        except StoreError as error:
-            event(_logger, "lead_lost", name=name, error=str(error))
-
-
-def _keep(store: Store, name: str, holder: UUID, ended: threading.Event) -> None:
-    while not ended.wait(LEASE_S / 3):
-        try:
-            if not store.leaders.lead(name, holder, ttl_s=LEASE_S):
-                event(_logger, "lead_lost", name=name, error="another process leads")
-        except StoreError as error:
-            event(_logger, "lead_lost", name=name, error=str(error))
+    with taken(store, name) as lead:
+        yield lead is not None

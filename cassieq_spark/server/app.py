@@ -6,14 +6,19 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
+from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
 from cassieq_spark.errors import CassieqError
+from cassieq_spark.exporter.collector import registry_of
+from cassieq_spark.exporter.scan import Scanner
 from cassieq_spark.server.backend import Backend, Busy
 from cassieq_spark.server.limits import BodyLimit
+from cassieq_spark.server.measured import Measured, RequestMetrics
 from cassieq_spark.server.principal import Gate
 from cassieq_spark.server.repairing import RepairLog, repair_every
 from cassieq_spark.server.rest.door import RestDoor, too_long
@@ -29,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from starlette.requests import Request
-    from starlette.responses import Response
 
     from cassieq_spark.accounts.master_key import MasterKey
     from cassieq_spark.client import Client
@@ -37,6 +41,9 @@ if TYPE_CHECKING:
 
 READY_S = 5.0
 """How long `/readyz` waits for Cassandra."""
+
+SCAN_ENDS_S = 1.0
+"""How long a scan of the queues may hold up the end."""
 
 
 class Gateway:
@@ -64,6 +71,9 @@ class Gateway:
         self.sending = Sending(self.backend)
         self.repairs = RepairLog(settings.repairs_every_s)
         self.has_login = master_key is not None
+        self.scanner = Scanner(settings.scans_every_s)
+        self.registry = registry_of(self.scanner)
+        self.requests = RequestMetrics(self.registry, self.backend, self.waiting)
         self.failure: CassieqError | None = None
         self.on_failure: Callable[[], None] = lambda: None
 
@@ -82,6 +92,7 @@ class Gateway:
             routes=[
                 Route("/healthz", _healthz),
                 Route("/readyz", self._readyz),
+                *self._metrics_routes(),
                 Mount(PREFIX, RestDoor(self.backend, self.waiting, self.sending, self.gate)),
                 Route("/openapi.json", openapi_json),
                 Route("/docs", docs),
@@ -91,10 +102,18 @@ class Gateway:
                 Route("/{account:str}/{queue:str}", sqs, methods=["GET", "POST"]),
             ],
             middleware=[
-                Middleware(BodyLimit, most_bytes=self.settings.max_body_bytes, refusal=too_long)
+                Middleware(Measured, requests=self.requests),
+                Middleware(BodyLimit, most_bytes=self.settings.max_body_bytes, refusal=too_long),
             ],
             lifespan=self._running,
         )
+
+    def _metrics_routes(self) -> list[Route]:
+        """`/metrics`, unless accounts are checked: it names the queues of all of them.
+
+        Then it is served on a port of its own only, which is for operators (`--metrics-port`).
+        """
+        return [] if self.settings.checks_accounts else [Route("/metrics", self._metrics)]
 
     @asynccontextmanager
     async def _running(self, _: Starlette) -> AsyncIterator[None]:
@@ -108,6 +127,7 @@ class Gateway:
             await self.waiting.close()
             await self.sending.close()
             self.gate.close()
+            await run_in_threadpool(self.scanner.close, SCAN_ENDS_S)
             self.backend.close()
 
     async def _beside(self) -> None:
@@ -117,8 +137,16 @@ class Gateway:
             self.failure = error
             self.on_failure()
             return
+        self.scanner.start(self.backend.client.store)
         if self.settings.repairs_every_s is not None:
             await repair_every(self.backend, self.settings.repairs_every_s, self.repairs)
+
+    async def _metrics(self, request: Request) -> Response:
+        """All metrics, as Prometheus reads them."""
+        encode, media_type = choose_encoder(request.headers.get("accept", ""))
+        # Not in a thread of the pool: it must answer when all of those are busy.
+        text = await run_in_threadpool(encode, self.registry)
+        return Response(text, headers={"Content-Type": media_type})
 
     async def _readyz(self, _: Request) -> Response:
         """Whether Cassandra answers, with the tables of this release."""

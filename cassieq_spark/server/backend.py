@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -27,6 +28,7 @@ from cassieq_spark.log import event, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextvars import Context
 
     from cassieq_spark.client import Client
     from cassieq_spark.queue.handle import Queue
@@ -71,13 +73,17 @@ class Pool:
     """Threads for blocking calls, and a limit for the calls that wait for one."""
 
     def __init__(self, threads: int, name: str) -> None:
+        self.threads = threads
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._most_calls = threads * CALLS_WAITING
         self._calls = 0
         self._under_way: dict[str, asyncio.Task[Any]] = {}
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[[], T], context: Context | None = None) -> T:
         """Run a blocking call in a thread.
+
+        Args:
+            context: What it sees of its caller, such as the span; default: as it is now.
 
         Raises:
             Busy: Too many calls wait already.
@@ -86,12 +92,24 @@ class Pool:
             raise Busy
         self._calls += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(
+                self._threads, (copy_context() if context is None else context).run, work
+            )
         finally:
             self._calls -= 1
 
+    @property
+    def calls(self) -> int:
+        """How many calls run or wait for a thread."""
+        return self._calls
+
     async def once(self, name: str, work: Callable[[], T]) -> T:
-        """As `run`; all who want what has this name meanwhile wait for the one run."""
+        """Run a blocking call; all who ask for the same name meanwhile wait for the one run.
+
+        Raises:
+            Busy: Too many calls wait already.
+        """
         task = self._under_way.get(name)
         if task is None:
             task = asyncio.get_running_loop().create_task(self.run(work))
@@ -100,14 +118,14 @@ class Pool:
         # A client that goes away does not take the answer from the others.
         return cast("T", await asyncio.shield(task))
 
+    def close(self) -> None:
+        """End the threads; calls under way end by themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
     def _done(self, name: str, task: asyncio.Task[Any]) -> None:
         self._under_way.pop(name, None)
         if not task.cancelled():
             task.exception()  # nobody may be left who takes it
-
-    def close(self) -> None:
-        """End the threads; calls under way end by themselves."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class Backend:
@@ -136,6 +154,16 @@ class Backend:
             )
         return self._client
 
+    @property
+    def calls(self) -> int:
+        """How many calls run or wait for a thread; any thread may ask."""
+        return self._pool.calls
+
+    @property
+    def threads(self) -> int:
+        """How many calls may run at once."""
+        return self._pool.threads
+
     async def connect(self) -> None:
         """Return when the client is connected, however long that takes.
 
@@ -152,13 +180,13 @@ class Backend:
                 event(_logger, "gateway_connected", keyspace=self.client.keyspace)
                 return
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Run a blocking call in a thread of the gateway's pool.
+    async def run(self, work: Callable[[], T], context: Context | None = None) -> T:
+        """Run a blocking call in a thread of the gateway's pool; see `Pool.run`.
 
         Raises:
             Busy: Too many calls wait already.
         """
-        return await self._pool.run(work)
+        return await self._pool.run(work, context)
 
     async def now_us(self) -> int:
         """The time of the cluster, to within the drift of a minute: it is measured that often.
@@ -188,7 +216,9 @@ class Backend:
         found = self._handles.get(name)
         return await self.run(lambda: self.handle(name)) if found is None else found
 
-    async def on_queue(self, name: str, work: Callable[[Queue], T]) -> T:
+    async def on_queue(
+        self, name: str, work: Callable[[Queue], T], context: Context | None = None
+    ) -> T:
         """Run a blocking call on a queue, whose handle is kept.
 
         A queue that was deleted and created anew is opened once more: nothing was done before.
@@ -208,7 +238,7 @@ class Backend:
                 self.forget(name)
                 raise QueueNotFound(error.message) from error
 
-        return await self.run(attempt)
+        return await self.run(attempt, context)
 
     def handle(self, name: str) -> Queue:
         """The open handle of a queue. It blocks while the queue is opened."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from cassieq_spark import metrics
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -118,6 +120,7 @@ class Limited(HttpToolsProtocol):
             self.transport.close()  # its request is being read: it sees a disconnect
 
     def _refuse(self, status: int, *, retry: bool = False) -> None:
+        metrics.HTTP_REFUSED.inc(str(status))
         again = "Retry-After: 1\r\n" if retry else ""
         self.transport.write(
             f"HTTP/1.1 {status} {_STATUS[status]}\r\n{again}Content-Length: 0\r\n"

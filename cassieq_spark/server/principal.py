@@ -15,7 +15,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from cassieq_spark.accounts.canonical import SignedRequest
 from cassieq_spark.accounts.signature import claim_of
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from cassieq_spark.accounts.master_key import MasterKey
     from cassieq_spark.accounts.signature import Claim
     from cassieq_spark.accounts.tokens import Token
-
-T = TypeVar("T")
 
 LOCAL: Final = Principal(account="", key_id="", grants=EVERYTHING)
 """Everybody who reaches a gateway that checks no accounts."""

@@ -7,15 +7,18 @@ put that is alone waits for nobody.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from contextvars import copy_context
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cassieq_spark import tracing
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import PutAmbiguous, UsageError
 from cassieq_spark.queue.put.results import PutResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextvars import Context
     from datetime import datetime
 
     from cassieq_spark.queue.handle import Queue
@@ -50,6 +53,11 @@ class Outgoing:
         """Whether somebody who waits may get it now; a time in the past is seen by a later look."""
         return not self.delay_s and self.due_at is None
 
+    def with_context(self) -> Outgoing:
+        """The message with the context of the current span, if there is one."""
+        headers = tracing.carried(self.headers)
+        return self if headers is self.headers else replace(self, headers=headers)
+
     @property
     def group(self) -> _Group:
         """What it must have in common with messages that it is put together with."""
@@ -67,11 +75,16 @@ class _Group(NamedTuple):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Asked:
-    """The messages of one request, and its answer: a result or an error for each."""
+    """The messages of one request, and its answer: a result or an error for each.
+
+    Attributes:
+        context: What a put sees of the request: the first one's, and it is linked to all.
+    """
 
     messages: Sequence[Outgoing]
     ids: list[str]
     answer: asyncio.Future[list[PutResult | Exception]]
+    context: Context
 
     @property
     def size_bytes(self) -> int:
@@ -91,6 +104,7 @@ class Sending:
 
         Messages of one request that differ in anything but bodies and headers go side by side.
         """
+        messages = [one.with_context() for one in messages]
         by_group: dict[_Group, list[int]] = {}
         for at, message in enumerate(messages):
             by_group.setdefault(message.group, []).append(at)
@@ -118,6 +132,7 @@ class Sending:
             messages=messages,
             ids=[one.message_id or str(new_uuid()) for one in messages],
             answer=loop.create_future(),
+            context=copy_context(),
         )
         if key in self._gathered:
             self._gathered[key].append(asked)
@@ -176,7 +191,7 @@ class Sending:
             )
 
         try:
-            return await self._backend.on_queue(queue, put_many)
+            return await self._backend.on_queue(queue, put_many, together[0].context)
         except Exception as error:  # noqa: BLE001 - it is raised where the requests wait
             return error
 

@@ -7,11 +7,12 @@ import os
 import signal
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
+from cassieq_spark.exporter.listen import listening
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.backend import POOL_PREFIX
 from cassieq_spark.server.limits import limited
@@ -94,6 +95,7 @@ def serve(
     open_client: Callable[[], Client],
     *,
     on_start: Callable[[str], None],
+    on_metrics: Callable[[str], None],
     master_key: MasterKey | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT.
@@ -101,6 +103,7 @@ def serve(
     Args:
         master_key: Decrypts the secrets of keys, if the settings say that accounts are checked.
         on_start: Called with the gateway's address once it listens.
+        on_metrics: Called with the address of the metrics, if they have a port of their own.
 
     Raises:
         UsageError: The settings do not fit together.
@@ -112,7 +115,13 @@ def serve(
         logging.getLogger(name).addHandler(logging.NullHandler())
         logging.getLogger(name).propagate = False
     gateway = Gateway(settings, open_client, master_key)
-    GatewayServer(gateway, on_start=on_start).run()
+    with ExitStack() as stack:
+        if settings.metrics_port is not None:
+            address = stack.enter_context(
+                listening(gateway.registry, settings.metrics_host, settings.metrics_port)
+            )
+            on_metrics(address)
+        GatewayServer(gateway, on_start=on_start).run()
     if gateway.failure is not None:
         raise gateway.failure
     if any(one.name.startswith(POOL_PREFIX) for one in threading.enumerate()):

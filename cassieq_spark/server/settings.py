@@ -25,6 +25,9 @@ class GatewaySettings:
         request_timeout_s: A request must have arrived whole within this time.
         keep_alive_s: How long a connection may be idle between requests.
         threads: Client calls at once.
+        metrics_host: The address of the port for metrics.
+        metrics_port: Serves metrics on a port of their own, too; None: it does not.
+        scans_every_s: How often queues are counted for metrics.
         repairs_every_s: How often repair runs in the background; None: never.
     """
 
@@ -41,6 +44,9 @@ class GatewaySettings:
     keep_alive_s: float = 75.0
     threads: int = 32
     repairs_every_s: float | None = 30.0
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+    scans_every_s: float = 30.0
 
     @property
     def is_loopback(self) -> bool:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cassieq_spark import tracing
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.get.poll import pause_after
@@ -92,13 +94,20 @@ class Waiting:
         )
         self._poller(_Wanted(queue, visibility_s, priority_at_least)).add(waiter)
         try:
-            return await waiter.answer
+            found = await waiter.answer
         except asyncio.CancelledError:
             # It may have been answered in the same turn of the loop.
             if waiter.answer.done() and not waiter.answer.cancelled():
                 with suppress(Exception):
                     self.give_back(queue, waiter.answer.result())
             raise
+        tracing.link_current(found)
+        return found
+
+    @property
+    def count(self) -> int:
+        """How many requests wait; any thread may ask."""
+        return sum(one.count for one in list(self._pollers.values()))
 
     def put(self, queue: str) -> None:
         """Say that messages were put here: pollers of the queue need not wait for their turn."""
@@ -173,6 +182,11 @@ class _Poller:
         """Whether nobody waits."""
         return self._task is None
 
+    @property
+    def count(self) -> int:
+        """How many wait."""
+        return len(self._waiters)
+
     def add(self, waiter: _Waiter) -> None:
         """Let somebody wait."""
         self._waiters.append(waiter)
@@ -180,7 +194,8 @@ class _Poller:
             self._look_at = -inf
         self._changed.set()
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            # It looks for everybody, so its spans belong to no request.
+            self._task = asyncio.get_running_loop().create_task(self._run(), context=Context())
 
     def look_soon(self) -> None:
         """Look now, as something was put."""

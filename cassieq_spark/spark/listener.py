@@ -15,7 +15,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.offset import SourceOffset, by_bucket
 from cassieq_spark.options import parse_connection
 from cassieq_spark.queue.find import open_lane
-from cassieq_spark.queue.settle.settle import ack_leases
+from cassieq_spark.queue.settle.batches import ack_leases
 from cassieq_spark.store.store import opened
 
 if TYPE_CHECKING:

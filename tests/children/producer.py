@@ -85,10 +85,11 @@ def _put(
             "key": rng.choice((None, "a", "b", "c")),
         }
         ttl = rng.choice((1, 5, 20)) if rng.random() < pace.short_lived else None
-        is_shared = rng.random() < pace.shared
+        with_keys = [one for one in queues if one.settings.dedup_window_s is not None]
+        is_shared = bool(with_keys) and rng.random() < pace.shared
         if is_shared:
             # Of one queue: a key belongs to it.
-            queue, delay, ttl = queues[0], 0, None
+            queue, delay, ttl = with_keys[0], 0, None
             keys = [f"shared.{record.now() // SHARED_S:.0f}.{at}" for at in range(many)]
             where["dedup_keys"] = keys
         op = record.begin("puts", keys=keys, delay=delay, ttl=ttl, shared=is_shared)

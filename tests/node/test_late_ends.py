@@ -10,7 +10,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.settlement import Extend, TakeOver
-from cassieq_spark.queue.settle import settle
+from cassieq_spark.queue.settle import batches, settle
 from tests.fixtures.queues import Door
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def door(open_door: OpenDoor) -> Door:
 def take_over(door: Door, message: Message) -> None:
     assert message.proof is not None
     action = TakeOver(run=new_uuid(), visibility_us=VISIBILITY_S * SECOND_US)
-    settle.take_over(door.lane, FIRST, [message.proof.lease_id], action)
+    batches.take_over(door.lane, FIRST, [message.proof.lease_id], action)
 
 
 def renew(door: Door, message: Message) -> None:
@@ -101,5 +101,5 @@ def test_t5_what_is_always_taken_over_too_late_is_left_at_last_and_found_by_othe
         door.faults.before("update_bucket", time_passes, after=at)
     before = door.session.counts["update_bucket"]
     take_over(door, message)
-    assert before + settle.TAKE_OVERS_AT_MOST == door.session.counts["update_bucket"]
+    assert before + batches.TAKE_OVERS_AT_MOST == door.session.counts["update_bucket"]
     assert [b"m"] == other.drain()

@@ -17,7 +17,7 @@ from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue import consumer as consumers
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.scan import AWAY_REMEMBERED_S
-from cassieq_spark.queue.settle import settle
+from cassieq_spark.queue.settle import batches
 from cassieq_spark.queue.settle.ack_group import Verdict
 from cassieq_spark.repair.heal import heal
 from cassieq_spark.store import cas, session
@@ -296,13 +296,13 @@ def test_t5_more_stuck_buckets_than_threads_at_once_hold_up_no_other(open_door: 
     door.faults.unreachable(*range(20), how=Away.STANDS_STILL)
     by_bucket = {one.place: {one.lease.lease_id: None} for one in claimed}
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(settle.ack_leases, door.lane, by_bucket)
+        waiting = pool.submit(batches.ack_leases, door.lane, by_bucket)
         try:
             wait_until(lambda: 20 == watch.queue.stats().invisible)
             assert not waiting.done()
         finally:
             door.faults.reachable()
-        assert 40 == waiting.result()
+        assert 40 == waiting.result().count
 
 
 @pytest.mark.invariant("I10")
@@ -629,8 +629,8 @@ def test_messages_that_an_ack_finds_acked_are_not_counted_again(door: Door) -> N
     claimed = claim_all(door)
     before = metrics.MESSAGES_ACKED.value
     by_bucket = {one.place: {one.lease.lease_id: None} for one in claimed}
-    assert 40 == settle.ack_leases(door.lane, by_bucket)
-    assert 0 == settle.ack_leases(door.lane, by_bucket)
+    assert 40 == batches.ack_leases(door.lane, by_bucket).count
+    assert 0 == batches.ack_leases(door.lane, by_bucket).count
     assert 40 == metrics.MESSAGES_ACKED.value - before
 
 

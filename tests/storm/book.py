@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from tests.storm.history import BUCKET_SIZE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -69,11 +71,21 @@ class Book:
         default_factory=lambda: defaultdict(list)
     )
     settled: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
+    late: set[tuple[str, str, str | None, int]] = field(default_factory=set)
     committed: dict[str, tuple[set[int], int]] = field(default_factory=dict)
 
     def handings(self, delivery: Delivery) -> list[Handing]:
         queue, message, count = delivery
         return self.handed.get((queue, message), {}).get(count, [])
+
+    def was_late(self, stream: str, place: Place) -> bool:
+        """Whether an ack of this stream found that it had lost a lease in the message's bucket."""
+        queue, message = place
+        lane, _, number = str(message).rpartition(":")
+        bucket = int(number) // BUCKET_SIZE
+        return not self.late.isdisjoint(
+            {(stream, queue, lane, bucket), (stream, queue, None, bucket)}
+        )
 
     def places(self) -> dict[str, set[Place]]:
         """Where each message was seen."""
@@ -168,6 +180,10 @@ def _settled(book: Book, entry: Entry) -> None:
     book.settled[entry["stream"]].append((entry["at"], entry["seq"]))
 
 
+def _late(book: Book, entry: Entry) -> None:
+    book.late.add((entry["stream"], entry["queue"], entry.get("lane"), entry["bucket"]))
+
+
 def _committed(book: Book, entry: Entry) -> None:
     book.committed[entry["sink"]] = (set(entry["batches"]), entry["rows"])
 
@@ -185,6 +201,7 @@ _ENTER: dict[str, Callable[[Book, Entry], None]] = {
     "rows": _rows,
     "done": _done,
     "settled": _settled,
+    "late": _late,
     "committed": _committed,
 }
 

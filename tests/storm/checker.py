@@ -142,7 +142,10 @@ def _resurrected(book: Book, dead_letters: str) -> Iterator[Anomaly]:
 
 
 def _settled_and_back(book: Book) -> Iterator[Anomaly]:
-    """What the source has acked; it may have lost the lease before, but to the next delivery."""
+    """What the source has acked; it may have lost the lease before, but to the next delivery.
+
+    Or to one that was given back uncounted, as its claim was answered late: then the ack says so.
+    """
     for stream, moments in book.settled.items():
         for (of, batch), calls in book.rows.items():
             seq = book.seqs[of, batch]
@@ -151,7 +154,8 @@ def _settled_and_back(book: Book) -> Iterator[Anomaly]:
                 continue
             for place, (key, count) in calls[-1][1].items():
                 after = book.handed[place].get(count + 1, [])
-                if after and min(handing.begun for handing in after) > settled_at:
+                is_back = after and min(handing.begun for handing in after) > settled_at
+                if is_back and not book.was_late(stream, place):
                     yield Anomaly(
                         kind="resurrected",
                         what=f"{key}: batch {batch} of {stream} was acked by {settled_at:.3f} and "

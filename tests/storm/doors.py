@@ -3,6 +3,7 @@ source says which leases it has taken, and what it has acked."""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.spark.data_source import CassieqDataSource
@@ -62,7 +63,22 @@ class RecordingReader(StreamReader):
     def _recorder(self) -> Recorder:
         if self._record is None:
             self._record = Recorder(self._directory, "planner")
+            logging.getLogger("cassieq_spark").addHandler(_Late(self._record))
         return self._record
+
+
+class _Late(logging.Handler):
+    """Tells of acks that found their leases gone."""
+
+    def __init__(self, record: Recorder) -> None:
+        super().__init__()
+        self._record = record
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "event", None) == "ack_came_late":
+            fields: dict[str, Any] = record.__dict__["fields"]
+            where = {name: fields[name] for name in ("queue", "lane", "bucket") if name in fields}
+            self._record.say("late", stream=SOURCE, **where)
 
 
 class DialledWriter(StreamWriter):

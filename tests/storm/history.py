@@ -18,6 +18,8 @@ to set; clocks that a storm sets wrong are not used.
                                                batch's offset
     done        {stream, batch, run}           that call of foreachBatch returned
     settled     {stream, seq}                  the source has acked up to this offset
+    late        {stream, queue, lane, bucket}  but here it had lost a lease before; without lane:
+                                               the queue has but one
     committed   {sink, batches, rows}          in Spark's commit log at the end; rows in each
     unanswered  {statement, how}               a CAS whose answer the storm has taken away
     failed      {error}                        an operation or a query that ended by an error
@@ -37,6 +39,9 @@ Entry = dict[str, Any]
 """One line; its keys above, and ``at``, ``who``, ``what``."""
 
 SUFFIX: Final = ".history"
+
+BUCKET_SIZE: Final = 60
+"""Of a storm's queues: small, so that many buckets are sealed, drained and dropped."""
 
 
 class Recorder:

@@ -36,13 +36,13 @@ PROGRESS_S: Final = 150.0
 """All get on again by then, on a machine that is doing much else."""
 
 QUEUE_SETTINGS: Final[dict[str, Any]] = {
-    "bucket_size": 60,
+    "bucket_size": history.BUCKET_SIZE,
     "visibility_timeout": 3,
     "repair_timeout": 2,
     "gap_timeout": 2,
     "dedup_window": 600,
 }
-"""Small buckets, so that many are sealed, drained and dropped; short times, so that they end."""
+"""Short times, so that they end."""
 
 
 @dataclass(slots=True)

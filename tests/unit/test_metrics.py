@@ -50,13 +50,26 @@ def test_two_counters_of_one_name_are_refused() -> None:
 
 
 def test_a_labelled_counter_counts_each_label_by_itself() -> None:
-    counter = LabelledCounter("tests_total", "Of this test.")
+    counter = LabelledCounter("tests_total", "Of this test.", label="letter")
 
     counter.inc("a")
     counter.inc("b", 2)
     counter.inc("a", 3)
 
     assert {"a": 4, "b": 2} == counter.values
+    assert 6 == counter.value
+
+
+def test_a_label_with_ever_new_texts_does_not_grow_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics, "MOST_TEXTS", 2)
+    counter = LabelledCounter("tests_total", "Of this test.", label="letter")
+
+    for text in "abcda":
+        counter.inc(text)
+
+    assert {"a": 2, "b": 1, metrics.OTHERS: 2} == counter.values
 
 
 def test_a_snapshot_shows_a_labelled_counter_label_by_label() -> None:
@@ -74,7 +87,7 @@ def test_a_snapshot_has_every_counter_by_name_and_does_not_move() -> None:
     after = metrics.snapshot()
 
     assert {**before, "cas_applied_total": before["cas_applied_total"] + 3} == after
-    plain = [one.name for one in metrics.every_counter() if isinstance(one, Counter)]
+    plain = [one.name for one in metrics.every_counter()]
     assert plain == [name for name in after if "{" not in name]
 
 

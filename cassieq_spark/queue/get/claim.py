@@ -249,9 +249,9 @@ class Claimer:
             [(one.bucket, now_us) for one in in_time if minute_of(one.lease.until_us) < passed],
             now_us=now_us,
         )
-        metrics.MESSAGES_CLAIMED.inc(sum(one.lease.runs.count for one in in_time))
+        metrics.MESSAGES_CLAIMED.inc(lane.queue, sum(one.lease.runs.count for one in in_time))
         again = (one.lease for one in in_time if one.lease.delivery_count > 1)
-        metrics.REDELIVERED.inc(sum(lease.runs.count for lease in again))
+        metrics.REDELIVERED.inc(lane.queue, sum(lease.runs.count for lease in again))
         return in_time
 
 

@@ -167,7 +167,7 @@ def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
     if not ended:
         return messages
     lost = sum(one.lease.runs.count for one in ended)
-    metrics.LEASES_LOST.inc(lost)
+    metrics.LEASES_LOST.inc(lane.queue, lost)
     event(_logger, "get_ran_out", queue=lane.queue, messages=lost)
     give_back(ended)
     gone = {one.lease.lease_id for one in ended}

@@ -21,7 +21,7 @@ from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.apart import first_of, named, read_rows
 from cassieq_spark.queue.expired import alive
 from cassieq_spark.queue.fetch import Planned
-from cassieq_spark.queue.inspect.waiting import count_scheduled, is_unsealed
+from cassieq_spark.queue.inspect.waiting import count_all, is_unsealed
 from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.queue.message import Message, read_messages
 from cassieq_spark.queue.schedule import as_read, begun_and_later, looked_at_lanes
@@ -69,8 +69,12 @@ class QueueStats:
     by_priority: dict[int, int] = field(default_factory=dict)
 
 
-def stats(lane: Lane) -> QueueStats:
+def stats(lane: Lane, *, with_later: bool = True) -> QueueStats:
     """Count a queue: one read per bucket from the repair pointer on, a scan per open one.
+
+    Args:
+        with_later: Count what `waiting.scheduled_later` counts, too: some reads for each period in
+            which something is scheduled.
 
     Raises:
         StoreError: Some did not answer: a count without them would be wrong.
@@ -87,7 +91,7 @@ def stats(lane: Lane) -> QueueStats:
         by_priority[one.priority] += total.visible - before[0]
         if one.due is not None:
             not_due += total.delayed - before[1]
-    far = sum(lane.store.session.map(count_scheduled, later))
+    far = count_all(later) if with_later else 0
     oldest_us = total.oldest_us
     return QueueStats(
         visible=total.visible,

@@ -8,14 +8,31 @@ from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import ID_LIMIT
 from cassieq_spark.queue.apart import first_of
 from cassieq_spark.queue.lane import live_buckets, windows
+from cassieq_spark.queue.schedule import begun_and_later
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
 
 WINDOW: Final = 64
 """How many bucket rows are read together."""
+
+
+def scheduled_later(lane: Lane) -> int:
+    """How many messages of the lane's queue are in periods that have not begun.
+
+    Raises:
+        StoreError: A part did not answer: a count without it would be wrong.
+    """
+    return count_all(begun_and_later(lane)[1])
+
+
+def count_all(lanes: Sequence[Lane]) -> int:
+    """How many messages wait in lanes of one queue whose time has not come."""
+    return sum(lanes[0].store.session.map(count_scheduled, lanes)) if lanes else 0
 
 
 def count_scheduled(lane: Lane) -> int:

@@ -77,7 +77,7 @@ class Keys:
             if happened(lane, known.value):
                 age_us = lane.clock.now_us() - known.value.put_us
                 if age_us < self._window_us:
-                    metrics.MESSAGES_DUPLICATE.inc()
+                    metrics.MESSAGES_DUPLICATE.inc(lane.queue)
                     return known.value.message_id
         raise lane.contended(f"the entry of a deduplication key in {lane.title}")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from cassieq_spark import tracing
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model import bucket_plan
 from cassieq_spark.model.sizes import CHUNK_BYTES, CHUNK_MESSAGES
@@ -16,7 +17,7 @@ from cassieq_spark.options import arguments
 from cassieq_spark.store import chunk as chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from cassieq_spark.store.chunk import Row
@@ -86,6 +87,12 @@ def messages(
         )
         for at, (body, message_id) in enumerate(zip(given, ids, strict=True))
     ]
+
+
+def with_context(row: Row, context: Mapping[str, str]) -> Row:
+    """A message with the headers of a trace's context, if it has none of its own."""
+    headers = tracing.with_context(row.headers, context, tag=row.tag)
+    return row if headers is row.headers else replace(row, headers=dict(headers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

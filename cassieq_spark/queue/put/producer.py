@@ -135,7 +135,7 @@ class Producer:
         if todo:
             raise failure or lane.contended(f"every bucket of this producer in {lane.title}")
         mine = [one for one in done.values() if one.lane == lane.lane_id and not one.put_before]
-        metrics.MESSAGES_PUT.inc(sum(one.packed.count for one in mine))
+        metrics.MESSAGES_PUT.inc(lane.queue, sum(one.packed.count for one in mine))
         return [done[at] for at in range(len(rows))]
 
     def _put(

@@ -62,7 +62,7 @@ def _cancel(lane: Lane, bucket: BucketNo, one: Runs) -> bool:
 
     found = lane.change_bucket(bucket, change, known=row)
     if took:
-        metrics.MESSAGES_CANCELLED.inc()
+        metrics.MESSAGES_CANCELLED.inc(lane.queue)
     return found is not None and one.issubset(found.value.cancelled)
 
 

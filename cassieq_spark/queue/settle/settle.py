@@ -25,20 +25,15 @@ from cassieq_spark.queue.returns import Returns, moved_times_us
 from cassieq_spark.queue.settle.receipts import foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from uuid import UUID
 
     from cassieq_spark.model.bucket import Lease
-    from cassieq_spark.model.ids import BucketNo, LaneId
+    from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.model.receipt import Receipt
-    from cassieq_spark.model.settlement import Action, Asked, TakeOver
+    from cassieq_spark.model.settlement import Action, Asked
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
-
-TAKE_OVERS_AT_MOST: Final = 3
-"""After this many take-overs that were answered too late, the batch goes out as it is: others may
-have its messages too.
-"""
 
 DROP_BODY_S: Final = 2.0
 """So long a body is tried to be dropped: closing the client waits for it."""
@@ -111,7 +106,7 @@ def settle_bucket(
     if row is None:
         # It may have gone under our CAS: what it said before that came true for nobody (I4).
         judged, before, changed = _without_row(asked), None, None
-    _count(judged)
+    _count(lane, judged)
     if tells_acked:
         in_doubt = union([*judged.stale.values(), *judged.unknown.values()])
         if in_doubt and lane.is_dropped(bucket):
@@ -131,11 +126,11 @@ def _without_row(asked: Asked) -> Judged:
     )
 
 
-def _count(judged: Judged) -> None:
+def _count(lane: Lane, judged: Judged) -> None:
     """Count what was found settled, not what was asked for: a replay asks again."""
     if acked := judged.done(Ack()):
         metrics.ACKS.inc()
-        metrics.MESSAGES_ACKED.inc(acked)
+        metrics.MESSAGES_ACKED.inc(lane.queue, acked)
 
 
 # --- by receipt -----------------------------------------------------------------------------------
@@ -319,74 +314,3 @@ def by_lease(receipts: Iterable[Receipt], action: Action) -> dict[UUID, dict[Act
 def of_leases(lease_ids: Iterable[UUID], action: Action) -> dict[UUID, dict[Action, Runs | None]]:
     """One action, asked of all that these leases hold."""
     return {lease_id: {action: None} for lease_id in lease_ids}
-
-
-def take_over(
-    lane: Lane, bucket: BucketNo, lease_ids: Iterable[UUID], action: TakeOver
-) -> Stored[Bucket] | None:
-    """Make leases this run's; a CAS that is answered after the end it has written is sent again.
-
-    Returns:
-        The row as it is then: the leases that are still in it are ours. None: there is no row.
-    """
-    wanted = frozenset(lease_ids)
-    row: Stored[Bucket] | None = None
-    for _ in range(TAKE_OVERS_AT_MOST):
-        row = settle_bucket(lane, bucket, of_leases(wanted, action)).row
-        ours = [] if row is None else [one for one in row.value.leases if one.lease_id in wanted]
-        if all(lease.until_us > lane.clock.now_us() for lease in ours):
-            break
-    return row
-
-
-def ack_leases(
-    lane: Lane,
-    acked: Mapping[Place, Mapping[UUID, Runs | None]],
-    *,
-    known: Mapping[Place, Stored[Bucket]] | None = None,
-) -> int:
-    """Ack messages by lease id, whatever run the lease carries [R17].
-
-    A lease that is missing was acked before, or ran out and is somebody else's delivery now: it
-    is skipped. So is a bucket that was dropped.
-
-    Args:
-        acked: Per bucket and lease the messages that are done; None = all of the lease.
-        known: Rows as last seen, to save reads.
-
-    Returns:
-        How many messages this call has acked: those that were still held.
-
-    Raises:
-        StoreError: A bucket could not be reached; the others' messages are acked [T5].
-    """
-
-    def one(place: Place) -> Outcome:
-        asked: dict[UUID, dict[Action, Runs | None]] = {
-            lease_id: {Ack(): runs} for lease_id, runs in acked[place].items()
-        }
-        its_lane = lane.sibling(place.lane)
-        return settle_bucket(its_lane, place.bucket, asked, known=(known or {}).get(place))
-
-    outcomes = each_bucket(lane, one, acked)
-    return sum(outcome.judged.done(Ack()) for outcome in outcomes.values())
-
-
-def count_settled(lane: Lane, delivered: Mapping[Place, Mapping[UUID, Runs | None]]) -> int:
-    """How many of these messages are done, whoever has acked them; of buckets that answer.
-
-    One read per bucket. A bucket without a row was dropped, so all of it was done before (G5).
-    """
-    by_lane: dict[LaneId, list[BucketNo]] = {}
-    for place in delivered:
-        by_lane.setdefault(place.lane, []).append(place.bucket)
-    rows: dict[Place, Stored[Bucket] | None] = {}
-    for lane_id, buckets in by_lane.items():
-        found, _ = lane.sibling(lane_id).buckets.read_some(buckets)
-        rows |= {Place(lane_id, bucket): row for bucket, row in found.items()}
-    count = 0
-    for place, row in rows.items():
-        asked = union(runs for runs in delivered[place].values() if runs is not None)
-        left = EMPTY if row is None else asked & (row.value.unacked | row.value.purged)
-        count += asked.count - left.count
-    return count

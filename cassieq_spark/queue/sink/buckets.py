@@ -144,5 +144,5 @@ def prepare(lane: Lane, filled: OpenBucket) -> tuple[Place, int]:
             f"the transaction of sink {sink_id!r} was aborted. Nothing of it is visible",
             sink_id=sink_id,
         )
-    metrics.MESSAGES_PREPARED.inc(filled.count)
+    metrics.MESSAGES_PREPARED.inc(lane.queue, filled.count)
     return lane.place(filled.bucket), filled.count

@@ -15,11 +15,12 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.server.limits import TooLong
+from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.rest.call import JSON, RAW, Answer, Call, Operation, Raw
 from cassieq_spark.server.rest.fields import from_json, from_query
 from cassieq_spark.server.rest.openapi import PREFIX
 from cassieq_spark.server.rest.operations import OPERATIONS
-from cassieq_spark.server.rest.problems import Refusal, problem_response, status_of
+from cassieq_spark.server.rest.problems import Refusal, code_of, problem_response, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,8 +55,7 @@ class RestDoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; a bug answers one request only."""
-        request_id = str(new_uuid())
-        scope["cassieq.request_id"] = request_id
+        scope["cassieq.request_id"] = str(new_uuid())
         try:
             await self._router(scope, receive, send)
         except (asyncio.CancelledError, TooLong):
@@ -64,12 +64,13 @@ class RestDoor:
             return
         except HTTPException as error:
             refusal = Refusal(error.status_code, "Look at /docs for what there is.")
-            await _problem(refusal, request_id)(scope, receive, send)
+            await _problem(refusal, scope)(scope, receive, send)
         except Exception as error:  # noqa: BLE001 - see above
-            await _problem(error, request_id)(scope, receive, send)
+            await _problem(error, scope)(scope, receive, send)
 
     async def answer(self, operation: Operation, request: Request) -> Response:
         """Do what is asked."""
+        asked_of(request.scope).operation = operation.name
         # The body first: what a client sends must be read before it gets an answer.
         body = await request.body()
         is_raw = isinstance(operation.body, Raw)
@@ -166,7 +167,9 @@ def _response(answer: Answer, request_id: str) -> Response:
     )
 
 
-def _problem(error: Exception, request_id: str) -> Response:
+def _problem(error: Exception, scope: Scope) -> Response:
+    request_id = scope["cassieq.request_id"]
+    asked_of(scope).code = code_of(error)
     if status_of(error) == 500:  # noqa: PLR2004 - our fault
         code = error.code if isinstance(error, CassieqError) else type(error).__name__
         event(_logger, "request_failed", request=request_id, action="rest", error=code)
@@ -179,6 +182,7 @@ def _problem(error: Exception, request_id: str) -> Response:
 def too_long(scope: Scope, most_bytes: int) -> Response:
     """The answer to a request whose body is too long, at any door."""
     closing = {"Connection": "close"}
+    asked_of(scope).code = code_of(Refusal(413, ""))
     if not scope["path"].startswith(f"{PREFIX}/"):
         return Response(status_code=413, headers=closing)
     return problem_response(

@@ -95,6 +95,11 @@ def status_of_class(kind: type[Exception]) -> int:
     return next((STATUS[one] for one in kind.__mro__ if one in STATUS), 500)
 
 
+def code_of(error: Exception) -> str:
+    """The code of an error's problem."""
+    return str(problem_of(error)["code"])
+
+
 def problem_of(error: Exception, request_id: str = "") -> dict[str, Any]:
     """An error as the members of a problem."""
     status = status_of(error)

@@ -14,6 +14,7 @@ from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.server.departing import unless_gone
 from cassieq_spark.server.limits import TooLong
+from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.sqs import messages, moves, queues
 from cassieq_spark.server.sqs.actions import ACTIONS, checked
 from cassieq_spark.server.sqs.call import Call
@@ -73,7 +74,7 @@ class SqsDoor:
         except (asyncio.CancelledError, TooLong):
             raise
         except Exception as error:  # noqa: BLE001 - a bug must answer one request only
-            response = _failure(protocol, error, request_id)
+            response = _failure(protocol, error, request_id, scope)
         if response is not None:
             await response(scope, receive, send)
 
@@ -86,6 +87,7 @@ class SqsDoor:
                 "UnknownOperationException",
                 f"The action {action[:100]!r} is not valid for this endpoint.",
             )
+        asked_of(request.scope).operation = action
         call = Call(
             action=action,
             parameters=checked(wanted, asked.protocol.parameters()),
@@ -136,7 +138,9 @@ HANDLERS: Final[dict[str, Callable[[Call], Awaitable[dict[str, Any]]]]] = {
 }
 
 
-def _failure(protocol: JsonProtocol | QueryProtocol, error: Exception, request_id: str) -> Response:
+def _failure(
+    protocol: JsonProtocol | QueryProtocol, error: Exception, request_id: str, scope: Scope
+) -> Response:
     known = translated(error)
     if known is None:
         code = error.code if isinstance(error, CassieqError) else type(error).__name__
@@ -148,6 +152,7 @@ def _failure(protocol: JsonProtocol | QueryProtocol, error: Exception, request_i
             status=500,
             is_senders=False,
         )
+    asked_of(scope).code = known.name
     response = _response(protocol, protocol.failure(known, request_id), request_id)
     response.status_code = known.status
     fault = "Sender" if known.is_senders else "Receiver"

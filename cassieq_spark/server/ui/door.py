@@ -16,8 +16,9 @@ from cassieq_spark.errors import AuthenticationFailed, CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Principal
 from cassieq_spark.server.limits import TooLong
+from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.rest.fields import from_query
-from cassieq_spark.server.rest.problems import Refusal, problem_of, status_of
+from cassieq_spark.server.rest.problems import Refusal, code_of, problem_of, status_of
 from cassieq_spark.server.ui import render
 from cassieq_spark.server.ui.page import HOME, LOGIN, PREFIX, GoTo, Page, Shown, Visit
 from cassieq_spark.server.ui.pages import PAGES
@@ -98,6 +99,7 @@ class UiDoor:
 
     async def answer(self, page: Page, request: Request) -> Response:
         """Show a page, or do what its form says."""
+        asked_of(request.scope).operation = page.name
         cookies = Cookies(request)
         given = await _given(page, request, cookies)
         try:
@@ -174,6 +176,7 @@ class UiDoor:
             code = error.code if isinstance(error, CassieqError) else type(error).__name__
             event(_logger, "request_failed", request=request_id, action="ui", error=code)
             _logger.debug("request %s", request_id, exc_info=error)
+        asked_of(request.scope).code = code_of(error)
         found = Shown(
             template="problem.html",
             values={"problem": problem_of(error, request_id)},
@@ -211,6 +214,7 @@ async def to_home(_: Request) -> Response:
 
 
 async def _file(request: Request) -> Response:
+    asked_of(request.scope).operation = "file"
     return render.file(request.scope["path"].rpartition("/")[2])
 
 

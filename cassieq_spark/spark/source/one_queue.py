@@ -15,7 +15,7 @@ from cassieq_spark.model.offset import by_bucket
 from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, RUNS_PER_CALL
 from cassieq_spark.queue.get.lanes import NO_LIMITS, Readers
 from cassieq_spark.queue.schedule import looked_at_lanes
-from cassieq_spark.queue.settle.settle import ack_leases, count_settled
+from cassieq_spark.queue.settle.batches import ack_leases, count_settled
 from cassieq_spark.spark.source.replay import Replay
 
 if TYPE_CHECKING:
@@ -148,11 +148,14 @@ class OneQueue:
     def ack(self, leases: tuple[LeasedRuns, ...], *, is_of_this_run: bool) -> None:
         """Ack the messages of a batch; with ``ackMode`` manual, count those that were settled."""
         done = by_bucket(leases)
-        self._renewal.drop(done)
+        held = self._renewal.drop(done)
         if self._acks:
-            ack_leases(self.lane, done, known=self._rows)
+            late = ack_leases(self.lane, done, known=self._rows).late
+            # Others are counted already: by their renewal, or by the run that lost them.
+            lost = sum(len(held[place] & leases.keys()) for place, leases in late.items())
+            metrics.LEASES_LOST.inc(self.name, lost)
         elif is_of_this_run:
-            metrics.MESSAGES_ACKED.inc(count_settled(self.lane, done))
+            metrics.MESSAGES_ACKED.inc(self.name, count_settled(self.lane, done))
         self._rows = {}
 
     def _get(self, limits: Limits, claimed: list[Claimed]) -> list[Claimed]:

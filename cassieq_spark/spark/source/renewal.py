@@ -130,11 +130,10 @@ class Renewal:
         if not left_s:
             event(_logger, "lease_short", queue=lane.queue, until_us=until_us)
 
-    def drop(self, leases: Mapping[Place, Iterable[UUID]]) -> None:
-        """Stop to renew these: they are about to be acked."""
+    def drop(self, leases: Mapping[Place, Iterable[UUID]]) -> dict[Place, frozenset[UUID]]:
+        """Stop to renew these: they are about to be acked. Return those that were renewed."""
         with self._lock:
-            for place, ids in leases.items():
-                self._drop(place, frozenset(ids))
+            return {place: self._drop(place, frozenset(ids)) for place, ids in leases.items()}
 
     def close(self) -> None:
         """End the thread. A round that is under way ends by itself, before the next. Idempotent."""
@@ -244,7 +243,7 @@ class Renewal:
             held = self._held.get(place)
             lost = self._drop(place, ended)
         if held is not None and lost and not self._is_settled_by_others:
-            metrics.LEASES_LOST.inc(len(lost))
+            metrics.LEASES_LOST.inc(held.lane.queue, len(lost))
             event(
                 _logger,
                 "lease_lost_in_batch",

@@ -15,7 +15,7 @@ from cassieq_spark.model.ids import EMPTY
 from cassieq_spark.model.settlement import TakeOver
 from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.fetch import Planned
-from cassieq_spark.queue.settle.settle import take_over
+from cassieq_spark.queue.settle.batches import take_over
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -132,7 +132,7 @@ class Replay:
         and never claimed again under another id for this offset [P11]. A dropped bucket counts as
         acked: nothing was lost, and failing would fail every restart [P12].
         """
-        metrics.LEASES_LOST.inc()
+        metrics.LEASES_LOST.inc(self.lane.queue)
         event(
             _logger,
             "lease_lost_on_replay",

@@ -1,0 +1,96 @@
+"""Make metrics of Prometheus from what this process counts, and from the last scan if it leads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from cassieq_spark import metrics
+from cassieq_spark.metrics import Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from prometheus_client.core import Metric
+
+    from cassieq_spark.exporter.scan import Counted, Scanner
+    from cassieq_spark.metrics import Family
+
+
+def registry_of(scanner: Scanner) -> CollectorRegistry:
+    """A registry with the metrics of this process, and those of queues while it leads."""
+    found = CollectorRegistry()
+    ProcessCollector(registry=found)
+    PlatformCollector(registry=found)
+    found.register(_Counters())
+    found.register(_Queues(scanner))
+    return found
+
+
+class _Counters(Collector):
+    """The counters of `metrics`."""
+
+    def collect(self) -> Iterable[Metric]:
+        for counter in metrics.every_counter():
+            name = metrics.PREFIX + counter.name
+            if isinstance(counter, Counter):
+                yield CounterMetricFamily(name, counter.meaning, value=counter.value)
+                continue
+            family = CounterMetricFamily(name, counter.meaning, labels=[counter.label])
+            for text, value in counter.values.items():
+                family.add_metric([text], value)
+            yield family
+
+
+class _Queues(Collector):
+    """The figures of queues, in the process that leads; in the others only that they do not."""
+
+    def __init__(self, scanner: Scanner) -> None:
+        self._scanner = scanner
+
+    def collect(self) -> Iterator[Metric]:
+        self._scanner.note_scrape()
+        scan = self._scanner.last
+        yield _gauge(metrics.SCAN_LEADER, [((), int(self._scanner.is_leader))])
+        if scan is None:
+            return
+        yield _gauge(metrics.SCAN_AGE, [((), self._scanner.age_s(scan))])
+        yield _gauge(metrics.SCAN_DURATION, [((), scan.took_s)])
+        outcomes = {"counted": len(scan.queues), "unanswered": scan.unanswered}
+        yield _gauge(metrics.SCAN_QUEUES, [((word,), n) for word, n in outcomes.items()])
+        for family, samples in _of_queues(scan.queues).items():
+            yield _gauge(family, samples)
+
+
+_Samples = list[tuple[tuple[str, ...], float]]
+
+
+def _of_queues(queues: Iterable[Counted]) -> dict[Family, _Samples]:
+    found: dict[Family, _Samples] = {family: [] for family in metrics.OF_QUEUES}
+    for one in queues:
+        of, name = one.stats, one.queue
+        states = {
+            "visible": of.visible,
+            "in_flight": of.invisible,
+            "delayed": of.delayed,
+            "scheduled": of.scheduled,
+            "dead": of.dead,
+        }
+        found[metrics.QUEUE_MESSAGES] += [((name, state), n) for state, n in states.items()]
+        found[metrics.QUEUE_VISIBLE] += [
+            ((name, str(priority)), n) for priority, n in of.by_priority.items()
+        ]
+        found[metrics.QUEUE_OLDEST].append(((name,), of.oldest_age or 0.0))
+        found[metrics.QUEUE_BUCKETS] += [((name, status), n) for status, n in of.buckets.items()]
+        found[metrics.QUEUE_INFO].append(((name, one.dead_letter_queue or ""), 1))
+    return found
+
+
+def _gauge(family: Family, samples: _Samples) -> Metric:
+    gauge = GaugeMetricFamily(family.exported, family.meaning, labels=family.labels)
+    for labels, value in samples:
+        gauge.add_metric(labels, value)
+    return gauge

@@ -1,0 +1,189 @@
+"""`Scanner` counts all queues every half a minute, in one process for all (leader lease).
+
+Whoever is scraped asks for the lead. The others export no figures of queues: Prometheus would count
+every message twice. A process that nobody scrapes any more gives the lead up.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.entropy import jitter
+from cassieq_spark.errors import CassieqError, QueueDeleted, QueueNotFound
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.queue.find import lanes_of
+from cassieq_spark.queue.inspect.stats import QueueStats, stats
+from cassieq_spark.queue.inspect.waiting import scheduled_later
+from cassieq_spark.repair.lead import taken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cassieq_spark.model.ids import LaneId
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.repair.lead import Lead
+    from cassieq_spark.store.store import Store
+
+SCANS_EVERY_S: Final = 30.0
+"""The time from the beginning of a scan to that of the next."""
+
+LATER_EVERY_S: Final = 600.0
+"""How often messages in periods that have not begun are counted: a year of them is many reads."""
+
+SCRAPED_WITHIN_S: Final = 300.0
+"""A process that was not scraped for so long does not scan, and gives the lead up."""
+
+_logger = get_logger("exporter")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """One queue as a scan has counted it."""
+
+    queue: str
+    dead_letter_queue: str | None
+    stats: QueueStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """What one scan has found.
+
+    Attributes:
+        began_s: When it began, by the process's monotonic clock.
+        unanswered: Queues that could not be counted, as a part of them did not answer.
+    """
+
+    began_s: float
+    took_s: float
+    queues: tuple[Counted, ...]
+    unanswered: int
+
+
+class Scanner:
+    """Scans in a thread of its own while this process leads. Thread-safe."""
+
+    def __init__(self, every_s: float = SCANS_EVERY_S) -> None:
+        self._every_s = every_s
+        self._clock = SystemClock()
+        self._scraped_at = -inf
+        self._woken = threading.Event()
+        self._ended = threading.Event()
+        self._known: tuple[Lead, Scan | None] | None = None
+        self._thread: threading.Thread | None = None
+        self._later: dict[LaneId, tuple[float, int]] = {}
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this process counts for all."""
+        known = self._known
+        return known is not None and known[0].is_held
+
+    @property
+    def last(self) -> Scan | None:
+        """The last scan; None if this process does not lead, or not yet for a whole scan."""
+        known = self._known
+        # A process that was stopped for a while no longer leads, and may not know it yet.
+        return known[1] if known is not None and known[0].is_held else None
+
+    def age_s(self, scan: Scan) -> float:
+        """Seconds since a scan began."""
+        return self._clock.monotonic() - scan.began_s
+
+    def note_scrape(self) -> None:
+        """Say that somebody wants the figures: without that nothing is scanned."""
+        self._scraped_at = self._clock.monotonic()
+        self._woken.set()
+
+    def start(self, store: Store) -> None:
+        """Begin, in a thread."""
+        self._thread = threading.Thread(
+            target=self._run, args=(store,), name="cassieq-scan", daemon=True
+        )
+        self._thread.start()
+
+    def close(self, within_s: float) -> None:
+        """End; wait so long for a scan that is under way, and for the lead to be given up."""
+        self._ended.set()
+        self._woken.set()
+        if self._thread is not None:
+            self._thread.join(within_s)
+
+    def _run(self, store: Store) -> None:
+        # Data centres do not see each other's queues, so each has a leader of its own.
+        name = f"scan {store.session.datacenter}"
+        while not self._ended.is_set():
+            if not self._is_scraped():
+                self._woken.clear()
+                if not self._is_scraped():
+                    self._woken.wait()
+                continue
+            try:
+                with taken(store, name) as lead:
+                    if lead is not None:
+                        self._lead(store, lead)
+            except CassieqError as error:
+                event(_logger, "scan_failed", error=str(error))
+            finally:
+                self._known = None
+            self._ended.wait(jitter(self._every_s, 0))
+
+    def _lead(self, store: Store, lead: Lead) -> None:
+        """Scan until this process ends, is not scraped any more, or has lost the lead."""
+        event(_logger, "scan_lead_taken", datacenter=store.session.datacenter)
+        self._known = lead, None
+        while self._goes_on(lead):
+            began_s = self._clock.monotonic()
+            try:
+                found = self._scan(store, lambda: self._goes_on(lead))
+            except CassieqError as error:
+                event(_logger, "scan_failed", error=str(error))
+                found = None
+            took_s = self._clock.monotonic() - began_s
+            if found is not None:
+                queues, unanswered = found
+                scan = Scan(began_s=began_s, took_s=took_s, queues=queues, unanswered=unanswered)
+                self._known = lead, scan
+            # However slow it is, it takes at most half of the time.
+            self._ended.wait(max(self._every_s - took_s, took_s))
+
+    def _goes_on(self, lead: Lead) -> bool:
+        return lead.is_held and self._is_scraped() and not self._ended.is_set()
+
+    def _is_scraped(self) -> bool:
+        return self._clock.monotonic() - self._scraped_at < SCRAPED_WITHIN_S
+
+    def _scan(
+        self, store: Store, goes_on: Callable[[], bool]
+    ) -> tuple[tuple[Counted, ...], int] | None:
+        """Count all queues, one after the other; None: it was ended in the middle."""
+        found: list[Counted] = []
+        unanswered = 0
+        later, self._later = self._later, {}
+        for lane in lanes_of(store, None):
+            if not goes_on():
+                return None
+            try:
+                counted = stats(lane, with_later=False)
+                far = self._count_later(lane, later.get(lane.lane_id))
+            except (QueueDeleted, QueueNotFound):
+                continue
+            except CassieqError as error:
+                unanswered += 1
+                event(_logger, "queue_not_counted", queue=lane.queue, error=str(error))
+                continue
+            dead_letters = lane.settings.dead_letter_queue
+            counted = replace(counted, scheduled=counted.scheduled + far)
+            found.append(Counted(queue=lane.queue, dead_letter_queue=dead_letters, stats=counted))
+        return tuple(found), unanswered
+
+    def _count_later(self, lane: Lane, known: tuple[float, int] | None) -> int:
+        now = self._clock.monotonic()
+        if known is None or now - known[0] > LATER_EVERY_S:
+            known = now, scheduled_later(lane)
+        self._later[lane.lane_id] = known
+        return known[1]

@@ -1,0 +1,122 @@
+"""Settle what a streaming query holds, by lease: take over, ack, count what its program settled.
+
+Holds I3, I4: a lease that has ended is skipped. Look here for what a batch's offset is used for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.ids import EMPTY, Place, Runs, union
+from cassieq_spark.model.settlement import Ack
+from cassieq_spark.queue.apart import each_bucket
+from cassieq_spark.queue.settle.settle import Outcome, of_leases, settle_bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from uuid import UUID
+
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.ids import BucketNo, LaneId
+    from cassieq_spark.model.settlement import Action, TakeOver
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+
+TAKE_OVERS_AT_MOST: Final = 3
+"""After this many take-overs that were answered too late, the batch goes out as it is: others may
+have its messages too.
+"""
+
+_logger = get_logger("queue")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acked:
+    """What became of an ack by lease ids.
+
+    Attributes:
+        count: How many messages this call has acked: those that were still held.
+        late: By bucket, the leases that had ended, and their messages, which are not acked.
+    """
+
+    count: int
+    late: Mapping[Place, Mapping[UUID, Runs]]
+
+
+def take_over(
+    lane: Lane, bucket: BucketNo, lease_ids: Iterable[UUID], action: TakeOver
+) -> Stored[Bucket] | None:
+    """Make leases this run's; a CAS that is answered after the end it has written is sent again.
+
+    Returns:
+        The row as it is then: the leases that are still in it are ours. None: there is no row.
+    """
+    wanted = frozenset(lease_ids)
+    row: Stored[Bucket] | None = None
+    for _ in range(TAKE_OVERS_AT_MOST):
+        row = settle_bucket(lane, bucket, of_leases(wanted, action)).row
+        ours = [] if row is None else [one for one in row.value.leases if one.lease_id in wanted]
+        if all(lease.until_us > lane.clock.now_us() for lease in ours):
+            break
+    return row
+
+
+def ack_leases(
+    lane: Lane,
+    acked: Mapping[Place, Mapping[UUID, Runs | None]],
+    *,
+    known: Mapping[Place, Stored[Bucket]] | None = None,
+) -> Acked:
+    """Ack messages by lease id, whatever run the lease carries [R17].
+
+    A lease that is missing was acked before, or ran out and was claimed by somebody else: it is
+    skipped, and the latter is reported. A bucket that was dropped is skipped too.
+
+    Args:
+        acked: Per bucket and lease the messages that are done; None = all of the lease.
+        known: Rows as last seen, to save reads.
+
+    Raises:
+        StoreError: A bucket could not be reached; the others' messages are acked [T5].
+    """
+
+    def one(place: Place) -> Outcome:
+        asked: dict[UUID, dict[Action, Runs | None]] = {
+            lease_id: {Ack(): runs} for lease_id, runs in acked[place].items()
+        }
+        its_lane = lane.sibling(place.lane)
+        return settle_bucket(its_lane, place.bucket, asked, known=(known or {}).get(place))
+
+    outcomes = each_bucket(lane, one, acked)
+    late = {place: one.judged.stale for place, one in outcomes.items() if one.judged.stale}
+    for place, leases in late.items():
+        event(
+            _logger,
+            "ack_came_late",
+            **lane.sibling(place.lane).as_fields(place.bucket),
+            messages=union(leases.values()).count,
+        )
+    count = sum(outcome.judged.done(Ack()) for outcome in outcomes.values())
+    return Acked(count=count, late=late)
+
+
+def count_settled(lane: Lane, delivered: Mapping[Place, Mapping[UUID, Runs | None]]) -> int:
+    """How many of these messages are done, whoever has acked them; of buckets that answer.
+
+    One read per bucket. A bucket without a row was dropped, so all of it was done before (G5).
+    """
+    by_lane: dict[LaneId, list[BucketNo]] = {}
+    for place in delivered:
+        by_lane.setdefault(place.lane, []).append(place.bucket)
+    rows: dict[Place, Stored[Bucket] | None] = {}
+    for lane_id, buckets in by_lane.items():
+        found, _ = lane.sibling(lane_id).buckets.read_some(buckets)
+        rows |= {Place(lane_id, bucket): row for bucket, row in found.items()}
+    count = 0
+    for place, row in rows.items():
+        asked = union(runs for runs in delivered[place].values() if runs is not None)
+        left = EMPTY if row is None else asked & (row.value.unacked | row.value.purged)
+        count += asked.count - left.count
+    return count

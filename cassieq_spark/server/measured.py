@@ -1,0 +1,127 @@
+"""Measure requests: latency by door and operation, errors by door and code, requests in flight.
+
+Every label has a fixed list of values: an operation is named by its door once it is known to exist,
+and no path, queue or account of a request gets into a label.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from cassieq_spark import metrics, tracing
+from cassieq_spark.server.rest.openapi import PREFIX
+from cassieq_spark.server.ui.page import PREFIX as UI
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from cassieq_spark.server.backend import Backend
+    from cassieq_spark.server.waiting import Waiting
+
+UNKNOWN: Final = "unknown"
+"""The operation of a request that asks for none that exists."""
+
+BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30)
+"""Upper ends in seconds: from a put on a node nearby to the store's own limit."""
+
+OWN_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"})
+"""Paths that belong to no door. They are not measured: probes would hide everything else."""
+
+_KEY: Final = "cassieq.asked"
+_FIRST_ERROR: Final = 400
+
+
+@dataclass(slots=True)
+class Asked:
+    """What is known of a request so far."""
+
+    door: str
+    operation: str = UNKNOWN
+    code: str | None = None
+    status: int = 0
+
+
+class RequestMetrics:
+    """The metrics of one gateway's requests."""
+
+    def __init__(self, registry: CollectorRegistry, backend: Backend, waiting: Waiting) -> None:
+        """Register them; they are 0."""
+        family = metrics.HTTP_DURATION
+        self._duration = Histogram(
+            family.exported, family.meaning, family.labels, buckets=BUCKETS_S, registry=registry
+        )
+        family = metrics.HTTP_ERRORS
+        self._errors = Counter(family.exported, family.meaning, family.labels, registry=registry)
+        family = metrics.HTTP_IN_FLIGHT
+        self._in_flight = Gauge(family.exported, family.meaning, family.labels, registry=registry)
+        for family, ask in (
+            (metrics.LONG_POLLS, lambda: waiting.count),
+            (metrics.CLIENT_CALLS, lambda: backend.calls),
+            (metrics.CLIENT_THREADS, lambda: backend.threads),
+        ):
+            Gauge(family.exported, family.meaning, registry=registry).set_function(ask)
+
+    def begin(self, asked: Asked) -> float:
+        """Count a request as in flight; returns when it began."""
+        self._in_flight.labels(asked.door).inc()
+        return perf_counter()
+
+    def end(self, asked: Asked, began_s: float) -> None:
+        """Note how a request has ended. One whose client went away has no status."""
+        self._in_flight.labels(asked.door).dec()
+        took_s = perf_counter() - began_s
+        self._duration.labels(asked.door, asked.operation).observe(took_s)
+        if asked.status >= _FIRST_ERROR:
+            code = asked.code or f"http_{asked.status}"
+            self._errors.labels(asked.door, code, str(asked.status)).inc()
+
+
+class Measured:
+    """ASGI middleware that measures and traces the requests of all doors."""
+
+    def __init__(self, app: ASGIApp, *, requests: RequestMetrics) -> None:
+        self._app = app
+        self._requests = requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and note how it ends."""
+        if scope["type"] != "http" or scope["path"] in OWN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        asked = scope[_KEY] = Asked(door_of(scope["path"]))
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                asked.status = message["status"]
+            await send(message)
+
+        began_s = self._requests.begin(asked)
+        with tracing.request(scope["method"], scope["headers"]) as span:
+            try:
+                await self._app(scope, receive, sending)
+            finally:
+                self._requests.end(asked, began_s)
+                span.end(
+                    door=asked.door,
+                    operation=asked.operation,
+                    status=asked.status,
+                    code=asked.code,
+                )
+
+
+def door_of(path: str) -> str:
+    """The door that a path leads to."""
+    if path.startswith(f"{PREFIX}/"):
+        return "rest"
+    return "ui" if path == UI or path.startswith(f"{UI}/") else "sqs"
+
+
+def asked_of(scope: Scope) -> Asked:
+    """What is noted of a request, for its door to complete."""
+    found = scope.get(_KEY)
+    return found if isinstance(found, Asked) else Asked(UNKNOWN)

@@ -1,0 +1,302 @@
+"""Trace verbs and requests by OpenTelemetry, in a program that has set it up; else at no cost.
+
+A program that exports spans has imported the API. In all others nothing is imported for this, and a
+verb pays for one look into `sys.modules`. The context goes along with a message, as the header
+``traceparent`` of W3C Trace Context. Spans have the attributes of OpenTelemetry's messaging
+conventions, and never a body, a receipt or a key.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import CassieqError
+from cassieq_spark.model.sizes import MAX_EXTRA_BYTES
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Tracer, TracerProvider
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+SYSTEM: Final = "cassieq"
+"""The value of ``messaging.system``."""
+
+PARENT: Final = "traceparent"
+"""The header of a message that carries the context of its put."""
+
+MOST_LINKS: Final = 128
+"""The most links of a span: what an SDK keeps by default."""
+
+_SERVER_FAULT: Final = 500
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class _Received(Protocol):
+    @property
+    def message_id(self) -> str: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+
+S = TypeVar("S", bound=_Named)
+M = TypeVar("M", bound=_Received)
+
+
+def is_on() -> bool:
+    """Whether the program may export spans."""
+    return "opentelemetry.trace" in sys.modules
+
+
+# --- verbs ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def sending(queue: str, given: Sequence[Mapping[str, str]]) -> Iterator[Mapping[str, str]]:
+    """A span around a put; yields headers to add to the messages, none if nothing is recorded.
+
+    Args:
+        given: The messages' own headers. What they carry already is linked, and stays theirs.
+    """
+    if not is_on():
+        yield {}
+        return
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - imported already, see above
+
+    attributes = _attributes("put", "send", queue, len(given))
+    with _span("put", SpanKind.PRODUCER, _links(given), attributes) as span:
+        yield _carrier(span)
+
+
+def received(queue: str, get: Callable[[], list[M]]) -> list[M]:
+    """Get messages; a span for it is made if there are some, with links to their puts.
+
+    It is made afterwards: links are known then, and a poll that finds nothing leaves none.
+    """
+    if not is_on():
+        return get()
+    began_us = SystemClock().now_us()
+    try:
+        found = get()
+    except CassieqError as error:
+        _end_receive(queue, began_us, [], error)
+        raise
+    if found:
+        _end_receive(queue, began_us, found, None)
+    return found
+
+
+def settles(
+    operation: str,
+) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
+    """Decorate a verb of a queue's handle that says what became of messages: a span around it."""
+
+    def decorate(verb: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+        @functools.wraps(verb)
+        def outer(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            if not is_on():
+                return verb(self, *args, **kwargs)
+            from opentelemetry.trace import SpanKind  # noqa: PLC0415 - as above
+
+            given = args[0] if args else None
+            count = len(given) if isinstance(given, list | tuple) else 1
+            attributes = _attributes(operation, "settle", self.name, count)
+            with _span(operation, SpanKind.CLIENT, [], attributes):
+                return verb(self, *args, **kwargs)
+
+        return outer
+
+    return decorate
+
+
+# --- what a message carries -----------------------------------------------------------------------
+
+
+def carried(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """The headers of a message that is put for the current span, with its context."""
+    if not is_on():
+        return headers
+    from opentelemetry import trace  # noqa: PLC0415 - as above
+
+    return with_context(headers, _carrier(trace.get_current_span()), tag=None)
+
+
+def with_context(
+    headers: Mapping[str, str], context: Mapping[str, str], *, tag: str | None
+) -> Mapping[str, str]:
+    """Headers with a context, unless they have their own, or would become too large."""
+    if not context or PARENT in headers:
+        return headers
+    found = {**context, **headers}
+    size = len((tag or "").encode()) + sum(
+        len(name.encode()) + len(text.encode()) for name, text in found.items()
+    )
+    return found if size <= MAX_EXTRA_BYTES else headers
+
+
+def link_current(messages: Sequence[_Received]) -> None:
+    """Link the current span to the puts of messages."""
+    if messages and is_on():
+        from opentelemetry import trace  # noqa: PLC0415 - as above
+
+        span = trace.get_current_span()
+        if span.is_recording():
+            for context in _contexts([one.headers for one in messages]):
+                span.add_link(context)
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+class Request:
+    """The span of a request at a door, if spans are on."""
+
+    def __init__(self, span: Span | None) -> None:
+        self._span = span
+
+    def end(self, *, door: str, operation: str, status: int, code: str | None) -> None:
+        """Say what it was, and how it has ended; status 0: its client has gone."""
+        span = self._span
+        if span is None or not span.is_recording():
+            return
+        from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415 - as above
+
+        span.update_name(f"{door} {operation}")
+        span.set_attribute("cassieq.door", door)
+        span.set_attribute("cassieq.operation", operation)
+        if status:
+            span.set_attribute("http.response.status_code", status)
+        if code is not None:
+            span.set_attribute("error.type", code)
+        if status >= _SERVER_FAULT:
+            span.set_status(Status(StatusCode.ERROR))
+
+
+@contextmanager
+def request(method: str, headers: Sequence[tuple[bytes, bytes]]) -> Iterator[Request]:
+    """A span around a request, below that of its caller, if its headers name one."""
+    if not is_on():
+        yield Request(None)
+        return
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - as above
+
+    texts = {name.decode("latin-1"): text.decode("latin-1") for name, text in headers}
+    with _tracer().start_as_current_span(
+        method,
+        context=_extracted(texts),
+        kind=SpanKind.SERVER,
+        attributes={"http.request.method": method},
+    ) as span:
+        yield Request(span)
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def _tracer() -> Tracer:
+    from opentelemetry import trace  # noqa: PLC0415 - as above
+
+    return _tracer_of(trace.get_tracer_provider())
+
+
+@functools.lru_cache(maxsize=4)
+def _tracer_of(provider: TracerProvider) -> Tracer:
+    return provider.get_tracer("cassieq_spark")
+
+
+@contextmanager
+def _span(
+    operation: str, kind: SpanKind, links: list[Link], attributes: dict[str, Any]
+) -> Iterator[Span]:
+    """A span around the block, with the code of an error that ends it."""
+    name = f"{operation} {attributes['messaging.destination.name']}"
+    with _tracer().start_as_current_span(
+        name, kind=kind, links=links, attributes=attributes
+    ) as span:
+        try:
+            yield span
+        except CassieqError as error:
+            span.set_attribute("error.type", error.code)
+            raise
+
+
+def _attributes(operation: str, kind: str, queue: str, count: int) -> dict[str, Any]:
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.destination.name": queue,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+        "messaging.batch.message_count": count,
+    }
+
+
+def _end_receive(
+    queue: str, began_us: int, found: Sequence[_Received], error: CassieqError | None
+) -> None:
+    from opentelemetry.trace import SpanKind, Status, StatusCode  # noqa: PLC0415 - as above
+
+    attributes = _attributes("get", "receive", queue, len(found))
+    if len(found) == 1:
+        attributes["messaging.message.id"] = found[0].message_id
+    span = _tracer().start_span(
+        f"get {queue}",
+        kind=SpanKind.CLIENT,
+        links=_links([one.headers for one in found]),
+        attributes=attributes,
+        start_time=began_us * 1_000,
+    )
+    if error is not None:
+        span.set_attribute("error.type", error.code)
+        span.record_exception(error)
+        span.set_status(Status(StatusCode.ERROR, error.code))
+    span.end()
+
+
+def _carrier(span: Span) -> Mapping[str, str]:
+    """The context of a span as headers; none if it is not recorded."""
+    if not span.is_recording():
+        return {}
+    from opentelemetry.trace import set_span_in_context  # noqa: PLC0415 - as above
+    from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415 - as above
+        TraceContextTextMapPropagator,
+    )
+
+    found: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(found, set_span_in_context(span))
+    return found
+
+
+def _extracted(headers: Mapping[str, str]) -> Context:
+    from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415 - as above
+        TraceContextTextMapPropagator,
+    )
+
+    return TraceContextTextMapPropagator().extract(dict(headers))
+
+
+def _contexts(headers: Sequence[Mapping[str, str]]) -> list[SpanContext]:
+    """The contexts that messages carry, each once, and no more than a span may link to."""
+    from opentelemetry import trace  # noqa: PLC0415 - as above
+
+    found: dict[str, SpanContext] = {}
+    for one in headers:
+        text = one.get(PARENT)
+        if text is not None and text not in found and len(found) < MOST_LINKS:
+            found[text] = trace.get_current_span(_extracted(one)).get_span_context()
+    return [context for context in found.values() if context.is_valid]
+
+
+def _links(headers: Sequence[Mapping[str, str]]) -> list[Link]:
+    from opentelemetry.trace import Link  # noqa: PLC0415 - as above
+
+    return [Link(context) for context in _contexts(headers)]
