@@ -192,7 +192,7 @@ def test_the_queues_are_counted_by_state(
 ) -> None:
     own_client.create_queue("dead-letters")
     queue = own_client.create_queue(
-        "orders", dead_letter_queue="dead-letters", max_deliveries=5, priorities=2
+        "orders", dead_letter_queue="dead-letters", max_deliveries=5, priorities=2, fairness=0
     )
     queue.put_many([b"urgent"] * 3, priority=1)
     queue.put_many([b"normal"] * 4)

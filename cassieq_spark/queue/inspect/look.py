@@ -45,7 +45,7 @@ class LaneLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLook:
-    """The lanes that were looked at, in the order in which a get reads them.
+    """The lanes that were looked at, the highest class first, and scheduled messages last.
 
     Attributes:
         left_out: How many lanes were not looked at.
@@ -67,7 +67,8 @@ def look(lane: Lane, *, most_lanes: int, most_buckets: int) -> QueueLook:
         QueueDeleted: The queue is gone.
         StoreError: The pointers or the schedule did not answer.
     """
-    lanes = as_read(every_lane(lane))
+    # What is scheduled comes last: there may be a lane for each hour of a year.
+    lanes = sorted(as_read(every_lane(lane)), key=lambda one: one.due is not None)
     sinks = Sinks(lane)
     return QueueLook(
         lanes=tuple(_look(one, most_buckets, sinks) for one in lanes[:most_lanes]),
