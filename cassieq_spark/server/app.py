@@ -20,6 +20,7 @@ from cassieq_spark.server.backend import Backend, Busy
 from cassieq_spark.server.limits import BodyLimit
 from cassieq_spark.server.measured import Measured, RequestMetrics
 from cassieq_spark.server.principal import Gate
+from cassieq_spark.server.rates import Rates
 from cassieq_spark.server.repairing import RepairLog, repair_every
 from cassieq_spark.server.rest.door import RestDoor, too_long
 from cassieq_spark.server.rest.openapi import PREFIX
@@ -70,6 +71,7 @@ class Gateway:
         self.waiting = Waiting(self.backend)
         self.sending = Sending(self.backend)
         self.repairs = RepairLog(settings.repairs_every_s)
+        self.rates = Rates()
         self.has_login = master_key is not None
         self.scanner = Scanner(settings.scans_every_s)
         self.registry = registry_of(self.scanner)
@@ -85,6 +87,7 @@ class Gateway:
             self.waiting,
             self.gate,
             self.repairs,
+            self.rates,
             has_login=self.has_login,
             is_local=self.settings.is_loopback and not self.has_login,
         )
@@ -117,13 +120,15 @@ class Gateway:
 
     @asynccontextmanager
     async def _running(self, _: Starlette) -> AsyncIterator[None]:
-        beside = asyncio.create_task(self._beside())
+        beside = [asyncio.create_task(one) for one in (self._beside(), self.rates.run())]
         try:
             yield
         finally:
-            beside.cancel()
-            with suppress(asyncio.CancelledError):
-                await beside
+            for one in beside:
+                one.cancel()
+            for one in beside:
+                with suppress(asyncio.CancelledError):
+                    await one
             await self.waiting.close()
             await self.sending.close()
             self.gate.close()

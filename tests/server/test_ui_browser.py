@@ -239,8 +239,8 @@ def test_the_guide_has_a_picture_of_each_page(
     screen: Callable[..., Screen], guarded: Gateway, shop: Shop, folder: Path
 ) -> None:
     guide = (GUIDE / "ui.md").read_text("utf-8")
-    for scheme, width in (("light", 680), ("dark", 400)):
-        window = screen(guarded.url, scheme=scheme, viewport={"width": width, "height": 600})
+    for scheme, width in (("light", 640), ("dark", 400)):
+        window = screen(guarded.url, scheme=scheme, viewport={"width": width, "height": 560})
         log_in(window, shop.account)
         for name, path in SHOTS.items():
             file = folder / f"{name}-{scheme}.png"

@@ -16,6 +16,8 @@ from tests.fixtures.ui import Visitor, problem_of, text_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import httpx
+
     import cassieq_spark as cassieq
     from tests.server.conftest import Gateway
 
@@ -202,3 +204,19 @@ def test_wrong_places_and_queues_are_named(local: Visitor, orders: cassieq.Queue
     }
     for wrong, expected in cases.items():
         assert expected == problem_of(local.get(wrong)), wrong
+
+
+def test_the_last_hour_is_what_passed_through_this_gateway(
+    local: Visitor, rest: httpx.Client, orders: cassieq.Queue
+) -> None:
+    path = f"/ui/queues/{orders.name}"
+    orders.put_many([b"x"] * 7)  # not through it
+    for _ in range(3):
+        assert 201 == rest.post(f"/queues/{orders.name}/messages", content=b"x").status_code
+    assert 200 == rest.post(f"/queues/{orders.name}/messages/next?max=2").status_code
+    wait_until(lambda: "got: 2 messages" in text_of(local.get(path)), deadline_s=90)
+    shown = local.get(path)
+    assert "put: 3 messages" in text_of(shown)
+    assert "acked: 0 messages" in text_of(shown)
+    assert "at most" in text_of(shown)
+    assert 'class="chart"' in shown.text

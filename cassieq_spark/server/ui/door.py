@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.principal import Gate
+    from cassieq_spark.server.rates import Rates
     from cassieq_spark.server.repairing import RepairLog
     from cassieq_spark.server.waiting import Waiting
 
@@ -52,6 +53,7 @@ class UiDoor:
         waiting: Waiting,
         gate: Gate,
         repairs: RepairLog,
+        rates: Rates,
         *,
         has_login: bool,
         is_local: bool,
@@ -66,6 +68,7 @@ class UiDoor:
         self._waiting = waiting
         self._gate = gate
         self._repairs = repairs
+        self._rates = rates
         self._has_login = has_login
         self._is_local = is_local
         by_path: dict[str, dict[str, Page]] = {}
@@ -122,6 +125,7 @@ class UiDoor:
                 backend=self._backend,
                 waiting=self._waiting,
                 repairs=self._repairs,
+                rates=self._rates,
                 queue=queue,
                 given=given,
                 has_login=self._has_login,

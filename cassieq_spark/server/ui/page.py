@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cassieq_spark.model.rights import Principal, Right
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.principal import Gate
+    from cassieq_spark.server.rates import Rates
     from cassieq_spark.server.repairing import RepairLog
     from cassieq_spark.server.waiting import Waiting
 
@@ -96,6 +97,7 @@ class Visit:
     backend: Backend
     waiting: Waiting
     repairs: RepairLog
+    rates: Rates
     queue: str
     given: Any
     has_login: bool

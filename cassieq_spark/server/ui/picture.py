@@ -5,15 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.server.rates import MINUTES
+
 if TYPE_CHECKING:
     from cassieq_spark.queue.inspect.facts import BucketFacts
     from cassieq_spark.queue.inspect.look import LaneLook
+    from cassieq_spark.server.rates import Rate
 
 COLUMNS: Final = 20
 CELL: Final = 18
 ROW: Final = 32
 TOP: Final = 12
 """Room above each row for the marks of R and L."""
+
+
+BAR: Final = 6
+CHART: Final = 40
+"""The height of a chart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +137,29 @@ def picture(look: LaneLook) -> Picture:
         beyond=tuple((mark, at) for mark, at in marks if at not in set(shown)),
         title=_title(cells),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """An hour of one kind of work.
+
+    Attributes:
+        bars: x, y and height of each minute in which there was any.
+    """
+
+    rate: Rate
+    bars: tuple[tuple[int, float, float], ...]
+
+
+def chart(rate: Rate) -> Chart:
+    """Lay out an hour: the last minute is on the right, and the busiest as high as the picture."""
+    first = MINUTES - len(rate.minutes)
+    bars = []
+    for at, count in enumerate(rate.minutes):
+        if count:
+            height = max(1.0, round(CHART * count / rate.most, 1))
+            bars.append(((first + at) * BAR, round(CHART - height, 1), height))
+    return Chart(rate=rate, bars=tuple(bars))
 
 
 def _title(cells: list[Cell]) -> str:

@@ -17,7 +17,7 @@ from cassieq_spark.server.backend import Busy
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.rest.problems import problem_of
 from cassieq_spark.server.ui.page import Shown
-from cassieq_spark.server.ui.picture import STATES, picture
+from cassieq_spark.server.ui.picture import STATES, chart, picture
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.handle import Queue
@@ -154,6 +154,7 @@ async def show(visit: Visit) -> Shown:
             "leases_left_out": max(0, len(leases) - LEASES),
             "now_us": looked.now_us,
             "may_read": visit.principal.may(Right.READ, visit.queue),
+            "rates": [chart(one) for one in visit.rates.of(visit.queue)],
             "purged": visit.given.purged,
             "may_delete": visit.principal.may(Right.DELETE, visit.queue),
         },
