@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.queue.inspect.facts import LeaseFacts
 from cassieq_spark.queue.inspect.look import spans_of
 from cassieq_spark.server.ui import bodies
+from cassieq_spark.server.ui.queues import Holder, holders_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -91,3 +94,34 @@ def test_the_buckets_of_a_picture_are_as_many_as_asked_with_both_ends_and_r(
     else:
         assert {live[0], live[-1]} <= set(shown)
         assert reader not in live or reader in shown
+
+
+def lease(consumer: str, messages: int, *, run: str | None = None, until_us: int = 9) -> LeaseFacts:
+    return LeaseFacts(
+        lane="lane",
+        priority=0,
+        bucket=BucketNo(0),
+        consumer=consumer,
+        lease_id="lease",
+        run=run,
+        messages=messages,
+        delivery_count=1,
+        until_us=until_us,
+        is_expired=until_us < 5,
+        id_runs=((0, messages - 1),),
+    )
+
+
+def test_leases_are_shown_by_who_holds_them() -> None:
+    leases = [
+        lease("b", 3),
+        lease("a", 1, run="r", until_us=7),
+        lease("b", 2, until_us=8),
+        lease("b", 4, until_us=1),
+        lease("a", 5),
+    ]
+    assert [
+        Holder(consumer="a", run=None, messages=5, leases=1, until_us=9),
+        Holder(consumer="a", run="r", messages=1, leases=1, until_us=7),
+        Holder(consumer="b", run=None, messages=5, leases=2, expired=4, until_us=8),
+    ] == holders_of(leases)

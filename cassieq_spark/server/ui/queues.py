@@ -29,6 +29,9 @@ TOGETHER: Final = 25
 """The queues of one page: each is counted, which costs a read for each of its buckets."""
 
 
+AT_ONCE: Final = 4
+"""How many are counted at once: the other threads are for those who send and receive."""
+
 LANES: Final = 32
 """The lanes of a queue that its page shows."""
 
@@ -79,7 +82,8 @@ async def overview(visit: Visit) -> Shown:
     after = visit.principal.full_name(given.after) if given.after else ""
     left = [name for name in names if name > after]
     page = left[:TOGETHER]
-    counted = await asyncio.gather(*(_count(visit, name) for name in page))
+    turns = asyncio.Semaphore(AT_ONCE)
+    counted = await asyncio.gather(*(_count(visit, name, turns) for name in page))
     return Shown(
         template="overview.html",
         values={
@@ -92,11 +96,12 @@ async def overview(visit: Visit) -> Shown:
     )
 
 
-async def _count(visit: Visit, queue: str) -> Counted | None:
+async def _count(visit: Visit, queue: str, turns: asyncio.Semaphore) -> Counted | None:
     """None: it was deleted since it was listed."""
     name = visit.principal.own_name(queue) or queue
     try:
-        stats = await visit.backend.on_queue(queue, lambda one: one.stats())
+        async with turns:
+            stats = await visit.backend.on_queue(queue, lambda one: one.stats())
     except QueueNotFound:
         return None
     except (CassieqError, Busy) as error:
