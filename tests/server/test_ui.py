@@ -360,3 +360,15 @@ def test_over_tls_the_cookie_is_this_hosts_alone(visitor: Visitor) -> None:
     assert {"secure", "path=/", "httponly", "samesite=strict"} <= {
         one.strip().lower() for one in cookie.split(";")
     }
+
+
+def test_the_login_warns_of_a_connection_that_others_can_read(visitor: Visitor) -> None:
+    """Addresses and schemes as a proxy on this machine says them."""
+    far = {"X-Forwarded-For": "203.0.113.9"}
+    for headers, expected in (
+        ({}, False),
+        (far, True),
+        ({**far, "X-Forwarded-Proto": "https"}, False),
+    ):
+        shown = text_of(visitor.get("/ui/login", headers=headers))
+        assert expected == ("others on the network can read the secret" in shown), headers

@@ -8,7 +8,7 @@ from cassieq_spark.errors import AuthenticationFailed, OptionInvalid
 from cassieq_spark.options.values import Secret
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.ui.page import HOME, LOGIN, Form, GoTo, Shown
-from cassieq_spark.server.ui.session import BEFORE_S, GRANTS, SESSION_S
+from cassieq_spark.server.ui.session import BEFORE_S, GRANTS, SESSION_S, is_loopback
 
 if TYPE_CHECKING:
     from cassieq_spark.server.ui.page import Visit
@@ -37,8 +37,7 @@ async def show(visit: Visit) -> Shown | GoTo:
     """The form."""
     if not visit.has_login:
         return GoTo(path=HOME)
-    values = {"next": visit.given.next, "problem": ENDED if visit.given.ended else ""}
-    return Shown(template="login.html", values=values)
+    return _form(visit, visit.given.next, ENDED if visit.given.ended else "")
 
 
 async def log_in(visit: Visit) -> Shown | GoTo:
@@ -59,9 +58,7 @@ async def log_in(visit: Visit) -> Shown | GoTo:
         )
         await visit.gate.by_token(session)
     except (AuthenticationFailed, OptionInvalid, UnicodeError):
-        return Shown(
-            template="login.html", values={"next": given.next, "problem": WRONG}, status=401
-        )
+        return _form(visit, given.next, WRONG, status=401)
     return GoTo(path=given.next if is_ours(given.next) else HOME, session=session)
 
 
@@ -73,3 +70,12 @@ async def log_out(_: Visit) -> GoTo:
 def is_ours(path: str) -> bool:
     """Whether an address is one of these pages."""
     return path.startswith(HOME) and path.isascii() and path.isprintable() and "\\" not in path
+
+
+def _form(visit: Visit, next_page: str, problem: str, *, status: int = 200) -> Shown:
+    client = visit.request.client
+    is_plain = visit.request.url.scheme == "http" and not (
+        client is not None and is_loopback(client.host)
+    )
+    values = {"next": next_page, "problem": problem, "is_plain": is_plain}
+    return Shown(template="login.html", values=values, status=status)

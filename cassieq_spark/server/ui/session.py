@@ -124,11 +124,7 @@ def check_host(request: Request) -> None:
         Refusal: It names another host.
     """
     host = urlsplit_host(f"//{request.headers.get('host', '')}", port=False)
-    try:
-        is_this = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_this = False
-    if not is_this:
+    if not is_loopback(host):
         raise Refusal(
             403,
             "This gateway checks no accounts, so its page is for this machine only. Open it as "
@@ -143,3 +139,11 @@ def urlsplit_host(url: str, *, port: bool = True) -> str:
         return found.netloc.lower() if port else (found.hostname or "")
     except ValueError:
         return ""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is this machine's own."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
