@@ -50,6 +50,18 @@ faketime:
 			>/dev/null 2>&1 || echo 'No libfaketime: tests that need it are skipped' >&2; \
 	fi
 
+# The page is looked at in the distribution's browser. Best effort, as root only.
+.PHONY: chromium
+chromium:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! command -v chromium >/dev/null; then \
+		{ apt-get update && apt-get install --yes --no-install-recommends chromium fonts-dejavu-core; } \
+			>/dev/null 2>&1 || echo 'No chromium: tests that need it are skipped' >&2; \
+	fi
+
+.PHONY: screens
+screens: setup chromium  ## The pictures of the guide to the page
+	@$(WITH_JAVA) CASSIEQ_SCREENS=1 $(PYTHON) -m pytest tests/server/test_ui_browser.py -k picture
+
 .PHONY: test
 test: setup  ## All tests but the long ones; TESTS='tests/unit -k receipt' for some
 	@$(WITH_JAVA) $(PYTEST) $(TESTS)

@@ -22,6 +22,7 @@ from cassieq_spark.queue import labels as queue_labels
 from cassieq_spark.queue.find import every_row, lane_of, lanes_of, open_lane
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect import stats
+from cassieq_spark.queue.inspect.pages import Spot
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.work import Work
@@ -288,7 +289,7 @@ class Client:
     def redrive(
         self,
         queue: str,
-        messages: Iterable[Message | int] | None = None,
+        messages: Iterable[Message | Spot | int] | None = None,
         *,
         where: Callable[[Message], bool] | None = None,
         to: str | None = None,
@@ -304,8 +305,8 @@ class Client:
 
         Args:
             queue: The queue that holds them; any queue will do.
-            messages: Only these, as `peek` returns them, or their ids if the queue has one lane;
-                default: all.
+            messages: Only these, as `peek` returns them, or lane and id of each, or their ids if
+                the queue has one lane; default: all.
             where: Redrive only messages for which this is true. It gets each as `peek` shows it.
             to: The target. Default: the queue that the header ``cassieq-source-queue`` names.
             at_most: The limit on their number; the lowest ids go first.

@@ -20,6 +20,7 @@ from cassieq_spark.errors import (
     AccountNotFound,
     CasContention,
     KeyNotFound,
+    OptionInvalid,
     QueueNotFound,
     TooManyKeys,
 )
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 MOST_KEYS: Final = 16
 """More than AWS's two: a key has rights, so programs of one account have keys of their own."""
+
+RESERVED: Final = frozenset({"ui", "v1"})
+"""Addresses of the gateway. The URL of a queue may begin with its account's name."""
 
 _logger = get_logger("accounts")
 
@@ -80,9 +84,13 @@ class AccountAdmin:
         """Create an account, with a key that has all rights in it.
 
         Raises:
-            OptionInvalid: The name has a wrong form.
+            OptionInvalid: The name has a wrong form, or the gateway uses it itself.
             AccountExists: An account of that name exists, even if its creation was cut off.
         """
+        if name in RESERVED:
+            raise OptionInvalid(
+                f"account name {name!r} is an address of the gateway. Choose another name"
+            )
         key_id = new_key_id()
         row = AccountRow(
             name=account_name(name),

@@ -10,6 +10,7 @@ from cassieq_spark.model import redrive as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.ids import BucketNo, Place, Runs, bucket_of, first_id
 from cassieq_spark.options import arguments
+from cassieq_spark.queue.inspect.pages import Spot
 from cassieq_spark.queue.message import Message
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def spans_of(ids: Mapping[BucketNo, Runs] | None) -> list[range] | None:
     return spans
 
 
-def listed(messages: Iterable[Message | int]) -> list[Message | int]:
+def listed(messages: Iterable[Message | Spot | int]) -> list[Message | Spot | int]:
     """Check the messages of ``redrive(messages=)``."""
     found = arguments.listed(messages)
     if found is None:
@@ -87,22 +88,27 @@ def listed(messages: Iterable[Message | int]) -> list[Message | int]:
     return found
 
 
-def by_place(messages: Iterable[Message | int], lane: Lane) -> dict[Place, Runs]:
+def by_place(messages: Iterable[Message | Spot | int], lane: Lane) -> dict[Place, Runs]:
     """Group messages, or ids, as offsets by bucket."""
     offsets: dict[Place, list[int]] = {}
     for one in messages:
-        if not isinstance(one, Message) and len(lane.lanes) > 1:
+        spot = Spot(one.lane, one.id) if isinstance(one, Message) else one
+        if not isinstance(spot, Spot):
+            if len(lane.lanes) > 1:
+                raise OptionInvalid(
+                    f"queue {lane.queue!r} has {len(lane.lanes)} lanes, and each counts its "
+                    f"messages from 0: the id {spot!r} names several. Pass messages, as peek "
+                    "returns them"
+                )
+            spot = Spot(lane.lane_id, spot)
+        if not lane.fixed.has(spot.lane):
+            name = one.message_id if isinstance(one, Message) else spot.id
             raise OptionInvalid(
-                f"queue {lane.queue!r} has {len(lane.lanes)} lanes, and each counts its messages "
-                f"from 0: the id {one!r} names several. Pass messages, as peek returns them"
-            )
-        if isinstance(one, Message) and not lane.fixed.has(one.lane):
-            raise OptionInvalid(
-                f"message {one.message_id} is not of queue {lane.queue!r}: there, its id {one.id} "
+                f"message {name} is not of queue {lane.queue!r}: there, its id {spot.id} "
                 "belongs to another message. Pass messages that this queue's get or peek returned"
             )
-        number = arguments.id_of(one.id if isinstance(one, Message) else one)
+        number = arguments.id_of(spot.id)
         bucket = bucket_of(number, lane.bucket_size)
-        place = Place(one.lane if isinstance(one, Message) else lane.lane_id, bucket)
+        place = Place(spot.lane, bucket)
         offsets.setdefault(place, []).append(number - first_id(bucket, lane.bucket_size))
     return {place: Runs.from_offsets(some) for place, some in offsets.items()}

@@ -20,12 +20,15 @@ from cassieq_spark.server.backend import Backend, Busy
 from cassieq_spark.server.limits import BodyLimit
 from cassieq_spark.server.measured import Measured, RequestMetrics
 from cassieq_spark.server.principal import Gate
-from cassieq_spark.server.repairing import repair_every
+from cassieq_spark.server.rates import Rates
+from cassieq_spark.server.repairing import RepairLog, repair_every
 from cassieq_spark.server.rest.door import RestDoor, too_long
 from cassieq_spark.server.rest.openapi import PREFIX
 from cassieq_spark.server.rest.page import docs, openapi_json
 from cassieq_spark.server.sending import Sending
 from cassieq_spark.server.sqs.door import SqsDoor
+from cassieq_spark.server.ui import page as ui
+from cassieq_spark.server.ui.door import UiDoor, to_home
 from cassieq_spark.server.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -67,6 +70,9 @@ class Gateway:
         self.gate = Gate(self.backend, master_key)
         self.waiting = Waiting(self.backend)
         self.sending = Sending(self.backend)
+        self.repairs = RepairLog(settings.repairs_every_s)
+        self.rates = Rates()
+        self.has_login = master_key is not None
         self.scanner = Scanner(settings.scans_every_s)
         self.registry = registry_of(self.scanner)
         self.requests = RequestMetrics(self.registry, self.backend, self.waiting)
@@ -76,6 +82,15 @@ class Gateway:
     def app(self) -> Starlette:
         """The ASGI application."""
         sqs = SqsDoor(self.backend, self.waiting, self.sending, self.gate)
+        page = UiDoor(
+            self.backend,
+            self.waiting,
+            self.gate,
+            self.repairs,
+            self.rates,
+            has_login=self.has_login,
+            is_local=self.settings.is_loopback and not self.has_login,
+        )
         return Starlette(
             routes=[
                 Route("/healthz", _healthz),
@@ -84,6 +99,8 @@ class Gateway:
                 Mount(PREFIX, RestDoor(self.backend, self.waiting, self.sending, self.gate)),
                 Route("/openapi.json", openapi_json),
                 Route("/docs", docs),
+                Route(ui.PREFIX, to_home),
+                Mount(ui.PREFIX, page),
                 Route("/", sqs, methods=["GET", "POST"]),
                 Route("/{account:str}/{queue:str}", sqs, methods=["GET", "POST"]),
             ],
@@ -103,13 +120,15 @@ class Gateway:
 
     @asynccontextmanager
     async def _running(self, _: Starlette) -> AsyncIterator[None]:
-        beside = asyncio.create_task(self._beside())
+        beside = [asyncio.create_task(one) for one in (self._beside(), self.rates.run())]
         try:
             yield
         finally:
-            beside.cancel()
-            with suppress(asyncio.CancelledError):
-                await beside
+            for one in beside:
+                one.cancel()
+            for one in beside:
+                with suppress(asyncio.CancelledError):
+                    await one
             await self.waiting.close()
             await self.sending.close()
             self.gate.close()
@@ -125,7 +144,7 @@ class Gateway:
             return
         self.scanner.start(self.backend.client.store)
         if self.settings.repairs_every_s is not None:
-            await repair_every(self.backend, self.settings.repairs_every_s)
+            await repair_every(self.backend, self.settings.repairs_every_s, self.repairs)
 
     async def _metrics(self, request: Request) -> Response:
         """All metrics, as Prometheus reads them."""

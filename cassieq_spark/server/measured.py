@@ -14,6 +14,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from cassieq_spark import metrics, tracing
 from cassieq_spark.server.rest.openapi import PREFIX
+from cassieq_spark.server.ui.page import PREFIX as UI
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -92,7 +93,7 @@ class Measured:
         if scope["type"] != "http" or scope["path"] in OWN_PATHS:
             await self._app(scope, receive, send)
             return
-        asked = scope[_KEY] = Asked("rest" if scope["path"].startswith(f"{PREFIX}/") else "sqs")
+        asked = scope[_KEY] = Asked(door_of(scope["path"]))
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -111,6 +112,13 @@ class Measured:
                     status=asked.status,
                     code=asked.code,
                 )
+
+
+def door_of(path: str) -> str:
+    """The door that a path leads to."""
+    if path.startswith(f"{PREFIX}/"):
+        return "rest"
+    return "ui" if path == UI or path.startswith(f"{UI}/") else "sqs"
 
 
 def asked_of(scope: Scope) -> Asked:

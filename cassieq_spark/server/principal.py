@@ -74,10 +74,20 @@ class Gate:
             return LOCAL
         now_us = await self._backend.now_us()
         claim = await self._claim(request, now_us, allows_unsigned=allows_unsigned)
-        key = await self._key(claim.key_id)
-        found = self._checker().proves(claim, key, now_us=now_us)
-        self._note_use(claim.key_id)
-        return found
+        return await self._proved(claim, now_us)
+
+    async def by_token(self, text: str) -> Principal:
+        """Return whose token this is, wherever it was: the page has it in a cookie.
+
+        Raises:
+            AuthenticationFailed: It is not accepted; ``reason`` says more.
+            StoreError, Busy: The key could not be read.
+        """
+        if self._master_key is None:
+            return LOCAL
+        from cassieq_spark.accounts import tokens  # noqa: PLC0415 - an extra
+
+        return await self._proved(tokens.read(text), await self._backend.now_us())
 
     async def confirm(self, principal: Principal, right: Right, queue: str) -> None:
         """Return if a caller still has a right: for what happens long after `authenticate`.
@@ -110,6 +120,12 @@ class Gate:
     def close(self) -> None:
         """End the threads; reads under way end by themselves."""
         self._pool.close()
+
+    async def _proved(self, claim: Claim | Token, now_us: int) -> Principal:
+        key = await self._key(claim.key_id)
+        found = self._checker().proves(claim, key, now_us=now_us)
+        self._note_use(claim.key_id)
+        return found
 
     def _checker(self) -> Authenticator:
         """The authenticator.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CassieqError
@@ -11,12 +13,52 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.server.backend import Busy
 
 if TYPE_CHECKING:
+    from cassieq_spark.repair.report import RepairReport
     from cassieq_spark.server.backend import Backend
+
+KEPT: Final = 20
+"""How many passes a gateway remembers, for its page."""
 
 _logger = get_logger("server")
 
 
-async def repair_every(backend: Backend, pause_s: float) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairPass:
+    """What became of one turn.
+
+    Attributes:
+        report: None if another process leads, or the pass failed.
+        problem: The code of the error that ended it; empty if there was none.
+    """
+
+    ended_us: int
+    report: RepairReport | None = None
+    problem: str = ""
+
+
+class RepairLog:
+    """The last turns of this process, newest first. Nothing depends on it."""
+
+    def __init__(self, pause_s: float | None) -> None:
+        """Prepare.
+
+        Args:
+            pause_s: How often this process repairs; None: never.
+        """
+        self.pause_s = pause_s
+        self._turns: deque[RepairPass] = deque(maxlen=KEPT)
+
+    def add(self, one: RepairPass) -> None:
+        """Remember a turn."""
+        self._turns.appendleft(one)
+
+    @property
+    def turns(self) -> list[RepairPass]:
+        """The last ones, newest first."""
+        return list(self._turns)
+
+
+async def repair_every(backend: Backend, pause_s: float, log: RepairLog) -> None:
     """Repair all queues again and again, until this is cancelled. A failure ends one pass only."""
     while True:
         # Gateways that were started together shall not all ask for the lead at once.
@@ -25,7 +67,18 @@ async def repair_every(backend: Backend, pause_s: float) -> None:
             report = await backend.run(backend.client.repair_as_leader)
         except (CassieqError, Busy) as error:
             event(_logger, "repair_failed", error=str(error))
+            problem = error.code if isinstance(error, CassieqError) else "busy"
+            log.add(RepairPass(ended_us=await _now_us(backend), problem=problem))
             continue
+        log.add(RepairPass(ended_us=await _now_us(backend), report=report))
         for queue in () if report is None else report.queues:
             for problem in queue.problems:
                 event(_logger, "repair_failed", queue=queue.queue, error=problem)
+
+
+async def _now_us(backend: Backend) -> int:
+    """The time of the cluster; 0 if no node answers."""
+    try:
+        return await backend.now_us()
+    except (CassieqError, Busy):
+        return 0

@@ -30,6 +30,7 @@ from cassieq_spark.errors import (
     AuthenticationFailed,
     CassieqError,
     KeyNotFound,
+    OptionInvalid,
     TooManyKeys,
 )
 from cassieq_spark.model.rights import Right, parse_grant
@@ -114,6 +115,13 @@ def test_a_new_accounts_key_has_all_rights_in_it_and_none_elsewhere(place: Place
     by_token = authenticator.by_token(token_of(key, "read"))
     assert by_token.may(Right.READ, by_token.full_name("orders"))
     assert not by_token.may(Right.PUT, by_token.full_name("orders"))
+
+
+def test_an_account_cannot_have_the_name_of_an_address_of_the_gateway(place: Place) -> None:
+    for name in ("ui", "v1"):
+        with pytest.raises(OptionInvalid, match="address of the gateway"):
+            place.accounts.create(name, MASTER)
+        assert name not in [one.name for one in place.accounts.all()]
 
 
 def test_an_unknown_key_a_disabled_one_and_a_wrong_signature_cost_the_same_work(

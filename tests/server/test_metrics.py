@@ -78,11 +78,15 @@ def test_requests_are_timed_by_door_and_operation(
     sqs.send_message(QueueUrl=queue_url, MessageBody="one")
     sqs.send_message(QueueUrl=queue_url, MessageBody="two")
     assert 201 == rest.post(f"{queue}/messages", content=b"three").status_code
+    assert 200 == gateway.status("/ui/?prefix=none")
+    assert 200 == gateway.status("/ui/style.css")
 
     after = scrape(url)
     for door, operation, more in (
         ("sqs", "SendMessage", 2),
         ("sqs", "GetQueueUrl", 1),
+        ("ui", "overview", 1),
+        ("ui", "file", 1),
         ("rest", "putMessage", 1),
     ):
         labels = {"door": door, "operation": operation}
@@ -103,6 +107,7 @@ def test_errors_are_counted_by_door_code_and_status(
     assert 404 == rest.get("/queues/no-such-queue").status_code
     assert 405 == rest.post("/queues/no-such-queue").status_code
     assert 413 == raw(gateway, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")[0]
+    assert 404 == gateway.status("/ui/queues/no-such-queue")
     assert 400 == gateway.ask("POST", "/", headers={"X-Amz-Target": "AmazonSQS.NoSuchAction"})[0]
 
     after = scrape(url)
@@ -110,6 +115,7 @@ def test_errors_are_counted_by_door_code_and_status(
         ("sqs", "QueueDoesNotExist", "400"),
         ("rest", "queue_not_found", "404"),
         ("rest", "method_not_allowed", "405"),
+        ("ui", "queue_not_found", "404"),
         ("sqs", "content_too_large", "413"),
         ("sqs", "UnknownOperationException", "400"),
     ):
@@ -124,6 +130,8 @@ def test_no_label_of_a_request_is_what_a_caller_wrote(gateway: Gateway) -> None:
     gateway.status(f"/{made_up}/{made_up}")
     gateway.status(f"/{made_up}")
     gateway.status(f"/v1/{made_up}")
+    gateway.status(f"/ui/{made_up}")
+    gateway.status(f"/ui/queues/{made_up}")
     gateway.ask("GET", f"/v1/queues/{made_up}")
     gateway.ask("POST", f"/?Action={made_up}")
     gateway.ask("POST", "/", b"{}", {"X-Amz-Target": f"AmazonSQS.{made_up}"})
@@ -184,7 +192,7 @@ def test_the_queues_are_counted_by_state(
 ) -> None:
     own_client.create_queue("dead-letters")
     queue = own_client.create_queue(
-        "orders", dead_letter_queue="dead-letters", max_deliveries=5, priorities=2
+        "orders", dead_letter_queue="dead-letters", max_deliveries=5, priorities=2, fairness=0
     )
     queue.put_many([b"urgent"] * 3, priority=1)
     queue.put_many([b"normal"] * 4)

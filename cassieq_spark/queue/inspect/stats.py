@@ -241,18 +241,19 @@ def plan_visible(
     sinks = Sinks(lane)
     for one in looked_at_lanes(lane):
         missed: dict[BucketNo, CassieqError] | None = None if away is None else {}
-        yield from _plan_lane(one, spans, sinks, away=missed)
+        yield from plan_lane(one, spans, sinks, away=missed)
         if away is not None:
             away |= {one.place(bucket): error for bucket, error in (missed or {}).items()}
 
 
-def _plan_lane(
+def plan_lane(
     lane: Lane,
     spans: Iterable[range] | None,
     sinks: Sinks,
     *,
     away: dict[BucketNo, CassieqError] | None,
 ) -> Iterator[Planned]:
+    """As `plan_visible`, of one lane."""
     now_us = lane.clock.now_us()
     for bucket, row, waiting in live_rows(lane, spans, away=away, sinks=sinks):
         due = EMPTY

@@ -47,6 +47,7 @@ STATUS: Final[dict[type[Exception], int]] = {
 """The status of each class of error; a class that is not here has that of its nearest base."""
 
 REFUSALS: Final[dict[int, tuple[str, str]]] = {
+    403: ("forbidden", "The request does not come from where it should."),
     404: ("not_found", "There is nothing at this address."),
     405: ("method_not_allowed", "The resource does not have this method."),
     406: ("not_acceptable", "The answer has none of the media types that the request accepts."),

@@ -1,0 +1,81 @@
+"""Look at visible messages page by page, by lane, bucket and id; they stay visible."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.model.ids import ID_LIMIT, LaneId, Runs, bucket_of, first_id, union
+from cassieq_spark.queue.inspect.stats import Sinks, plan_lane
+from cassieq_spark.queue.message import read_messages
+from cassieq_spark.queue.schedule import looked_at_lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cassieq_spark.queue.fetch import Planned
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.queue.message import Message
+
+
+class Spot(NamedTuple):
+    """A message's place in the order of the pages."""
+
+    lane: LaneId
+    id: int
+
+
+def page(lane: Lane, at_most: int, *, after: Spot | None = None) -> list[Message]:
+    """The first ``at_most`` visible messages, or those after a spot.
+
+    It reads the rows of no bucket before the spot. What is claimed meanwhile is not shown, and what
+    comes back before the spot is not shown again.
+
+    Raises:
+        OptionInvalid: The spot is in no lane of this queue.
+        QueueDeleted: The queue is gone.
+        StoreError: Some buckets did not answer; nothing is shown of the others.
+    """
+    if after is not None and not lane.fixed.has(after.lane):
+        raise OptionInvalid(
+            f"lane {after.lane} is not of queue {lane.queue!r}. Begin at the first page"
+        )
+    plan: list[Planned] = []
+    left = at_most
+    for together in _buckets(lane, after):
+        wanted = union(one.runs for one in together)
+        taken, _ = (wanted - _shown(lane, together[0], after)).take(left)
+        plan += [replace(one, runs=one.runs & taken) for one in together if one.runs & taken]
+        left -= taken.count
+        if left <= 0:
+            break
+    order = {one.lane: at for at, one in enumerate(plan)}
+    found = read_messages(lane, [(one, None) for one in plan])
+    return sorted(found, key=lambda one: (order[one.lane], one.id))
+
+
+def _buckets(lane: Lane, after: Spot | None) -> Iterator[list[Planned]]:
+    """What is visible in each bucket that has anything, from the spot's on."""
+    sinks = Sinks(lane)
+    for one in looked_at_lanes(lane):
+        first = 0
+        if after is not None:
+            if one.fixed.rank(one.lane_id) < one.fixed.rank(after.lane):
+                continue
+            if one.lane_id == after.lane:
+                first = bucket_of(after.id, one.bucket_size)
+        spans = [range(first, ID_LIMIT)]
+        planned = plan_lane(one, spans, sinks, away=None)
+        for _, together in groupby(planned, key=attrgetter("bucket")):
+            yield list(together)
+
+
+def _shown(lane: Lane, one: Planned, after: Spot | None) -> Runs:
+    """The part of a bucket that earlier pages have shown."""
+    if after is None or one.lane != after.lane:
+        return Runs.of()
+    base = first_id(one.bucket, lane.bucket_size)
+    return Runs.span(0, after.id - base) if after.id >= base else Runs.of()

@@ -1,0 +1,90 @@
+"""`Rates` remembers for an hour how much this process has put, got and acked, minute by minute.
+
+It is for the page: Prometheus has the same counters of all processes, and keeps them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from dataclasses import dataclass
+from typing import Final
+
+from cassieq_spark import metrics
+from cassieq_spark.metrics import LabelledCounter
+
+MINUTE_S: Final = 60.0
+MINUTES: Final = 60
+
+COUNTERS: Final[dict[str, LabelledCounter]] = {
+    "put": metrics.MESSAGES_PUT,
+    "got": metrics.MESSAGES_CLAIMED,
+    "acked": metrics.MESSAGES_ACKED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """One kind of work on one queue.
+
+    Attributes:
+        minutes: Messages in each whole minute, oldest first: 60 of them, or as many as there were.
+    """
+
+    kind: str
+    minutes: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """Messages in all of them."""
+        return sum(self.minutes)
+
+    @property
+    def most(self) -> int:
+        """Messages in the busiest one."""
+        return max(self.minutes, default=0)
+
+
+class Rates:
+    """The last hour. For one event loop; a queue without any work takes no space."""
+
+    def __init__(self) -> None:
+        self._ended = 0
+        self._before = {kind: counter.values for kind, counter in COUNTERS.items()}
+        self._rings: dict[str, dict[str, array[int]]] = {kind: {} for kind in COUNTERS}
+
+    async def run(self) -> None:
+        """End a minute every minute, until this is cancelled."""
+        loop = asyncio.get_running_loop()
+        next_s = loop.time()
+        while True:
+            next_s += MINUTE_S
+            await asyncio.sleep(next_s - loop.time())
+            self.end_minute()
+
+    def end_minute(self) -> None:
+        """Note what was done since the last call."""
+        at = self._ended % MINUTES
+        for kind, counter in COUNTERS.items():
+            rings, before, now = self._rings[kind], self._before[kind], counter.values
+            for queue in [queue for queue, ring in rings.items() if not any(ring)]:
+                del rings[queue]
+            for ring in rings.values():
+                ring[at] = 0
+            for queue, count in now.items():
+                done = count - before.get(queue, 0)
+                if done:
+                    rings.setdefault(queue, array("Q", [0] * MINUTES))[at] = done
+            self._before[kind] = now
+        self._ended += 1
+
+    def of(self, queue: str) -> list[Rate]:
+        """What was done with a queue; no minutes if none is over."""
+        known = min(self._ended, MINUTES)
+        order = [at % MINUTES for at in range(self._ended - known, self._ended)]
+        found = []
+        for kind, rings in self._rings.items():
+            ring = rings.get(queue)
+            minutes = tuple(0 if ring is None else ring[at] for at in order)
+            found.append(Rate(kind=kind, minutes=minutes))
+        return found

@@ -1,0 +1,113 @@
+"""`Page` is one address of the page; `Visit` is a request for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from cassieq_spark.server.rest.fields import Strict
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from pydantic import BaseModel
+    from starlette.requests import Request
+
+    from cassieq_spark.model.rights import Principal, Right
+    from cassieq_spark.server.backend import Backend
+    from cassieq_spark.server.principal import Gate
+    from cassieq_spark.server.rates import Rates
+    from cassieq_spark.server.repairing import RepairLog
+    from cassieq_spark.server.waiting import Waiting
+
+PREFIX: Final = "/ui"
+HOME: Final = f"{PREFIX}/"
+LOGIN: Final = f"{PREFIX}/login"
+
+
+class Nothing(Strict):
+    """No parameters."""
+
+
+class Form(Strict):
+    """A form of ours: it shows that the page that it was on is ours."""
+
+    csrf: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A page.
+
+    Attributes:
+        values: What the template shows.
+    """
+
+    template: str
+    values: dict[str, Any] = field(default_factory=dict)
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoTo:
+    """The visitor is sent to another page.
+
+    Attributes:
+        session: The session that begins; empty: the visitor's session ends; None: neither.
+    """
+
+    path: str
+    session: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One address.
+
+    Attributes:
+        path: Below ``/ui``. ``{queue}`` is a parameter.
+        right: What the visitor must be allowed on the queue, or on some queue.
+        is_open: Whether one needs no login.
+        parameters: The model of the query of a GET, or of the form of a POST.
+    """
+
+    name: str
+    method: str
+    path: str
+    right: Right | None
+    run: Callable[[Visit], Awaitable[Shown | GoTo]]
+    parameters: type[BaseModel] = Nothing
+    is_open: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Visit:
+    """One request.
+
+    Attributes:
+        queue: The queue of the path, as the client knows it; empty if the path has none.
+        given: An instance of the page's parameters.
+        has_login: Whether accounts are checked.
+    """
+
+    page: Page
+    request: Request
+    gate: Gate
+    principal: Principal
+    backend: Backend
+    waiting: Waiting
+    repairs: RepairLog
+    rates: Rates
+    queue: str
+    given: Any
+    has_login: bool
+
+    @property
+    def queue_name(self) -> str:
+        """The queue as the visitor knows it."""
+        return self.principal.own_name(self.queue) or self.queue
+
+    def path_of(self, what: str = "") -> str:
+        """The address of this queue, or of a page of it."""
+        path = f"{PREFIX}/queues/{self.queue_name}"
+        return f"{path}/{what}" if what else path

@@ -1,0 +1,182 @@
+"""Show queues."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import Field
+
+from cassieq_spark.errors import CassieqError, QueueNotFound
+from cassieq_spark.model.ids import QueueName
+from cassieq_spark.model.rights import Right
+from cassieq_spark.queue.find import open_lane
+from cassieq_spark.queue.inspect.look import QueueLook, look
+from cassieq_spark.server.backend import Busy
+from cassieq_spark.server.rest.fields import Strict
+from cassieq_spark.server.rest.problems import problem_of
+from cassieq_spark.server.ui.page import Shown
+from cassieq_spark.server.ui.picture import STATES, chart, picture
+
+if TYPE_CHECKING:
+    from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.queue.inspect.facts import LeaseFacts
+    from cassieq_spark.queue.inspect.stats import QueueStats
+    from cassieq_spark.server.ui.page import Visit
+
+TOGETHER: Final = 25
+"""The queues of one page: each is counted, which costs a read for each of its buckets."""
+
+
+AT_ONCE: Final = 4
+"""How many are counted at once: the other threads are for those who send and receive."""
+
+LANES: Final = 32
+"""The lanes of a queue that its page shows."""
+
+BUCKETS: Final = 200
+"""The buckets of a lane that it shows."""
+
+LEASES: Final = 100
+"""The leases that it shows one by one."""
+
+TARGET: Final = "dead_letter_queue"
+
+
+class Listing(Strict):
+    """Which queues are shown."""
+
+    prefix: str = ""
+    after: str = ""
+
+
+class Look(Strict):
+    """What was done before."""
+
+    purged: Annotated[int | None, Field(ge=0)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """A queue with its counts, or why there are none."""
+
+    name: str
+    stats: QueueStats | None
+    problem: str = ""
+
+
+async def overview(visit: Visit) -> Shown:
+    """A page of queues."""
+    given: Listing = visit.given
+
+    def work() -> list[str]:
+        return [
+            one.name
+            for one in visit.backend.client.queues()
+            if visit.principal.may(Right.INFO, one.name)
+            and (visit.principal.own_name(one.name) or "").startswith(given.prefix)
+        ]
+
+    names = sorted(await visit.backend.run(work))
+    after = visit.principal.full_name(given.after) if given.after else ""
+    left = [name for name in names if name > after]
+    page = left[:TOGETHER]
+    turns = asyncio.Semaphore(AT_ONCE)
+    counted = await asyncio.gather(*(_count(visit, name, turns) for name in page))
+    return Shown(
+        template="overview.html",
+        values={
+            "queues": [one for one in counted if one is not None],
+            "total": len(names),
+            "prefix": given.prefix,
+            "after": given.after,
+            "next": visit.principal.own_name(page[-1]) if len(left) > len(page) else None,
+        },
+    )
+
+
+async def _count(visit: Visit, queue: str, turns: asyncio.Semaphore) -> Counted | None:
+    """None: it was deleted since it was listed."""
+    name = visit.principal.own_name(queue) or queue
+    try:
+        async with turns:
+            stats = await visit.backend.on_queue(queue, lambda one: one.stats())
+    except QueueNotFound:
+        return None
+    except (CassieqError, Busy) as error:
+        return Counted(name=name, stats=None, problem=problem_of(error)["code"])
+    return Counted(name=name, stats=stats)
+
+
+@dataclass(slots=True, kw_only=True)
+class Holder:
+    """Whoever holds leases.
+
+    Attributes:
+        run: The run of a Spark query; None for others.
+        until_us: When the first of its leases runs out.
+        expired: Messages whose lease has run out, and nobody has claimed them.
+    """
+
+    consumer: str
+    run: str | None
+    messages: int = 0
+    leases: int = 0
+    expired: int = 0
+    until_us: int | None = None
+
+
+async def show(visit: Visit) -> Shown:
+    """What a queue is, and what is in it."""
+
+    def work(queue: Queue) -> tuple[Queue, QueueStats, QueueLook]:
+        lane = open_lane(visit.backend.client.store, QueueName(visit.queue))
+        looked = look(lane, most_lanes=LANES, most_buckets=BUCKETS)
+        return queue, queue.stats(), looked
+
+    queue, stats, looked = await visit.backend.on_queue(visit.queue, work)
+    settings = queue.settings.by_option()
+    target = settings[TARGET]
+    if target is not None:
+        settings[TARGET] = visit.principal.own_name(target)
+    leases = [(lane, lease) for lane in looked.lanes for lease in lane.leases]
+    return Shown(
+        template="queue.html",
+        values={
+            "queue": visit.queue_name,
+            "path": visit.path_of(),
+            "created_at": queue.created_at,
+            "stats": stats,
+            "settings": settings,
+            "labels": dict(queue.labels),
+            "target": settings[TARGET],
+            "pictures": [picture(lane) for lane in looked.lanes],
+            "lanes_left_out": looked.left_out,
+            "states": STATES,
+            "holders": holders_of([lease for _, lease in leases]),
+            "leases": [lease for _, lease in leases[:LEASES]],
+            "leases_left_out": max(0, len(leases) - LEASES),
+            "now_us": looked.now_us,
+            "may_read": visit.principal.may(Right.READ, visit.queue),
+            "rates": [chart(one) for one in visit.rates.of(visit.queue)],
+            "purged": visit.given.purged,
+            "may_delete": visit.principal.may(Right.DELETE, visit.queue),
+        },
+    )
+
+
+def holders_of(leases: list[LeaseFacts]) -> list[Holder]:
+    """Who holds leases, by name."""
+    found: dict[tuple[str, str | None], Holder] = {}
+    for one in leases:
+        holder = found.setdefault(
+            (one.consumer, one.run), Holder(consumer=one.consumer, run=one.run)
+        )
+        if one.is_expired:
+            holder.expired += one.messages
+            continue
+        holder.leases += 1
+        holder.messages += one.messages
+        holder.until_us = min(one.until_us, holder.until_us or one.until_us)
+    return [found[key] for key in sorted(found, key=lambda key: (key[0], key[1] or ""))]

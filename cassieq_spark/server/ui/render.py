@@ -1,0 +1,105 @@
+"""Make HTML: templates, how values are shown, and the headers that keep a page to itself."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import HTMLResponse, Response
+
+from cassieq_spark.server.ui.bodies import visible
+
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    # With no-referrer, a browser would not say which site a form comes from.
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+FILES: Final = {"style.css": "text/css", "icon.svg": "image/svg+xml"}
+NONE: Final = "\N{EN DASH}"
+"""What is shown in place of a value that is not there."""
+
+_FOLDER: Final = "templates"
+_MINUTE_S: Final = 60
+_HOUR_S: Final = 3_600
+_DAY_S: Final = 86_400
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def age(seconds: float | None) -> str:
+    """A duration in the unit that fits."""
+    if seconds is None:
+        return NONE
+    for unit_s, unit in ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:,.0f} {unit}"
+    return f"{seconds:,.0f} s"
+
+
+def number(value: float | None) -> str:
+    """A number with its thousands apart."""
+    return NONE if value is None else f"{value:,}"
+
+
+def moment(value: datetime | int | None) -> str:
+    """A time, UTC; a number is microseconds."""
+    if value is None:
+        return NONE
+    at = _EPOCH + timedelta(microseconds=value) if isinstance(value, int) else value
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def plural(count: int, one: str, more: str = "") -> str:
+    """A count with its noun."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+@cache
+def _templates() -> Environment:
+    made = Environment(
+        loader=PackageLoader(__package__, _FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(age=age, number=number, moment=moment, visible=visible)
+    made.globals.update(plural=plural, style=version_of("style.css"))
+    return made
+
+
+def html(template: str, values: dict[str, Any], status: int) -> Response:
+    """A page."""
+    text = _templates().get_template(template).render(values)
+    return HTMLResponse(text, status_code=status, headers=HEADERS)
+
+
+@cache
+def content_of(name: str) -> bytes:
+    """One of `FILES`."""
+    return (files(__package__) / _FOLDER / name).read_bytes()
+
+
+@cache
+def version_of(name: str) -> str:
+    """A text that changes with a file: browsers keep the file until then."""
+    return hashlib.sha256(content_of(name)).hexdigest()[:12]
+
+
+def file(name: str) -> Response:
+    """One of `FILES`, which a browser may keep."""
+    kept = {**HEADERS, "Cache-Control": "public, max-age=86400"}
+    return Response(content_of(name), media_type=FILES[name], headers=kept)

@@ -1,0 +1,149 @@
+"""Who visits, by cookie; and whether a form was on a page of ours.
+
+A session is a token that the visitor's key has signed (`accounts.tokens`), for what the page does
+and for a working day. So every gateway knows it, none keeps it, it ends with its key, and nobody
+learns the secret from it.
+
+A form has the HMAC of the visitor's cookie: whoever makes a visitor's browser send a form cannot
+read that cookie. Before a login, and where there is none, the cookie is a random one.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from cassieq_spark.model.rights import Grant, Right
+from cassieq_spark.server.rest.problems import Refusal
+from cassieq_spark.server.ui.page import PREFIX
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+SESSION_S: Final = 8 * 3_600
+"""How long a login lasts."""
+
+BEFORE_S: Final = 300
+"""A session begins so much earlier: gateways' clocks differ a little."""
+
+GRANTS: Final = (
+    Grant(rights=frozenset({Right.READ, Right.INFO, Right.DELETE, Right.REDRIVE}), patterns=("*",)),
+)
+"""What a session may do at most: what the pages do. Its cookie is a token, and may be stolen."""
+
+_SESSION: Final = "cassieq-ui"
+_FORMS: Final = "cassieq-ui-forms"
+_PURPOSE: Final = b"cassieq form"
+_LONGEST_FORMS: Final = 100
+_OURS: Final = ("same-origin", "none")
+
+
+class Cookies:
+    """The cookies of one request."""
+
+    def __init__(self, request: Request) -> None:
+        self._is_secure = request.url.scheme == "https"
+        self.session = request.cookies.get(self._name(_SESSION), "")
+        known = request.cookies.get(self._name(_FORMS), "")
+        self._forms = known if 0 < len(known) <= _LONGEST_FORMS else secrets.token_urlsafe(32)
+        self._is_new = self._forms != known
+
+    @property
+    def csrf(self) -> str:
+        """What the forms of this visitor have."""
+        secret = (self.session or self._forms).encode("utf-8", "surrogateescape")
+        return hmac.digest(secret, _PURPOSE, "sha256").hex()
+
+    def check(self, given: str) -> None:
+        """Return if a form has what the forms of this visitor have.
+
+        Raises:
+            Refusal: It has not.
+        """
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), self.csrf.encode()):
+            raise Refusal(
+                403,
+                "The form is not from a page that was opened in this session, or the browser keeps "
+                "no cookies of this site. Open the page anew, and send the form again.",
+            )
+
+    def write(self, response: Response, session: str | None) -> None:
+        """Add the cookies that have changed to an answer.
+
+        Args:
+            session: As `GoTo.session`.
+        """
+        if session:
+            self._set(response, _SESSION, session, SESSION_S)
+        elif session is not None:
+            self._set(response, _SESSION, "", 0)
+        if self._is_new and not self.session:
+            self._set(response, _FORMS, self._forms, None)
+
+    def _name(self, name: str) -> str:
+        # A cookie of that name comes from this host over TLS, and from no other one of the domain.
+        return f"__Host-{name}" if self._is_secure else name
+
+    def _set(self, response: Response, name: str, value: str, lasts_s: int | None) -> None:
+        response.set_cookie(
+            self._name(name),
+            value,
+            max_age=lasts_s,
+            path="/" if self._is_secure else PREFIX,
+            secure=self._is_secure,
+            httponly=True,
+            samesite="strict",
+        )
+
+
+def check_origin(request: Request) -> None:
+    """Return unless the browser says that another site has sent the form.
+
+    Raises:
+        Refusal: It does.
+    """
+    site = request.headers.get("sec-fetch-site", "none")
+    origin = request.headers.get("origin")
+    host = request.headers.get("host", "")
+    if site not in _OURS or (origin is not None and urlsplit_host(origin) != host.lower()):
+        raise Refusal(
+            403, "The form was sent by a page of another site. Open this page, and send its form."
+        )
+
+
+def check_host(request: Request) -> None:
+    """Return if the request names this machine: for a gateway without a login.
+
+    Any site may give its own name this machine's address, and then reads what its visitors reach.
+
+    Raises:
+        Refusal: It names another host.
+    """
+    host = urlsplit_host(f"//{request.headers.get('host', '')}", port=False)
+    if not is_loopback(host):
+        raise Refusal(
+            403,
+            "This gateway checks no accounts, so its page is for this machine only. Open it as "
+            "http://localhost or http://127.0.0.1, or start the gateway with --auth.",
+        )
+
+
+def urlsplit_host(url: str, *, port: bool = True) -> str:
+    """The host of a URL in lower case, with its port if there is one; empty if it has none."""
+    try:
+        found = urlsplit(url)
+        return found.netloc.lower() if port else (found.hostname or "")
+    except ValueError:
+        return ""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is this machine's own."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
