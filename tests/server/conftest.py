@@ -162,7 +162,7 @@ def rest(gateway: Gateway) -> Iterator[httpx.Client]:
 def queue(rest: httpx.Client, name: str) -> Iterator[str]:
     """The path of a queue of the test's own."""
     path = f"/queues/{name}"
-    settings = {"linger": 0, "visibility_timeout": 60, "priorities": 2}
+    settings = {"linger": 0, "visibility_timeout": 60, "priorities": 2, "fairness": 0}
     assert 201 == rest.put(path, json={"settings": settings}).status_code
     yield path
     rest.delete(path)
