@@ -1,6 +1,7 @@
 """Writes what the documentation says about options, errors, events and metrics, from the code.
 
-python docs/generate.py            writes docs/reference/, conf/cassieq.toml, a part of README.md
+python docs/generate.py            writes docs/reference/, conf/cassieq.toml, a part of README.md,
+                                   docs/guides/lanes.svg
 python docs/generate.py --check    writes nothing; exit code 1 if one of them is not as it would be
 """
 
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import measured
+import pictures
 from measured import table
 
 from cassieq_spark import errors, log, metrics
@@ -118,6 +120,7 @@ def pages(root: Path) -> dict[Path, str]:
     found = {
         reference / "options.md": options_page(),
         reference / "errors.md": errors_page(),
+        root / "docs" / "guides" / "lanes.svg": pictures.lanes(),
         reference / "events.md": events_page(),
         reference / "metrics.md": metrics_page(),
         root / "conf" / "cassieq.toml": toml(),
