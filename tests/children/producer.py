@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+FAR_S = 130
+"""With periods of a minute: a message waits in a due lane. Storms end sooner."""
+
 SHARED_S = 0.5
 """How long all producers put the same keys, and then others."""
 
@@ -35,6 +38,8 @@ class Pace:
         delayed: The share of puts with a delay.
         short_lived: The share of puts with a time to live.
         shared: The share of puts whose keys all producers put, at about the same time.
+        far: The share of puts that are due much later; a third of those with one message are
+            cancelled.
     """
 
     threads: int = 4
@@ -43,6 +48,7 @@ class Pace:
     delayed: float = 0.1
     short_lived: float = 0.1
     shared: float = 0.2
+    far: float = 0.0
 
 
 def main(
@@ -92,26 +98,52 @@ def _put(
             queue, delay, ttl = with_keys[0], 0, None
             keys = [f"shared.{record.now() // SHARED_S:.0f}.{at}" for at in range(many)]
             where["dedup_keys"] = keys
-        op = record.begin("puts", keys=keys, delay=delay, ttl=ttl, shared=is_shared)
+        is_far = not is_shared and rng.random() < pace.far
+        if is_far:
+            delay, ttl = FAR_S, None
+        is_cancelled = is_far and many == 1 and rng.random() < 1 / 3
+        op = record.begin("puts", keys=keys, delay=delay, ttl=ttl, shared=is_shared, far=is_far)
         try:
-            if many == 1 and not is_shared:
+            if is_cancelled:
+                # A chosen id is not indexed.
+                ids = [queue.put(keys[0].encode(), delay=delay, **where)]
+            elif many == 1 and not is_shared:
                 queue.put(keys[0].encode(), delay=delay, ttl=ttl, message_id=ids[0], **where)
             else:
                 bodies = [key.encode() for key in keys]
                 queue.put_many(bodies, delay=delay, ttl=ttl, message_ids=ids, **where)
         except PutAmbiguous as error:
-            named = dict(zip(ids, keys, strict=True))
-            record.say(
-                "put",
-                op=op,
-                # A duplicate has the id of the message that was put before.
-                stored=[named[one] for one in error.stored if one in named],
-                unknown=[named[one] for one in error.message_ids if one in named],
-            )
+            record.say("put", op=op, **_known(error, ids, keys, is_chosen=not is_cancelled))
             record.say("failed", error=str(error))
         except StoreError as error:
             record.say("put", op=op, stored=[], unknown=[])
             record.say("failed", error=str(error))
         else:
             record.say("put", op=op, stored=keys, unknown=[])
+            if is_cancelled:
+                _cancel(queue, record, keys[0], ids[0])
         SystemClock().wait(rng.uniform(0, 2 * pace.pause_s))
+
+
+def _known(
+    error: PutAmbiguous, ids: list[str], keys: list[str], *, is_chosen: bool
+) -> dict[str, list[str]]:
+    """What became of the messages of a put, as far as it was told."""
+    if not is_chosen:
+        return {"stored": [], "unknown": keys}
+    named = dict(zip(ids, keys, strict=True))
+    return {
+        # A duplicate has the id of the message that was put before.
+        "stored": [named[one] for one in error.stored if one in named],
+        "unknown": [named[one] for one in error.message_ids if one in named],
+    }
+
+
+def _cancel(queue: cassieq.Queue, record: Recorder, key: str, message_id: str) -> None:
+    op = record.begin("cancels", key=key)
+    try:
+        is_done = queue.cancel(message_id)
+    except StoreError as error:
+        record.say("failed", error=str(error))
+    else:
+        record.say("cancelled", op=op, key=key, done=is_done)

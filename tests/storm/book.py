@@ -51,6 +51,8 @@ class Book:
         lives: When a message with a time to live may expire at the earliest, and must have at the
             latest.
         last: The last moment of the history.
+        far: Put into a due lane: at the end the runner's clock is set ahead to see them.
+        cancelled: What a cancel of these was answered; None: nothing.
     """
 
     begun: dict[str, Entry] = field(default_factory=dict)
@@ -71,6 +73,8 @@ class Book:
         default_factory=lambda: defaultdict(list)
     )
     settled: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
+    far: set[str] = field(default_factory=set)
+    cancelled: dict[str, bool | None] = field(default_factory=dict)
     late: set[tuple[str, str, str | None, int]] = field(default_factory=set)
     committed: dict[str, tuple[set[int], int]] = field(default_factory=dict)
 
@@ -113,6 +117,8 @@ def read(history: Iterable[Entry]) -> Book:
 def _puts(book: Book, entry: Entry) -> None:
     book.begun[entry["op"]] = entry
     book.put.update(dict.fromkeys(entry["keys"], (entry["at"], entry["delay"])))
+    if entry.get("far"):
+        book.far.update(entry["keys"])
     if entry.get("ttl") is not None:
         end = entry["at"] + entry["delay"] + entry["ttl"]
         book.lives.update(dict.fromkeys(entry["keys"], (end, math.inf)))
@@ -180,6 +186,14 @@ def _settled(book: Book, entry: Entry) -> None:
     book.settled[entry["stream"]].append((entry["at"], entry["seq"]))
 
 
+def _cancels(book: Book, entry: Entry) -> None:
+    book.cancelled[entry["key"]] = None
+
+
+def _cancelled(book: Book, entry: Entry) -> None:
+    book.cancelled[entry["key"]] = entry["done"]
+
+
 def _late(book: Book, entry: Entry) -> None:
     book.late.add((entry["stream"], entry["queue"], entry.get("lane"), entry["bucket"]))
 
@@ -202,6 +216,8 @@ _ENTER: dict[str, Callable[[Book, Entry], None]] = {
     "done": _done,
     "settled": _settled,
     "late": _late,
+    "cancels": _cancels,
+    "cancelled": _cancelled,
     "committed": _committed,
 }
 

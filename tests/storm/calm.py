@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import StoreError
+from cassieq_spark.queue.schedule import begun_and_later
 from cassieq_spark.repair.verify import verify
+from cassieq_spark.testing import ManualClock
 from tests.children.consumer import Consumer
 from tests.storm.checker import Anomaly
 
@@ -15,7 +17,13 @@ if TYPE_CHECKING:
 
     import cassieq_spark as cassieq
     from cassieq_spark.queue.inspect.stats import QueueStats
+    from cassieq_spark.queue.lane import Lane
     from tests.storm.history import Recorder
+
+AHEAD_S: Final = 7_200.0
+"""Due lanes of a storm are over then, and repair may finish them."""
+
+PASSES: Final = 10
 
 LONGEST_S: Final = 90.0
 """Leases, delays and silent transactions of a storm are over after a few seconds."""
@@ -47,6 +55,33 @@ def drain(client: cassieq.Client, queues: list[str], record: Recorder) -> list[A
         Anomaly(kind="stuck", what=f"{name} is not empty after {LONGEST_S:g} s: {rest}")
         for name, rest in rests.items()
     ]
+
+
+def drain_scheduled(client: cassieq.Client, queues: list[str], record: Recorder) -> list[Anomaly]:
+    """Take what waits in due lanes, by a clock that is ahead, until no lane is left of them."""
+    clock = client._store.clock
+    ahead = client._store.clock = ManualClock(clock)
+    try:
+        ahead.advance(AHEAD_S)
+        found = drain(client, queues, record)
+        left: list[str] = []
+        for _ in range(PASSES):
+            left = [name for name in queues if _has_due_lanes(client.queue(name)._lane)]
+            if not left:
+                return found
+            for name in left:
+                client.repair(name)
+            ahead.advance(60)
+    except StoreError as error:
+        return [Anomaly(kind="stuck", what=f"what was scheduled: {error}")]
+    finally:
+        client._store.clock = clock
+    return [*found, Anomaly(kind="stuck", what=f"due lanes are never finished: {left}")]
+
+
+def _has_due_lanes(lane: Lane) -> bool:
+    begun, later = begun_and_later(lane)
+    return bool(begun or later)
 
 
 def _rests(client: cassieq.Client, queues: list[str]) -> dict[str, str]:

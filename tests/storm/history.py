@@ -6,8 +6,11 @@ seconds of the machine's monotonic clock, which is the same in all of its proces
 to set; clocks that a storm sets wrong are not used.
 
     connected   {}                             a program begins its work
-    puts        {op, keys, delay, ttl, shared} before; ``put`` {op, stored, unknown} after it; what
-                                               is shared, others put too, by its deduplication key
+    puts        {op, keys, delay, ttl, shared, far}
+                                               before; ``put`` {op, stored, unknown} after it; what
+                                               is shared, others put too, by its deduplication key;
+                                               what is far, waits in a due lane
+    cancels     {op, key}                      before; ``cancelled`` {op, key, done} after it
     got         {begun, queue, hold, named}    after a get; named: [key, id, delivery count] each
     acks        {op, queue, named}             before; ``acked`` {op, verdicts} after it
     extends     {op, queue, named, hold}       before; ``extended`` {op} if it was said to be done

@@ -35,12 +35,17 @@ SHOWN: Final = 10
 PROGRESS_S: Final = 150.0
 """All get on again by then, on a machine that is doing much else."""
 
+FAR: Final = 0.1
+"""The share of puts that wait in due lanes."""
+
 QUEUE_SETTINGS: Final[dict[str, Any]] = {
     "bucket_size": history.BUCKET_SIZE,
     "visibility_timeout": 3,
     "repair_timeout": 2,
     "gap_timeout": 2,
     "dedup_window": 600,
+    "schedule_after": 60,
+    "schedule_period": 60,
 }
 """Short times, so that they end."""
 
@@ -150,6 +155,7 @@ class Storm:
         client = self._stage.client
         record = history.Recorder(self._directory, "runner")
         anomalies += calm.drain(client, self._queues, record)
+        anomalies += calm.drain_scheduled(client, self._queues, record)
         self._end_phase("drain")
         anomalies += calm.look_through(client, self._queues)
         pipelines.tell_committed(record)
@@ -192,6 +198,8 @@ class Storm:
                 "seed": self._schedule.seed * 1_000 + number,
                 "queues": queues,
             }
+            if module == "producer":
+                arguments["pace"] = {"far": FAR}
             found[name] = Forked(self._stage.zygote, name, f"tests.children.{module}", arguments)
         return found
 

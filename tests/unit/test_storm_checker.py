@@ -77,6 +77,20 @@ def extend(at: float, key: str, hold: float, *, is_heard: bool = True) -> list[L
     return [*lines, (at + 0.1, "a", "extended", {"op": op})] if is_heard else lines
 
 
+def cancel(at: float, key: str, *, says: bool | None = True) -> list[Line]:
+    """A cancel; ``says`` None: it was not answered."""
+    lines: list[Line] = [(at, "a", "cancels", {"op": f"cancel.{key}", "key": key})]
+    if says is not None:
+        lines.append((at + 0.1, "a", "cancelled", {"op": "", "key": key, "done": says}))
+    return lines
+
+
+def far(at: float, key: str) -> list[Line]:
+    """A put into a due lane."""
+    (first, who, what, fields), *rest = put(at, key, delay=130)
+    return [(first, who, what, {**fields, "far": True}), *rest]
+
+
 def gives(at: float, key: str, n: int = 1) -> Line:
     return (at, "a", "gives", {"queue": Q, "named": [[key, 7, n]]})
 
@@ -175,6 +189,14 @@ CLEAN: dict[str, list[Line]] = {
         *ack(201, "m", queue=DEAD),
     ],
     "delayed": [*put(0, "m", delay=3), got(3.5, "m"), *ack(4, "m")],
+    "cancelled": [*put(0, "m"), *cancel(1, "m")],
+    "cancelled, unheard": [*put(0, "m"), *cancel(1, "m", says=None)],
+    "cancelled too late": [*put(0, "m"), got(2, "m"), *cancel(1, "m", says=False), *ack(3, "m")],
+    "put for much later, and got by a clock that is ahead": [
+        *far(0, "m"),
+        got(9, "m", who="runner"),
+        *ack(10, "m"),
+    ],
     "a batch, replayed after a kill": [
         *put(0, "m"),
         leased(1),
@@ -266,6 +288,15 @@ RED: dict[str, tuple[str, list[Line]]] = {
             got(9, "m", 2),
             *ack(10, "m", 2),
         ],
+    ),
+    "cancelled and delivered": (
+        "resurrected",
+        [*put(0, "m"), *cancel(1, "m"), got(2, "m"), *ack(3, "m")],
+    ),
+    "too late to cancel, and nobody has it": ("lost", [*put(0, "m"), *cancel(1, "m", says=False)]),
+    "put for much later, and got at once": (
+        "unexpected",
+        [*far(0, "m"), got(9, "m"), *ack(10, "m")],
     ),
     "the same delivery twice": (
         "two_leases",
