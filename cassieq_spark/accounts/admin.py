@@ -10,7 +10,7 @@ A key counts if its account lists it and its row is there, of this very account.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.accounts.keys import new_key_id, new_secret
 from cassieq_spark.entropy import new_uuid
@@ -30,6 +30,7 @@ from cassieq_spark.options import account_name
 from cassieq_spark.queue import admin as queue_admin
 from cassieq_spark.queue.find import every_row
 from cassieq_spark.queue.lane import attempts
+from cassieq_spark.queue.message import show_time, time_of
 from cassieq_spark.store.cas import Applied, Stored
 from cassieq_spark.store.tables.accounts import AccountRow, AccountStatus, KeyRow
 from cassieq_spark.store.tables.queues import QueueRow
@@ -72,6 +73,18 @@ class KeyInfo:
     key_id: str
     row: KeyRow | None
     used_us: int | None
+
+    def to_plain(self) -> dict[str, Any]:
+        """As ``--json`` and the REST door show it."""
+        row = self.row
+        status = "unfinished" if row is None else "disabled" if row.is_disabled else "active"
+        return {
+            "access_key_id": self.key_id,
+            "status": status,
+            "grants": [] if row is None else [grant.to_plain() for grant in row.grants],
+            "created_at": None if row is None else show_time(time_of(row.created_us)),
+            "used_at": None if self.used_us is None else show_time(time_of(self.used_us)),
+        }
 
 
 class AccountAdmin:

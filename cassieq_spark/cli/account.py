@@ -25,14 +25,14 @@ from cassieq_spark.cli.queue import Yes, make_sure
 from cassieq_spark.cli.settings import Connection, seconds
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import OptionInvalid, UsageError
-from cassieq_spark.model.rights import Grant, Right, parse_grant
+from cassieq_spark.model.rights import LONGEST_TOKEN_S, Grant, Right, parse_grant
 from cassieq_spark.options.values import Secret
 from cassieq_spark.queue.message import show_time, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cassieq_spark.accounts.admin import AccountAdmin, KeyInfo, NewKey
+    from cassieq_spark.accounts.admin import AccountAdmin, NewKey
     from cassieq_spark.accounts.master_key import MasterKey
 
 app = typer.Typer(
@@ -42,7 +42,6 @@ app = typer.Typer(
 )
 
 MASTER_KEY_VARIABLE: Final = "CASSIEQ_MASTER_KEY_FILE"
-LONGEST_TOKEN_S: Final = 365 * 86_400.0
 
 Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="The name of the account.")]
 KeyId = Annotated[str, typer.Argument(metavar="KEY", help="The access key id.")]
@@ -122,7 +121,7 @@ def list_accounts(connection: Connection, *, as_json: Json = False) -> None:
 def keys(account: Account, connection: Connection, *, as_json: Json = False) -> None:
     """List the keys of an account: their rights, and when they were last used."""
     with _admin(connection) as accounts:
-        shown = [_key(one) for one in accounts.keys(account)]
+        shown = [one.to_plain() for one in accounts.keys(account)]
     if not as_json:
         shown = [{**one, "grants": _in_words(one["grants"])} for one in shown]
     _print_all(shown, as_json=as_json)
@@ -323,18 +322,6 @@ def _seconds(flag: str, given: str, least: float) -> float:
     if found is None or not least <= found <= LONGEST_TOKEN_S:
         raise OptionInvalid(f"{flag} is {given!r}, allowed: {least:g} s to 365 d")
     return found
-
-
-def _key(info: KeyInfo) -> dict[str, Any]:
-    row = info.row
-    status = "unfinished" if row is None else "disabled" if row.is_disabled else "active"
-    return {
-        "access_key_id": info.key_id,
-        "status": status,
-        "grants": [] if row is None else [grant.to_plain() for grant in row.grants],
-        "created_at": None if row is None else show_time(time_of(row.created_us)),
-        "used_at": None if info.used_us is None else show_time(time_of(info.used_us)),
-    }
 
 
 def _in_words(grants: list[dict[str, list[str]]]) -> str:

@@ -14,9 +14,13 @@ from cassieq_spark.errors import AccessDenied, OptionInvalid
 MOST_GRANTS: Final = 32
 MOST_PATTERNS: Final = 32
 
+LONGEST_TOKEN_S: Final = 365 * 86_400.0
+"""A token is valid for a year at most."""
+
 _ACCOUNT_SEPARATOR: Final = "/"
-# No brackets: fnmatch's sets are not part of the language, so that it has two signs to learn.
-_PATTERN: Final = re.compile(r"[A-Za-z0-9._*?-]{1,200}")
+PATTERN: Final = r"[A-Za-z0-9._*?-]{1,200}"
+"""No brackets: fnmatch's sets are not part of the language, so that it has two signs to learn."""
+_PATTERN: Final = re.compile(PATTERN)
 
 
 class Right(StrEnum):

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from cassieq_spark.accounts.canonical import SignedRequest
 from cassieq_spark.accounts.signature import claim_of
@@ -26,10 +26,14 @@ from cassieq_spark.server.backend import POOL_PREFIX, Backend, Pool
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from cassieq_spark.accounts.admin import AccountAdmin
     from cassieq_spark.accounts.authenticator import Authenticator, LiveKey
     from cassieq_spark.accounts.master_key import MasterKey
     from cassieq_spark.accounts.signature import Claim
     from cassieq_spark.accounts.tokens import Token
+    from cassieq_spark.model.rights import Grant
+
+T = TypeVar("T")
 
 LOCAL: Final = Principal(account="", key_id="", grants=EVERYTHING)
 """Everybody who reaches a gateway that checks no accounts."""
@@ -116,6 +120,42 @@ class Gate:
                 reason="expired",
             )
         replace(principal, grants=key.grants).require(right, queue)
+
+    @property
+    def has_accounts(self) -> bool:
+        """Whether accounts are checked."""
+        return self._master_key is not None
+
+    async def administer(self, work: Callable[[AccountAdmin, MasterKey], T]) -> T:
+        """Do something with accounts and keys; only where `has_accounts`.
+
+        Raises:
+            CassieqError, Busy: What the work raises, or too many calls wait.
+        """
+        from cassieq_spark.accounts.admin import AccountAdmin  # noqa: PLC0415 - an extra
+
+        master_key = cast("MasterKey", self._master_key)
+        admin = AccountAdmin(self._backend.client.store)
+        return await self._pool.run(lambda: work(admin, master_key))
+
+    async def sign(
+        self, principal: Principal, grants: tuple[Grant, ...], *, begins_us: int, ends_us: int
+    ) -> str:
+        """Sign a token by the key that a caller has shown.
+
+        Raises:
+            AuthenticationFailed: The key was disabled or deleted meanwhile.
+            OptionInvalid: The token would be too long.
+            StoreError, Busy: The key could not be read.
+        """
+        from cassieq_spark.accounts import tokens  # noqa: PLC0415 - an extra
+
+        key = await self._key(principal.key_id)
+        if key is None or key.account != principal.account:
+            raise tokens.refused()
+        return tokens.sign(
+            principal.key_id, key.secret, grants, begins_us=begins_us, ends_us=ends_us
+        )
 
     def close(self) -> None:
         """End the threads; reads under way end by themselves."""

@@ -34,6 +34,7 @@ BODIES: dict[str, Any] = {
     "ackMessages": {"receipts": ["x"]},
     "releaseMessages": {"receipts": ["x"]},
     "rejectMessages": {"receipts": ["x"]},
+    "changeKey": {"enabled": True},
 }
 LAST = ("purgeQueue", "deleteQueue")
 
@@ -81,7 +82,7 @@ def own(as_key: Callable[[tuple[str, str]], httpx.Client], account: Account) -> 
 
 
 def ask(client: httpx.Client, operation: Any) -> httpx.Response:
-    path = operation.path.format(queue="orders", receipt="x")
+    path = operation.path.format(queue="orders", receipt="x", key="x")
     if isinstance(operation.body, Raw):
         return client.request(operation.method, path, content=b"x")
     if operation.name in BODIES:

@@ -26,11 +26,12 @@ class QueueNames(BaseModel):
 
 
 class Statistics(BaseModel):
-    """The content of a queue, in messages; the first four are disjoint."""
+    """The content of a queue, in messages; the first five are disjoint."""
 
     visible: int
     invisible: int
     delayed: int
+    scheduled: int
     dead: int
     oldest_age_s: float | None
     buckets: dict[str, int]
@@ -169,3 +170,41 @@ class Redriven(BaseModel):
     gone: int
     by_target: dict[str, int]
     problems: list[str]
+
+
+class Granted(BaseModel):
+    """Some rights on some queues."""
+
+    rights: list[str]
+    queues: list[str]
+
+
+class Key(BaseModel):
+    """A key, without its secret."""
+
+    access_key_id: str
+    status: Literal["active", "disabled", "unfinished"]
+    grants: list[Granted]
+    created_at: str | None
+    used_at: str | None = Field(description="To within a minute; null: not in the last year.")
+
+
+class Keys(BaseModel):
+    """The keys of the account, oldest first."""
+
+    keys: list[Key]
+
+
+class MadeKey(BaseModel):
+    """A new key. Its secret cannot be had again."""
+
+    access_key_id: str
+    secret_access_key: str
+    grants: list[Granted]
+
+
+class SignedToken(BaseModel):
+    """A bearer token."""
+
+    token: str
+    expires_at: str

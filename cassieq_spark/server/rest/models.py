@@ -18,6 +18,16 @@ from pydantic import (
 
 from cassieq_spark.errors import BodyInvalid
 from cassieq_spark.model.lanes import MAX_KEY_BYTES, MAX_PRIORITIES
+from cassieq_spark.model.rights import (
+    EVERYTHING,
+    LONGEST_TOKEN_S,
+    MOST_GRANTS,
+    MOST_PATTERNS,
+    PATTERN,
+    Grant,
+    Right,
+    parse_grant,
+)
 from cassieq_spark.options import OPTIONS, Scope, arguments, values
 from cassieq_spark.options.option import THIRTY_DAYS_S
 from cassieq_spark.queue.inspect.letters import KEYS
@@ -53,6 +63,11 @@ Visibility = Annotated[float, Ranged(values.seconds(0.1, THIRTY_DAYS_S, from_tex
 Wait = Annotated[float, Ranged(values.seconds(0, MOST_WAIT_S, from_text=False))]
 Priority = Annotated[int, Ranged(values.whole(0, MAX_PRIORITIES - 1, from_text=False))]
 Shown = Annotated[int, Ranged(values.whole(1, MOST_SHOWN, from_text=False))]
+RightName = Annotated[
+    str, WithJsonSchema({"type": "string", "enum": [right.value for right in Right]})
+]
+Pattern = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^{PATTERN}$"})]
+TokenSeconds = Annotated[float, Ranged(values.seconds(0, LONGEST_TOKEN_S, from_text=False))]
 Together = Annotated[int, Ranged(values.whole(1, MOST_AT_ONCE, from_text=False))]
 Many = Annotated[int, Ranged(values.whole(1, arguments.MOST_MESSAGES, from_text=False))]
 Key = Annotated[
@@ -276,6 +291,48 @@ class UpdateMany(Strict):
     """Messages to update."""
 
     updates: list[Updated] = Field(min_length=1, max_length=MOST_AT_ONCE)
+
+
+class Granted(Strict):
+    """Some rights on some queues."""
+
+    rights: list[RightName] = Field(min_length=1, max_length=MOST_PATTERNS)
+    queues: list[Pattern] = Field(
+        ["*"],
+        min_length=1,
+        max_length=MOST_PATTERNS,
+        description="Patterns of names without the account: * is any characters, ? is one.",
+    )
+
+    @model_validator(mode="after")
+    def _parsed(self) -> Granted:
+        parse_grant(self.rights, self.queues)
+        return self
+
+
+class Grants(Strict):
+    """What a key or a token allows. Default: everything."""
+
+    grants: list[Granted] | None = Field(None, min_length=1, max_length=MOST_GRANTS)
+
+    def as_grants(self) -> tuple[Grant, ...]:
+        """As keys and tokens have them."""
+        if self.grants is None:
+            return EVERYTHING
+        return tuple(parse_grant(one.rights, one.queues) for one in self.grants)
+
+
+class KeyChange(Strict):
+    """Whether a key is accepted."""
+
+    enabled: bool
+
+
+class NewToken(Grants):
+    """A token, and for how long it is valid."""
+
+    expires_in: TokenSeconds = Field(3_600.0, description="Seconds for which it is valid.")
+    starts_in: TokenSeconds = Field(0.0, description="Seconds from now until it becomes valid.")
 
 
 class Redrive(Strict):

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 import cassieq_spark
+from cassieq_spark.accounts.keys import KEY_ID
 from cassieq_spark.options import values
 from cassieq_spark.server.rest import answers
 from cassieq_spark.server.rest.call import JSON, RAW, Operation, Raw
@@ -33,6 +34,10 @@ that the same request may succeed later.
 
 _PATH_PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "queue": {"description": "The name of a queue.", "schema": dict(values.queue_name().schema)},
+    "key": {
+        "description": "The id of a key of the account.",
+        "schema": {"type": "string", "pattern": f"^{KEY_ID.pattern}$"},
+    },
     "receipt": {
         "description": "What a lease of the message has returned.",
         "schema": {"type": "string", "minLength": 1},

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from cassieq_spark.model.rights import Right
-from cassieq_spark.server.rest import answers, letters, messages, models, queues, receipts
+from cassieq_spark.server.rest import answers, keys, letters, messages, models, queues, receipts
 from cassieq_spark.server.rest.call import Operation, Raw
 
 _QUEUE: Final = "/queues/{queue}"
 _MESSAGES: Final = "/queues/{queue}/messages"
+_KEY: Final = "/keys/{key}"
 _RECEIPT: Final = "/queues/{queue}/messages/{receipt}"
 
 BODY: Final = Raw(doc="The bytes of the message.")
@@ -245,6 +246,73 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         body=models.Redrive,
         is_body_needed=False,
         answers={200: answers.Redriven},
+        errors=(404,),
+    ),
+    Operation(
+        name="listKeys",
+        method="GET",
+        path="/keys",
+        right=Right.ADMIN,
+        doc="List the keys of your account.",
+        run=keys.list_keys,
+        answers={200: answers.Keys},
+        errors=(404,),
+    ),
+    Operation(
+        name="createKey",
+        method="POST",
+        path="/keys",
+        right=Right.ADMIN,
+        doc="Make a further key of your account. The others stay valid. Its secret is shown this "
+        "once.",
+        run=keys.create,
+        body=models.Grants,
+        is_body_needed=False,
+        answers={201: answers.MadeKey},
+        errors=(404, 409),
+    ),
+    Operation(
+        name="rotateKey",
+        method="POST",
+        path=f"{_KEY}/rotate",
+        right=Right.ADMIN,
+        doc="Make a key with the rights of another one, which stays valid until you delete it.",
+        run=keys.rotate,
+        answers={201: answers.MadeKey},
+        errors=(404, 409),
+    ),
+    Operation(
+        name="changeKey",
+        method="PATCH",
+        path=_KEY,
+        right=Right.ADMIN,
+        doc="Disable or enable a key. Gateways follow within ten seconds.",
+        run=keys.change,
+        body=models.KeyChange,
+        answers={204: None},
+        errors=(404,),
+    ),
+    Operation(
+        name="deleteKey",
+        method="DELETE",
+        path=_KEY,
+        right=Right.ADMIN,
+        doc="Delete a key for good. Gateways refuse it within ten seconds.",
+        run=keys.delete,
+        answers={204: None},
+        errors=(404,),
+    ),
+    Operation(
+        name="signToken",
+        method="POST",
+        path="/tokens",
+        right=Right.ADMIN,
+        doc="Sign a bearer token by the key of this request. It never allows more than the key, "
+        "and ends with it.",
+        run=keys.sign,
+        body=models.NewToken,
+        is_body_needed=False,
+        answers={200: answers.SignedToken},
         errors=(404,),
     ),
 )

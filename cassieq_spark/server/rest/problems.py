@@ -13,6 +13,7 @@ from cassieq_spark.errors import (
     AccountNotFound,
     AuthenticationFailed,
     CassieqError,
+    KeyNotFound,
     OptionInvalid,
     PutAmbiguous,
     QueueDeleted,
@@ -20,6 +21,7 @@ from cassieq_spark.errors import (
     QueueNotFound,
     ReceiptExpired,
     ReceiptInvalid,
+    TooManyKeys,
     UsageError,
 )
 from cassieq_spark.server.backend import COME_AGAIN, Busy
@@ -37,6 +39,8 @@ STATUS: Final[dict[type[Exception], int]] = {
     AuthenticationFailed: 401,
     AccessDenied: 403,
     AccountNotFound: 404,
+    KeyNotFound: 404,
+    TooManyKeys: 409,
     QueueNotFound: 404,
     QueueDeleted: 404,
     QueueExists: 409,
