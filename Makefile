@@ -102,6 +102,10 @@ coverage: setup  ## All tests, the long ones too, with the branches they miss
 demo: setup  ## Spark streams through a queue, on a Cassandra that is started for it
 	@$(WITH_JAVA) $(PYTHON) jobs/demo.py
 
+.PHONY: demo-gateway
+demo-gateway: setup  ## boto3, a Celery worker and a Spark query on one queue, by the gateway
+	@$(WITH_JAVA) $(PYTHON) jobs/demo_gateway.py
+
 .PHONY: bench
 bench: setup  ## The benchmarks, into bench/results
 	@$(WITH_JAVA) $(PYTHON) -m bench

@@ -8,12 +8,10 @@ import tempfile
 from pathlib import Path
 
 from flights import Demo
-from pyspark.sql import SparkSession
+from local import local_spark
 
 import cassieq_spark as cassieq
 from cassieq_spark.embedded import EmbeddedCassandra
-
-LOG4J = (Path(__file__).parent.parent / "conf" / "log4j2.properties").as_uri()
 
 
 def main() -> int:
@@ -25,19 +23,7 @@ def main() -> int:
         cassieq.connect(cassandra.contact_points, datacenter=cassandra.datacenter) as client,
     ):
         client.bootstrap()
-        spark = (
-            SparkSession.builder.master("local[2]")
-            .appName("cassieq demo")
-            .config("spark.driver.memory", "1g")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOG4J}")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-            .getOrCreate()
-        )
+        spark = local_spark("cassieq demo", folder)
         try:
             return Demo(spark, client, cassandra.contact_points, Path(folder)).run()
         finally:
