@@ -84,7 +84,7 @@ def test_a_stored_query_goes_on_where_it_was(streams: Streams) -> None:
 
 def test_a_delayed_message_comes_when_it_is_due_and_not_before(streams: Streams) -> None:
     frame = streams.spark.createDataFrame(
-        [(bytearray(b"now"), None), (bytearray(b"soon"), 2.0), (bytearray(b"later"), 3_600.0)],
+        [(bytearray(b"now"), None), (bytearray(b"soon"), 2.0), (bytearray(b"later"), 600.0)],
         "body binary, delay double",
     )
     streams.put(frame.coalesce(1))
