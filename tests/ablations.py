@@ -1769,6 +1769,15 @@ ABLATIONS: Final = (
         ),
     ),
     Ablation(
+        mark="U3",
+        rule="An entry is one's own only if it names this put, whatever became of the CAS.",
+        old="            if known.value.place == mine.place:\n",
+        new="            if outcome.__class__.__name__ == 'Applied' or known.value.place == mine.place:\n",
+        tests=(
+            "tests/node/test_dedup.py::test_u3_an_entry_that_others_took_behind_a_lost_answer_is_settled",
+        ),
+    ),
+    Ablation(
         mark="U4",
         rule="Who puts a key again under a new id makes its entry name that id first.",
         old="        known = self._mine.get(key)\n",

@@ -106,7 +106,14 @@ def give_up(store: Store, unused: dict[LaneId, Stored[Monoton] | None]) -> None:
 
 
 def close_unused(store: Store, lane: LaneId, row: Stored[Monoton]) -> bool:
-    """End a lane that nobody has used; False: somebody has changed its monoton row."""
+    """End a lane that nobody has used; False: somebody has changed its monoton row.
+
+    Args:
+        row: As its creator has it. It may be as others left it since: if the answer of its INSERT
+            was lost, it was read behind them (I1).
+    """
+    if row.version.row_version > CREATED:
+        return False
     closed = store.lane(lane).monotons.update(row, replace(row.value, is_closed=True))
     if not isinstance(closed, Applied):
         return False

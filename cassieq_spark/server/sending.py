@@ -7,6 +7,7 @@ put that is alone waits for nobody.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -157,7 +158,7 @@ class Sending:
         del self._gathered[key]
 
     async def _put(self, key: tuple[str, _Group], together: list[_Asked]) -> None:
-        found = await self._results(key, together)
+        found = _for_each(await self._results(key, together), together)
         if isinstance(found, UsageError) and len(together) > 1:
             # The mistake is in one of the requests. Nothing is stored yet, so each is put alone.
             for one in together:
@@ -194,6 +195,25 @@ class Sending:
             return await self._backend.on_queue(queue, put_many, together[0].context)
         except Exception as error:  # noqa: BLE001 - it is raised where the requests wait
             return error
+
+
+def _for_each(
+    found: list[PutResult] | Exception, together: list[_Asked]
+) -> list[PutResult] | Exception:
+    """An error that calls only those ids stored which it names as often as they were put.
+
+    Several messages may have the same id, if their senders have chosen it.
+    """
+    if not isinstance(found, PutAmbiguous):
+        return found
+    put = Counter(one for asked in together for one in asked.ids)
+    stored = Counter(found.stored)
+    unknown = {one for one, times in put.items() if 0 < stored[one] < times}
+    return PutAmbiguous(
+        found.message,
+        message_ids=(*found.message_ids, *sorted(unknown)),
+        stored=tuple(one for one in found.stored if one not in unknown),
+    )
 
 
 def _answers(

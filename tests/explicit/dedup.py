@@ -45,6 +45,8 @@ class Rules:
         settles_first: The age of an entry counts only when it is settled.
         closes: A bucket without the message is closed before anything is concluded from that.
         believes_low: Below L only what was kept counts, and no row.
+        looks_at_entry: A CAS whose answer was lost may have been applied, and its entry taken by
+            others since: what counts is whether it names this try.
     """
 
     message_first: bool = True
@@ -53,6 +55,7 @@ class Rules:
     settles_first: bool = True
     closes: bool = True
     believes_low: bool = True
+    looks_at_entry: bool = True
 
 
 class Key(NamedTuple):
@@ -63,13 +66,18 @@ class Key(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A caller: its next step, its bucket, its last try's entry, what it has read, its answer."""
+    """A caller: its next step, its bucket, its last try's entry, what it has read, its answer.
+
+    Attributes:
+        sent: The entry of a CAS that was applied, and whose answer was lost.
+    """
 
     step: str = "reserve"
     tries: int = 0
     bucket: int = -1
     mine: Key | None = None
     known: Key | None = None
+    sent: Key | None = None
     is_stored: bool = False
     row: str = ""
     outcome: str = ""
@@ -91,6 +99,7 @@ class State(NamedTuple):
     scanned: tuple[int, bool] | None = None
     ghosts: int = 0
     crashes: int = 0
+    lost: int = 0
 
 
 @dataclass(kw_only=True)
@@ -102,12 +111,14 @@ class DedupWorld:
         crashes: How many of them may die.
         ghosts: Late copies of an INSERT into a dropped bucket.
         ticks: How often the window passes; the second time, an entry of the first ends.
+        lost: How many answers of CASes are lost; they are sent again, at any time.
     """
 
     tries: tuple[int, ...] = (2, 1)
     crashes: int = 1
     ghosts: int = 0
     ticks: int = 0
+    lost: int = 0
     rules: Rules = field(default_factory=Rules)
 
     def start(self) -> State:
@@ -123,6 +134,7 @@ class DedupWorld:
             left=(False,) * buckets,
             ghosts=self.ghosts,
             crashes=self.crashes,
+            lost=self.lost,
         )
 
     def describe(self, state: State) -> str:
@@ -202,6 +214,9 @@ class DedupWorld:
             if state.entry is not None and not self._is_there(state, state.entry.bucket):
                 taken = taken._replace(left=_with(state.left, state.entry.bucket, True))
             yield "takes the key", _call(taken, number, step="write", mine=mine, known=None)
+            if state.lost:
+                unheard = _call(taken, number, step="again", sent=mine, known=None)
+                yield "takes the key unheard", unheard._replace(lost=state.lost - 1)
         elif state.entry is None:
             yield "finds no entry", _call(state, number, known=None)
         elif self._is_old(state, state.entry) and not self.rules.settles_first:
@@ -212,6 +227,19 @@ class DedupWorld:
                 f"is refused by {state.entry.bucket}",
                 _call(state, number, step=first, known=state.entry, **_READ),
             )
+
+    def _at_again(self, state: State, number: int, call: Call) -> Iterator[Step]:
+        """The CAS is sent again: by its tag, the row tells that it was applied."""
+        entry = state.entry
+        if entry is None:
+            yield "finds no entry any more", _call(state, number, step="take", sent=None)
+        elif entry == call.sent or not self.rules.looks_at_entry:
+            after = {"step": "write", "mine": entry, "sent": None}
+            yield "learns that it was applied", _call(state, number, **after)
+        else:
+            first = "message" if self.rules.message_first else "row"
+            others = {"step": first, "known": entry, "sent": None, **_READ}
+            yield "learns that others took it since", _call(state, number, **others)
 
     def _at_message(self, state: State, number: int, call: Call) -> Iterator[Step]:
         assert call.known is not None

@@ -36,8 +36,9 @@ def search(world: DedupWorld) -> Explored[State]:
         pytest.param(DedupWorld(crashes=0, ticks=1), marks=pytest.mark.long),
         DedupWorld(tries=(1, 1), crashes=0, ticks=2),
         pytest.param(DedupWorld(crashes=0, ghosts=1), marks=pytest.mark.long),
+        DedupWorld(crashes=0, lost=1),
     ],
-    ids=["a crash", "the window passes", "the entry ends", "a late INSERT"],
+    ids=["a crash", "the window passes", "the entry ends", "a late INSERT", "a lost answer"],
 )
 def test_no_order_of_steps_puts_a_key_twice_or_loses_it(world: DedupWorld) -> None:
     explored = search(world)
@@ -55,6 +56,7 @@ def test_no_order_of_steps_puts_a_key_twice_or_loses_it(world: DedupWorld) -> No
         ("settles_first", LATE, DedupWorld(ticks=1)),
         ("closes", LATE, DedupWorld()),
         ("believes_low", NEVER, DedupWorld(ghosts=1)),
+        ("looks_at_entry", LATE, DedupWorld(crashes=0, lost=1)),
     ],
 )
 def test_without_this_rule_some_order_of_steps_does(

@@ -207,6 +207,27 @@ def test_a_lost_answer_changes_nothing(open_door: OpenDoor, statement: str, faul
     assert [b"before", b"first" if result.duplicate else b"again"] == drained(other)
 
 
+@pytest.mark.invariant("I4")
+def test_u3_an_entry_that_others_took_behind_a_lost_answer_is_settled(open_door: OpenDoor) -> None:
+    """By its tag the row tells that the CAS was applied; but it names another put by now."""
+    door, other = open_door(**QUICK), open_door(**QUICK)
+    door.queue.put(b"before")
+    told: list[cassieq.PutResult] = []
+
+    def meanwhile() -> None:
+        for one in (door, other):
+            one.clock.advance(1)
+        told.extend(other.queue.put_many([b"other"], dedup_keys=["k"]))
+
+    door.faults.plan("take_key", Fault.TIMEOUT_AFTER)
+    door.faults.before("take_key", meanwhile, after=1)
+    told += door.queue.put_many([b"mine"], dedup_keys=["k"])
+
+    assert [False, True] == [one.duplicate for one in told]
+    assert 1 == len({one.message_id for one in told})
+    assert [b"before", b"other"] == drained(door)
+
+
 @pytest.mark.invariant("I1")
 def test_what_is_ambiguous_is_put_again_with_its_key_and_is_there_once(
     open_door: OpenDoor,

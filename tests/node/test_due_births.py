@@ -149,19 +149,26 @@ def test_u2_a_birth_in_a_closed_period_is_undone_and_the_message_goes_elsewhere(
     assert 1 == count(door.lane)
 
 
+@pytest.mark.invariant("I1")
+@pytest.mark.parametrize("is_heard", [True, False])
 def test_a_birth_in_a_closed_period_leaves_what_another_has_begun_to_use(
-    open_door: OpenDoor,
+    open_door: OpenDoor, is_heard: bool
 ) -> None:
-    door = open_door()
-    lane = the_due_lane(door, 2 * DAY_S)
+    """Also where the INSERT is sent again: by its tag the row tells that it was applied."""
+    door, other = open_door(), open_door()
+    lane, others = (the_due_lane(one, 2 * DAY_S) for one in (door, other))
 
     def another_uses_it() -> None:
-        row = lane.monotons.read()
+        row = others.monotons.read()
         assert row is not None
-        lane.monotons.update(row, Monoton(next_id=lane.bucket_size, reserved_us=1))
+        others.monotons.update(row, Monoton(next_id=lane.bucket_size, reserved_us=1))
         close_period(door, lane)
 
-    door.faults.before("add_to_schedule", another_uses_it)
+    if is_heard:
+        door.faults.before("add_to_schedule", another_uses_it)
+    else:
+        door.faults.plan("insert_monoton", Fault.TIMEOUT_AFTER)
+        door.faults.before("insert_monoton", another_uses_it, after=1)
     door.queue.put(b"m", due_at=at(door, 2 * DAY_S))
 
     assert [lane] == schedule.begun_and_later(door.lane)[1]

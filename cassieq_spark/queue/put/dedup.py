@@ -18,7 +18,6 @@ from cassieq_spark.model.dedup import Entry, Verdict, by_manifest, entry_ttl_s, 
 from cassieq_spark.model.ids import message_id_of
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.lane import stand_back
-from cassieq_spark.store.cas import Applied
 
 if TYPE_CHECKING:
     from cassieq_spark.model.ids import BucketNo
@@ -70,7 +69,9 @@ class Keys:
             known = outcome.now
             if known is None:
                 continue  # it has ended since
-            if isinstance(outcome, Applied) or known.value.place == mine.place:
+            # Whether the CAS was applied says less: its answer may have been lost, and others may
+            # have settled and taken the entry since [U3].
+            if known.value.place == mine.place:
                 self._mine[key] = known
                 return None
             # Settled first: what never happened is no duplicate, however young it is [U13].

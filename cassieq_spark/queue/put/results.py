@@ -147,7 +147,8 @@ def ambiguous(lane: Lane, unsettled: Iterable[Placed], stored: Iterable[Placed])
     )
     return PutAmbiguous(
         f"put into queue {lane.queue!r}: {what}; {len(known)} are stored. Before you put messages "
-        "of unknown outcome again, look for their message ids where they are consumed. Put those "
+        "of unknown outcome again, look for their message ids where they are consumed; what has a "
+        "deduplication key can be put again with it. Put those "
         "again that the error names neither as unknown nor as stored",
         message_ids=tuple(unknown),
         stored=tuple(known),
