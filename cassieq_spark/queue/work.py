@@ -80,8 +80,6 @@ class Work:
         Raises:
             CassieqError: See `Producer.put`, and `Births.lane_for`.
         """
-        if not rows:
-            return Puts([])
         due_us = lane.clock.now_us() + due_in_us
         its_lane = self.births.lane_for(lane, due_us) if due_in_us else None
         times = Times(delay_us=due_in_us, ttl_us=ttl_us)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route, Router
+from starlette.routing import Router
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.server.by_method import routes
 from cassieq_spark.server.limits import TooLong
 from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.rest.call import JSON, RAW, Answer, Call, Operation, Raw
@@ -45,11 +46,10 @@ class RestDoor:
         self._waiting = waiting
         self._sending = sending
         self._gate = gate
-        by_path: dict[str, dict[str, Operation]] = {}
-        for one in OPERATIONS:
-            by_path.setdefault(one.path, {})[one.method] = one
         self._router = Router(
-            routes=[Route(path, _Resource(self, found)) for path, found in by_path.items()],
+            routes=routes(
+                OPERATIONS, self.answer, lambda allowed: f"This resource has the methods {allowed}."
+            ),
             redirect_slashes=False,
         )
 
@@ -96,23 +96,6 @@ class RestDoor:
         )
         found = await operation.run(call)
         return _response(found, request.scope["cassieq.request_id"])
-
-
-class _Resource:
-    """One path with its methods."""
-
-    def __init__(self, door: RestDoor, operations: Mapping[str, Operation]) -> None:
-        self._door = door
-        self._operations = operations
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        operation = self._operations.get(method)
-        if operation is None:
-            allowed = ", ".join(sorted(self._operations))
-            raise Refusal(405, f"This resource has the methods {allowed}.", {"Allow": allowed})
-        response = await self._door.answer(operation, Request(scope, receive))
-        await response(scope, receive, send)
 
 
 def _read(operation: Operation, headers: Mapping[str, str], body: bytes) -> Any:

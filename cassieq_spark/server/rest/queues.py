@@ -11,29 +11,41 @@ from cassieq_spark.queue.message import show_time
 from cassieq_spark.server.rest.call import Answer
 
 if TYPE_CHECKING:
+    from cassieq_spark.model.rights import Principal
     from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.rest.call import Call
 
 TARGET: Final = "dead_letter_queue"
+
+
+async def own_names(backend: Backend, principal: Principal, prefix: str) -> list[str]:
+    """The queues that somebody may see, as he names them, in order."""
+
+    def work() -> list[str | None]:
+        found = backend.client.queues()
+        return [
+            principal.own_name(one.name) for one in found if principal.may(Right.INFO, one.name)
+        ]
+
+    names = await backend.run(work)
+    return sorted(name for name in names if name is not None and name.startswith(prefix))
+
+
+def settings_of(queue: Queue, principal: Principal) -> dict[str, Any]:
+    """A queue's settings, with the dead-letter queue as its owner names it."""
+    settings = queue.settings.by_option()
+    if settings[TARGET] is not None:
+        settings[TARGET] = principal.own_name(settings[TARGET])
+    return settings
 
 
 async def list_queues(call: Call) -> Answer:
     """By name, in pages."""
     query = call.query
 
-    def work() -> list[str]:
-        names = (
-            call.principal.own_name(one.name)
-            for one in call.backend.client.queues()
-            if call.principal.may(Right.INFO, one.name)
-        )
-        return [
-            name
-            for name in names
-            if name is not None and name.startswith(query.prefix) and name > query.after
-        ]
-
-    found = sorted(await call.backend.run(work))
+    names = await own_names(call.backend, call.principal, query.prefix)
+    found = [name for name in names if name > query.after]
     page = found[: query.max]
     return Answer(
         body={"queues": page, "next": page[-1] if len(found) > len(page) else None},
@@ -117,12 +129,9 @@ def _settings(call: Call) -> dict[str, Any]:
 
 
 def _shown(call: Call, queue: Queue) -> dict[str, Any]:
-    settings = queue.settings.by_option()
-    if settings[TARGET] is not None:
-        settings[TARGET] = call.principal.own_name(settings[TARGET])
     return {
         "name": call.principal.own_name(queue.name),
         "created_at": show_time(queue.created_at),
-        "settings": settings,
+        "settings": settings_of(queue, call.principal),
         "labels": dict(queue.labels),
     }

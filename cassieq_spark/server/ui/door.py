@@ -15,6 +15,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import AuthenticationFailed, CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Principal
+from cassieq_spark.server.by_method import routes
 from cassieq_spark.server.limits import TooLong
 from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.rest.fields import from_query
@@ -25,8 +26,6 @@ from cassieq_spark.server.ui.pages import PAGES
 from cassieq_spark.server.ui.session import Cookies, check_host, check_origin
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from starlette.types import Receive, Scope, Send
 
     from cassieq_spark.server.backend import Backend
@@ -71,12 +70,9 @@ class UiDoor:
         self._rates = rates
         self._has_login = has_login
         self._is_local = is_local
-        by_path: dict[str, dict[str, Page]] = {}
-        for one in PAGES:
-            by_path.setdefault(one.path, {})[one.method] = one
         self._router = Router(
             routes=[
-                *(Route(path, _Address(self, found)) for path, found in by_path.items()),
+                *routes(PAGES, self.answer, lambda _: "Go to the queues."),
                 *(Route(f"/{name}", _file) for name in render.FILES),
             ],
             redirect_slashes=False,
@@ -193,23 +189,6 @@ class UiDoor:
         if status == 503:  # noqa: PLR2004 - the cluster's, or too much to do
             response.headers["Retry-After"] = "1"
         return response
-
-
-class _Address:
-    """One path with its methods."""
-
-    def __init__(self, door: UiDoor, pages: Mapping[str, Page]) -> None:
-        self._door = door
-        self._pages = pages
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        page = self._pages.get(method)
-        if page is None:
-            allowed = ", ".join(sorted(self._pages))
-            raise Refusal(405, "Go to the queues.", {"Allow": allowed})
-        response = await self._door.answer(page, Request(scope, receive))
-        await response(scope, receive, send)
 
 
 async def to_home(_: Request) -> Response:

@@ -16,6 +16,7 @@ from cassieq_spark.queue.inspect.look import QueueLook, look
 from cassieq_spark.server.backend import Busy
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.rest.problems import problem_of
+from cassieq_spark.server.rest.queues import TARGET, own_names, settings_of
 from cassieq_spark.server.ui.page import Shown
 from cassieq_spark.server.ui.picture import STATES, chart, picture
 
@@ -40,8 +41,6 @@ BUCKETS: Final = 200
 
 LEASES: Final = 100
 """The leases that it shows one by one."""
-
-TARGET: Final = "dead_letter_queue"
 
 
 class Listing(Strict):
@@ -69,18 +68,9 @@ class Counted:
 async def overview(visit: Visit) -> Shown:
     """A page of queues."""
     given: Listing = visit.given
-
-    def work() -> list[str]:
-        return [
-            one.name
-            for one in visit.backend.client.queues()
-            if visit.principal.may(Right.INFO, one.name)
-            and (visit.principal.own_name(one.name) or "").startswith(given.prefix)
-        ]
-
-    names = sorted(await visit.backend.run(work))
+    names = await own_names(visit.backend, visit.principal, given.prefix)
     after = visit.principal.full_name(given.after) if given.after else ""
-    left = [name for name in names if name > after]
+    left = [name for name in names if visit.principal.full_name(name) > after]
     page = left[:TOGETHER]
     turns = asyncio.Semaphore(AT_ONCE)
     counted = await asyncio.gather(*(_count(visit, name, turns) for name in page))
@@ -91,14 +81,14 @@ async def overview(visit: Visit) -> Shown:
             "total": len(names),
             "prefix": given.prefix,
             "after": given.after,
-            "next": visit.principal.own_name(page[-1]) if len(left) > len(page) else None,
+            "next": page[-1] if len(left) > len(page) else None,
         },
     )
 
 
-async def _count(visit: Visit, queue: str, turns: asyncio.Semaphore) -> Counted | None:
+async def _count(visit: Visit, name: str, turns: asyncio.Semaphore) -> Counted | None:
     """None: it was deleted since it was listed."""
-    name = visit.principal.own_name(queue) or queue
+    queue = visit.principal.full_name(name)
     try:
         async with turns:
             stats = await visit.backend.on_queue(queue, lambda one: one.stats())
@@ -136,10 +126,7 @@ async def show(visit: Visit) -> Shown:
         return queue, queue.stats(), looked
 
     queue, stats, looked = await visit.backend.on_queue(visit.queue, work)
-    settings = queue.settings.by_option()
-    target = settings[TARGET]
-    if target is not None:
-        settings[TARGET] = visit.principal.own_name(target)
+    settings = settings_of(queue, visit.principal)
     leases = [(lane, lease) for lane in looked.lanes for lease in lane.leases]
     return Shown(
         template="queue.html",
