@@ -40,8 +40,10 @@ IDLE_POLLS = 1_000
 POLL_S = 20
 ASKED = ("SendMessageBatch", "ReceiveMessage", "DeleteMessageBatch")
 
-FULL, SMOKE = (20_000, 5, 2, 20.0, IDLE_POLLS), (400, 1, 0, 2.0, 50)
-"""Messages of each side, rounds, rounds of warm-up, seconds of idle polls, and how many."""
+FULL, SMOKE = (4_000, 5, 2, 20.0, IDLE_POLLS), (400, 1, 0, 2.0, 50)
+"""Messages of each side, rounds, rounds of warm-up, seconds of idle polls, and how many.
+
+Few messages: with each that it holds, moto's server takes longer for every receive."""
 
 LISTENS = re.compile(r"Listening on (?P<url>\S+)\. ")
 

@@ -21,6 +21,8 @@ import cassieq_spark as cassieq
 from bench import report
 from cassieq_spark.embedded import EmbeddedCassandra
 from cassieq_spark.queue.message import time_of
+from cassieq_spark.repair.schedule import TURN_US
+from cassieq_spark.testing import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -53,6 +55,8 @@ class Queue:
     def __init__(self, client: cassieq.Client, name: str) -> None:
         self._client = client
         self.queue = client.create_queue(name, **SETTINGS)
+        store = client._store  # noqa: SLF001 - its time: nobody waits for ten minutes
+        store.clock = self._clock = ManualClock(store.clock)
 
     def schedule(self, hours: int, each: int) -> float:
         """Put messages due in each of the next hours; return the seconds that it took."""
@@ -92,6 +96,12 @@ class Queue:
         if problems:
             raise SystemExit(f"repair: {problems[0]}")
 
+    def turn(self) -> tuple[float, int]:
+        """Seconds and statements of the pass that heals lanes that have not begun: their share."""
+        self.repair()
+        self._clock.advance(TURN_US / 1e6)
+        return self.timed_once(self.repair)
+
     def timed_once(self, act: Callable[[], object]) -> tuple[float, int]:
         """Seconds and statements of one call."""
         side = Side()
@@ -122,8 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         queues = {name: Queue(client, name) for name, client in zip(sides, clients, strict=True)}
         put_s = queues["scheduled"].schedule(hours, each)
         print(f"scheduled {hours * each:,} messages in {put_s:.0f} s", file=sys.stderr)
-        # The first pass looks through all lanes, as one does in each hour.
-        hourly = {name: queue.timed_once(queue.repair) for name, queue in queues.items()}
+        turn = {name: queue.turn() for name, queue in queues.items()}
         for number in range(-warm_up, rounds):
             # In turns, so that none has the better moment.
             for name, queue in queues.items():
@@ -147,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             for work in SIDES
         },
-        "hourly": {name: {"seconds": one[0], "statements": one[1]} for name, one in hourly.items()},
+        "turn": {name: {"seconds": one[0], "statements": one[1]} for name, one in turn.items()},
         "stats": {name: {"seconds": one[0], "statements": one[1]} for name, one in stats.items()},
         "dropped": dropped,
         "scheduled": hours * each,
@@ -195,7 +204,7 @@ def _as_text(found: dict[str, Any]) -> str:
         lines.append(
             f"{work:<12}{found['of_empty'][work]['median']:>10.2f}{ours:>14.2f}{theirs:>16.2f}"
         )
-    for name in ("hourly", "stats"):
+    for name in ("turn", "stats"):
         ours, theirs = found[name]["scheduled"], found[name]["empty"]
         lines.append(
             f"{name}: {ours['seconds']:.2f} s and {ours['statements']} statements, empty "

@@ -59,7 +59,7 @@ SCHEDULED_SIDES = {
     "pass": "a repair pass",
 }
 
-ONCE_SCHEDULED = {"hourly": "the pass that looks through all periods", "stats": "`stats`"}
+ONCE_SCHEDULED = {"turn": "the pass that heals its share of periods", "stats": "`stats`"}
 
 
 GATEWAY_PHASES = {

@@ -42,6 +42,9 @@ NOT_BEGUN_US: Final = 60 * 1_000_000
 ENDED_AGO_US: Final = 3_600 * 1_000_000
 """Repair finishes the due lanes of a period that ended longer ago than this."""
 
+TURNS_US: Final = 86_400 * 1_000_000
+"""In this time, repair goes through all due lanes that have not begun, a few in each pass."""
+
 YEAR_US: Final = 31_556_952 * 1_000_000
 
 _PERIOD_AT: Final = 96
@@ -238,12 +241,34 @@ def looked_at(now_us: int, period_us: int) -> int:
 
 
 def healed_always(now_us: int, period_us: int) -> int:
-    """The first period whose lanes a repair pass may leave to the next hour.
+    """The first period whose lanes a repair pass may leave to their turn.
 
     Nobody looks at them yet, whose clock is right to half a minute: so they hold nothing but what
     was put, and nothing dead.
     """
     return (now_us + NOT_BEGUN_US) // period_us + 1
+
+
+def in_turn(
+    first: int, end: int, *, since_us: int, now_us: int, period_us: int
+) -> list[tuple[int, int]]:
+    """The periods that repair goes through after ``since_us``, up to ``now_us``: each once a day.
+
+    A period's turn hangs on its number alone. So none is left out while the year moves on.
+
+    Args:
+        first: The first period to consider.
+        end: The first that is not. ``end - first`` is at most what `periods_end` looks ahead.
+
+    Returns:
+        Their (first, end), ascending.
+    """
+    cycle = periods_end(0, period_us) + 1
+    begin = since_us * cycle // TURNS_US
+    count = min(now_us * cycle // TURNS_US - begin, cycle)
+    at = first + (begin - first) % cycle
+    parts = [(first, at + count - cycle), (at, min(at + count, first + cycle))]
+    return [(a, min(b, end)) for a, b in parts if a < min(b, end)]
 
 
 def first_period(register: int, *, created_us: int, period_us: int) -> int:

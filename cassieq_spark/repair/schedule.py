@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.lanes import finished_below, healed_always, periods_end
+from cassieq_spark.model.lanes import finished_below, healed_always, in_turn, periods_end
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.queue.deletion import end_lane
 from cassieq_spark.queue.lane import Lane
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     R = TypeVar("R")
 
-HEAL_ALL_US: Final = 3_600 * 1_000_000
-"""How often a pass looks through lanes whose period has not begun: only producers were there."""
+TURN_US: Final = 600 * 1_000_000
+"""How often a pass heals its share of lanes that have not begun: only producers were there."""
 
 REGISTERS_BEHIND: Final = 64
 """How many periods without any lane may be over before the registers are raised for their sake."""
@@ -60,7 +60,7 @@ class Schedule:
         self._now_us = store.clock.now_us()
         self._due: dict[LaneId, list[Lane]] = {}
         self._failed: dict[LaneId, CassieqError] = {}
-        self._is_whole: set[LaneId] = set()
+        self._had_turn: set[LaneId] = set()
         for lane in lanes:
             try:
                 self._due[lane.lane_id] = self._read(lane)
@@ -82,7 +82,7 @@ class Schedule:
 
         A lane that is drained goes at once; only the register waits for those that are not.
         """
-        if lane.lane_id in self._is_whole:
+        if lane.lane_id in self._had_turn:
             lane.pointers.advance(Pointer.SCHEDULE_HEALED, self._now_us)
         period_us = lane.settings.period_us
         end = finished_below(self._now_us, period_us)
@@ -105,11 +105,19 @@ class Schedule:
     def _read(self, lane: Lane) -> list[Lane]:
         period_us = lane.settings.period_us
         pointers = lane.read_pointers()
-        end = healed_always(self._now_us, period_us)
-        if self._now_us - pointers.schedule_healed >= HEAL_ALL_US:
-            end = periods_end(self._now_us, period_us)
-            self._is_whole.add(lane.lane_id)
-        return due_between(lane, first_unfinished(lane, pointers), end)
+        begin_later = healed_always(self._now_us, period_us)
+        found = due_between(lane, first_unfinished(lane, pointers), begin_later)
+        since_us = max(pointers.schedule_healed, lane.created_us)
+        if self._now_us - since_us < TURN_US:
+            return found
+        self._had_turn.add(lane.lane_id)
+        end = periods_end(self._now_us, period_us)
+        now_us = self._now_us
+        for some in in_turn(
+            begin_later, end, since_us=since_us, now_us=now_us, period_us=period_us
+        ):
+            found += due_between(lane, *some)
+        return found
 
 
 def _finish(lane: Lane, due: DueLane) -> bool:

@@ -16,6 +16,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.children.producer import FAR_S
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,6 +29,9 @@ QUERIES: Final = ("source", *SINKS)
 ROWS_PER_BATCH: Final = 60
 EVERY: Final = "3 seconds"
 """Each batch starts up to four Python processes, of half a second of a core each."""
+
+FAR_EACH: Final = 12
+"""Of so many rows one waits in a due lane, for as long as a producer's."""
 
 STOPPED: Final = b"STOPPED\n"
 JARS: Final = "jars"
@@ -167,12 +172,16 @@ class Queries:
                 f"cast(concat('{sink}:', value) as binary) as body",
                 f"value % {self._priorities} as priority",
                 "if(value % 3 = 0, null, concat('k', value % 5)) as key",
+                # Of the batch: the same when it is run again.
+                f"if(value % {FAR_EACH} = 0, current_timestamp() + interval {FAR_S} seconds, null) "
+                "as due_at",
             )
         )
 
     def _arrow(self) -> StreamingQuery:
         from tests.storm.doors import FORMAT  # noqa: PLC0415 - as above
 
+        self._record.say("scheduling", sink="arrow", each=FAR_EACH, delay=FAR_S)
         writer = self._numbered("arrow").writeStream.format(FORMAT).options(**self._options)
         return self._started("arrow", writer)
 
@@ -184,6 +193,7 @@ class Queries:
             contact_points=self._options["contactPoints"],
             keyspace=self._options["keyspace"],
         )
+        self._record.say("scheduling", sink="connector", each=FAR_EACH, delay=FAR_S)
         writer = self._numbered("connector").writeStream.foreachBatch(door)
         return self._started("connector", writer)
 

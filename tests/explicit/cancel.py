@@ -1,8 +1,9 @@
-"""One sealed bucket: who cancels a message, who claims it, and its time to live (lanes 4 and 5).
+"""One sealed bucket: who cancels a message, who claims it, and its end (lanes 4 and 5).
 
 What a CAS writes is computed by `model.taken`, `model.lease` and `model.settlement`; the order of
-the steps is that of `queue/settle/cancel.py` and `queue/get/claim.py`. Between the read and the CAS
-of one client anything may happen, and the answer of a CAS may be lost. Leases end with a tick.
+the steps is that of `queue/settle/cancel.py`, `queue/get/claim.py` and `repair/steps.py`. Between
+the read and the CAS of one client anything may happen, and the answer of a CAS may be lost. Leases
+end with a tick.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Rules:
 
     cancelled: Callable[..., Bucket] = taken.cancelled
     claim: Callable[..., tuple[Bucket, tuple[lease_rules.Lease, ...]]] = lease_rules.claim
+    take_out: Callable[..., tuple[Bucket, tuple[lease_rules.Lease, ...]]] = lease_rules.claim
 
 
 class Cancel(NamedTuple):
@@ -45,10 +47,19 @@ class Cancel(NamedTuple):
 class Claim(NamedTuple):
     """Who gets: what was read, the lease in hand, or one that came too late."""
 
-    seen: tuple[Bucket, int] | None = None
+    seen: tuple[Bucket, int, int] | None = None
     held: UUID | None = None
+    since: int = 0
+    runs: Runs = Runs()
     late: UUID | None = None
     gets: int = 2
+
+
+class Repair(NamedTuple):
+    """Who takes out what expired: what was read, with its version and when."""
+
+    seen: tuple[Bucket, int, int] | None = None
+    passes: int = 2
 
 
 class State(NamedTuple):
@@ -57,9 +68,11 @@ class State(NamedTuple):
     row: Bucket
     cancels: tuple[Cancel, ...]
     claims: tuple[Claim, ...]
+    repairs: tuple[Repair, ...] = ()
     version: int = 0
     now: int = 0
     handed: Runs = Runs()
+    too_late: bool = False
     acked: Runs = Runs()
     lost: int = 0
     serial: int = 0
@@ -70,18 +83,23 @@ class CancelWorld:
     """The model that is explored.
 
     Attributes:
-        cancels, claims: How many clients of each kind.
+        cancels, claims, repairs: How many clients of each kind.
         lost: How many answers are lost.
         late: Whether claims may be answered after their end: they are given back uncounted.
         ticks: How often leases end; with ``lives`` the message expires at the last one.
+        holds_us: How long a lease is.
+        dies: Whether what expired is to be moved to the dead letters.
     """
 
     cancels: int = 1
     claims: int = 1
+    repairs: int = 0
     lost: int = 1
     late: bool = True
     ticks: int = 1
     lives: bool = False
+    dies: bool = False
+    holds_us: int = TICK_US // 2
     rules: Rules = field(default_factory=Rules)
 
     def start(self) -> State:
@@ -92,6 +110,7 @@ class CancelWorld:
             row=row,
             cancels=(Cancel(),) * self.cancels,
             claims=(Claim(),) * self.claims,
+            repairs=(Repair(),) * self.repairs,
             lost=self.lost,
         )
 
@@ -99,12 +118,27 @@ class CancelWorld:
         return str(state)
 
     def broken(self, state: State) -> str | None:
+        return self._two_owners(state) or self._nowhere(state)
+
+    def _two_owners(self, state: State) -> str | None:
         told = [one.told for one in state.cancels]
         if True in told and ONE & state.handed:
             return "I2: cancelled, and delivered"
+        if state.too_late:
+            return "I2: expired, and delivered"
+        for one in state.claims:
+            is_running = state.now * TICK_US <= one.since * TICK_US + self.holds_us
+            lease = None if one.held is None else state.row.lease(one.held)
+            has_all = one.held is None or (lease is not None and one.runs.issubset(lease.runs))
+            if is_running and not has_all:
+                return "I3: whoever holds it has lost it before his lease was over"
+        return None
+
+    def _nowhere(self, state: State) -> str | None:
+        told = [one.told for one in state.cancels]
         is_over = self.lives and state.now >= self.ticks
         gone = BOTH - state.row.unacked - state.acked - state.row.cancelled
-        if is_over:
+        if is_over and not self.dies:
             gone -= ONE
         if gone and not (False not in told and ONE.issubset(gone)):
             return "I1: a message is nowhere"
@@ -125,6 +159,9 @@ class CancelWorld:
         for number, each in enumerate(state.claims):
             for name, after in self._claim(state, number, each):
                 yield f"G{number} {name}", after
+        for number, repair in enumerate(state.repairs):
+            for name, after in self._repair(state, number, repair):
+                yield f"R{number} {name}", after
         if state.now < self.ticks:
             yield "the clock ticks", state._replace(now=state.now + 1)
 
@@ -173,24 +210,17 @@ class CancelWorld:
                 yield "acks it", at(done, held=None)
         elif one.seen is None:
             if one.gets:
-                yield (
-                    "reads the row",
-                    at(state, seen=(state.row, state.version), gets=one.gets - 1),
-                )
+                seen = (state.row, state.version, state.now)
+                yield "reads the row", at(state, seen=seen, gets=one.gets - 1)
         else:
             yield from self._claimed(state, one, at)
 
     def _claimed(self, state: State, one: Claim, at: Callable[..., State]) -> Iterator[Step]:
         assert one.seen is not None
-        row, version = one.seen
+        row, version, then = one.seen
         lease_id = UUID(int=state.serial + 1)
-        terms = Terms(
-            at_most=2,
-            owner="g",
-            run=None,
-            now_us=state.now * TICK_US,
-            until_us=state.now * TICK_US + TICK_US // 2,
-        )
+        until_us = then * TICK_US + self.holds_us
+        terms = self._terms(at_most=2, then=then, until_us=until_us)
         new, leases = self.rules.claim(row, terms, lambda: lease_id)
         if version != state.version or new == row:
             yield "gets nothing", at(state, seen=None)
@@ -199,12 +229,50 @@ class CancelWorld:
         if not leases:
             yield "takes out what expired", at(written, seen=None)
             return
-        given = written._replace(handed=state.handed | union(lease.runs for lease in leases))
-        yield "gets it", at(given, seen=None, held=leases[0].lease_id)
+        runs = union(lease.runs for lease in leases)
+        is_late = self.lives and then >= self.ticks and bool(ONE & runs)
+        given = written._replace(handed=state.handed | runs, too_late=is_late)
+        yield (
+            "gets it",
+            at(given, seen=None, held=leases[0].lease_id, since=then, runs=leases[0].runs),
+        )
         if self.late:
             yield "is answered late", at(written, seen=None, late=leases[0].lease_id)
         if state.lost:
             yield "has claimed it, unheard", at(written._replace(lost=state.lost - 1), seen=None)
+
+    def _terms(self, *, at_most: int, then: int, until_us: int) -> Terms:
+        return Terms(
+            at_most=at_most,
+            owner="g",
+            run=None,
+            now_us=then * TICK_US,
+            until_us=until_us,
+            expired_die=self.dies,
+        )
+
+    # --- repair/steps.py --------------------------------------------------------------------------
+    def _repair(self, state: State, number: int, one: Repair) -> Iterator[Step]:
+        def at(after: State, **changes: object) -> State:
+            changed = one._replace(**changes)  # type: ignore[arg-type]
+            repairs = (*state.repairs[:number], changed, *state.repairs[number + 1 :])
+            return after._replace(repairs=repairs)
+
+        if one.seen is None:
+            if one.passes:
+                seen = (state.row, state.version, state.now)
+                yield "reads the row", at(state, seen=seen, passes=one.passes - 1)
+            return
+        row, version, then = one.seen
+        terms = self._terms(at_most=0, then=then, until_us=then * TICK_US)
+        new, _ = self.rules.take_out(row, terms, lambda: UUID(int=1_000 + state.serial))
+        if new == row:
+            yield "finds nothing", at(state, seen=None)
+        elif version != state.version:
+            yield "loses the race", at(state, seen=None)
+        else:
+            written = _written(state, new)._replace(serial=state.serial + 1)
+            yield "takes out what expired", at(written, seen=None)
 
 
 def _written(state: State, row: Bucket) -> State:

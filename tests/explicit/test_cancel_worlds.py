@@ -1,4 +1,4 @@
-"""Cancel against claim, with lost answers and a time to live: every interleaving (explicit states).
+"""Cancel, claim and repair, with lost answers and a time to live: every interleaving.
 
 Each negative control takes one rule away, and must be caught by what rests on it.
 """
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
-from cassieq_spark.model import taken
+from cassieq_spark.model import lease, taken
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import EMPTY, Runs
+from cassieq_spark.model.lease import Lease, Terms
 from tests.explicit.cancel import CancelWorld, Rules, State
 from tests.explicit.explore import Explored, explore
 
@@ -22,8 +24,14 @@ LIMIT = 400_000
 FEWEST = 500
 """A world with fewer states has lost some of its steps."""
 
-pytestmark = [pytest.mark.invariant(one) for one in ("I1", "I2", "I4")]
+pytestmark = [pytest.mark.invariant(one) for one in ("I1", "I2", "I3", "I4")]
 
+LONG_US = 1_500_000
+"""A lease that a message with a time to live may outlive."""
+
+Claimed = tuple[Bucket, tuple[Lease, ...]]
+
+LOST = "I3: whoever holds it has lost it before his lease was over"
 TWICE = "I2: cancelled, and delivered"
 NOWHERE = "I1: a message is nowhere, and nobody has cancelled it"
 
@@ -42,8 +50,20 @@ def search(world: CancelWorld) -> Explored[State]:
         CancelWorld(claims=2),
         CancelWorld(cancels=2, claims=2, lives=True, late=False),
         CancelWorld(lives=True, lost=2),
+        CancelWorld(lives=True, repairs=1, ticks=2, holds_us=LONG_US),
+        CancelWorld(lives=True, repairs=1, ticks=2, holds_us=LONG_US, dies=True),
+        CancelWorld(lives=True, repairs=2, cancels=0, dies=True),
     ],
-    ids=["one of each", "two cancel", "two claim", "two of each, and it expires", "it expires"],
+    ids=[
+        "one of each",
+        "two cancel",
+        "two claim",
+        "two of each, and it expires",
+        "it expires",
+        "repair takes it out",
+        "repair lets it die",
+        "two repair",
+    ],
 )
 def test_a_message_is_delivered_or_cancelled_and_who_cancels_learns_it(world: CancelWorld) -> None:
     explored = search(world)
@@ -60,7 +80,7 @@ def counted_too(row: Bucket, wanted: Runs, *, now_us: int) -> Bucket:
 
 
 def leased_too(row: Bucket, wanted: Runs, *, now_us: int) -> Bucket:
-    leased = [lease.runs & wanted for lease in row.leases]
+    leased = [one.runs & wanted for one in row.leases]
     if not any(leased):
         return taken.cancelled(row, wanted, now_us=now_us)
     after = taken.taken_out(row, wanted, now_us=now_us)
@@ -70,6 +90,37 @@ def leased_too(row: Bucket, wanted: Runs, *, now_us: int) -> Bucket:
 def forgotten(row: Bucket, wanted: Runs, *, now_us: int) -> Bucket:
     after = taken.cancelled(row, wanted, now_us=now_us)
     return row if after is row else replace(after, cancelled=EMPTY)
+
+
+def whoever_holds_it(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) -> Claimed:
+    ended = [replace(lease, until_us=0) for lease in row.leases]
+    return lease.claim(replace(row, leases=tuple(ended)), terms, new_id)
+
+
+def acked(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) -> Claimed:
+    return lease.claim(row, replace(terms, expired_die=False), new_id)
+
+
+def given(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) -> Claimed:
+    found, leases = lease.claim(replace(row, expiring=()), terms, new_id)
+    return replace(found, expiring=row.expiring), leases
+
+
+@pytest.mark.parametrize(
+    ("rules", "breaks"),
+    [
+        (Rules(take_out=whoever_holds_it), LOST),
+        (Rules(take_out=acked), NOWHERE),
+        (Rules(claim=given), "I2: expired, and delivered"),
+    ],
+    ids=["repair takes it from its holder", "what expired is acked", "what expired is given"],
+)
+def test_what_expired_dies_once_and_is_given_to_nobody(rules: Rules, breaks: str) -> None:
+    explored = search(
+        CancelWorld(lives=True, repairs=1, dies=True, ticks=2, holds_us=LONG_US, rules=rules)
+    )
+    assert explored.trace is not None
+    assert breaks == explored.trace.invariant
 
 
 @pytest.mark.parametrize(

@@ -235,6 +235,28 @@ def test_an_end_that_dies_at_any_statement_is_finished_by_the_next_pass(
     assert [b"left"] == bodies(door.queue.get())
 
 
+@pytest.mark.invariant("I9")
+def test_lanes_that_have_not_begun_are_healed_in_turn_within_a_day(open_door: OpenDoor) -> None:
+    door, lanes = open_door(**QUICK), 24
+    messages = [door.queue.put(b"m", due_at=at(door, (10 + days) * DAY_S)) for days in range(lanes)]
+    with FaultyStore().on(door.session) as faults:
+        faults.before("fill_bucket", crash)
+        with pytest.raises(Crash):
+            door.queue.cancel(messages[7])
+
+    seals, statements = 0, []
+    for _ in range(6 * 24 + 2):
+        door.clock.advance(600)
+        before = door.session.counts.total()
+        report = door.client.repair(door.queue.name)
+        statements.append(door.session.counts.total() - before)
+        assert [] == report.problems
+        seals += sum(one.seals_finished for one in report.queues)
+
+    assert 1 == seals
+    assert max(statements) - min(statements) < 3 * lanes
+
+
 def test_a_lane_without_a_monoton_row_is_closed_before_it_is_finished(open_door: OpenDoor) -> None:
     """Else a late copy of an INSERT would open it after its period was judged to be empty."""
     door = open_door(**QUICK)

@@ -52,6 +52,9 @@ class Book:
             latest.
         last: The last moment of the history.
         far: Put into a due lane: at the end the runner's clock is set ahead to see them.
+        scheduling: Since when a sink's rows are due later, by how much, and one of how many.
+        classes: Of messages that were put, and got, with nothing else going on.
+        in_order: Those, as they were got.
         cancelled: What a cancel of these was answered; None: nothing.
     """
 
@@ -74,6 +77,9 @@ class Book:
     )
     settled: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
     far: set[str] = field(default_factory=set)
+    scheduling: dict[str, tuple[float, float, int]] = field(default_factory=dict)
+    classes: dict[str, int] = field(default_factory=dict)
+    in_order: list[str] = field(default_factory=list)
     cancelled: dict[str, bool | None] = field(default_factory=dict)
     late: set[tuple[str, str, str | None, int]] = field(default_factory=set)
     committed: dict[str, tuple[set[int], int]] = field(default_factory=dict)
@@ -90,6 +96,18 @@ class Book:
         return not self.late.isdisjoint(
             {(stream, queue, lane, bucket), (stream, queue, None, bucket)}
         )
+
+    def put_at(self, key: str) -> tuple[float, float]:
+        """When a message was put at the earliest, and with which delay."""
+        sink, _, number = key.partition(":")
+        if sink in self.scheduling and number:
+            since, delay, each = self.scheduling[sink]
+            return since, 0.0 if int(number) % each else delay
+        return self.put.get(key, (0.0, 0.0))
+
+    def is_far(self, key: str) -> bool:
+        """Whether it waited in a due lane: at the end the runner's clock is ahead."""
+        return key in self.far or (key not in self.put and self.put_at(key)[1] > 0)
 
     def places(self) -> dict[str, set[Place]]:
         """Where each message was seen."""
@@ -138,6 +156,16 @@ def _put(book: Book, entry: Entry) -> None:
 
 def _got(book: Book, entry: Entry) -> None:
     _hand(book, entry, entry["begun"], entry["begun"] + entry["hold"])
+
+
+def _scheduling(book: Book, entry: Entry) -> None:
+    book.scheduling.setdefault(entry["sink"], (entry["at"], entry["delay"], entry["each"]))
+
+
+def _calm(book: Book, entry: Entry) -> None:
+    book.classes.update(entry["classes"])
+    # What was late lands at any time.
+    book.in_order += [key for key in entry["got"] if key in entry["classes"]]
 
 
 def _begun(book: Book, entry: Entry) -> None:
@@ -214,6 +242,8 @@ _ENTER: dict[str, Callable[[Book, Entry], None]] = {
     "leased": _leased,
     "rows": _rows,
     "done": _done,
+    "scheduling": _scheduling,
+    "calm": _calm,
     "settled": _settled,
     "late": _late,
     "cancels": _cancels,

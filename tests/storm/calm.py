@@ -9,7 +9,7 @@ from cassieq_spark.errors import StoreError
 from cassieq_spark.queue.schedule import begun_and_later
 from cassieq_spark.repair.verify import verify
 from cassieq_spark.testing import ManualClock
-from tests.children.consumer import Consumer
+from tests.children.consumer import Consumer, key_of
 from tests.storm.checker import Anomaly
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ PASSES: Final = 10
 
 LONGEST_S: Final = 90.0
 """Leases, delays and silent transactions of a storm are over after a few seconds."""
+
+CALM: Final = 40
+CALM_AT_ONCE: Final = 7
+"""Messages that are put with nothing else going on, and got at a time."""
 
 HOLD_S: Final = 5.0
 AT_ONCE: Final = 500
@@ -77,6 +81,33 @@ def drain_scheduled(client: cassieq.Client, queues: list[str], record: Recorder)
     finally:
         client._store.clock = clock
     return [*found, Anomaly(kind="stuck", what=f"due lanes are never finished: {left}")]
+
+
+def highest_first(queue: cassieq.Queue, record: Recorder) -> list[Anomaly]:
+    """Put into an empty queue, in any order of classes, and note in which order it comes out.
+
+    A get leaves a bucket alone for `linger`, so nothing is got before that. Where low classes have
+    a share, no order is promised.
+    """
+    if queue.settings.priorities > 1 and queue.settings.fairness > 0:
+        return []
+    keys = {f"calm.{at}": at * 7 % 5 % queue.settings.priorities for at in range(CALM)}
+    clock = SystemClock()
+    op = record.begin("puts", keys=list(keys), delay=0, ttl=None, shared=False, far=False)
+    got: list[str] = []
+    consumer = Consumer(queue, record)
+    try:
+        for key, priority in keys.items():
+            queue.put(key.encode(), priority=priority)
+        record.say("put", op=op, stored=list(keys), unknown=[])
+        clock.wait(1.0)
+        while messages := consumer.get(CALM_AT_ONCE, LONGEST_S, 0.0):
+            got += [key_of(message.body) for message in messages]
+            consumer.ack(messages)
+    except StoreError as error:
+        return [Anomaly(kind="stuck", what=f"with nothing else going on: {error}")]
+    record.say("calm", classes=keys, got=got)
+    return []
 
 
 def _has_due_lanes(lane: Lane) -> bool:

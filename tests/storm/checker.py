@@ -18,6 +18,7 @@ batch        Of a sink's batch some rows are there and some are not, or one is t
              another body under the same id; within one run, anything but the same rows.
 unexpected   A message that nobody put; one that was refused, or stored twice; one that came before
              its delay was over.
+order        With nothing else going on, a message came before one of a higher class.
 tables       `cassieq_spark.repair.verify` has found something in the tables at the end.
 stuck        What had to come to an end did not. Both are found by the runner, not here.
 """
@@ -38,7 +39,17 @@ if TYPE_CHECKING:
     from tests.storm.book import Book, Handing, Place
     from tests.storm.history import Entry
 
-KINDS = ("lost", "resurrected", "two_leases", "batch", "unexpected", "expired", "tables", "stuck")
+KINDS = (
+    "lost",
+    "resurrected",
+    "two_leases",
+    "batch",
+    "unexpected",
+    "expired",
+    "order",
+    "tables",
+    "stuck",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +80,7 @@ def check(history: Iterable[Entry], *, dead_letters: str = "") -> list[Anomaly]:
         *_source_batches(book),
         *_unexpected(book, dead_letters),
         *_expired(book, dead_letters),
+        *_order(book),
     ]
 
 
@@ -246,8 +258,8 @@ def _early_or_moved_back(
     for place in places:
         for some in book.handed[place].values():
             handings[place[0] == dead_letters] += some
-    put_at, delay = book.put.get(key, (0.0, 0.0))
-    is_far = key in book.far  # at the end the runner's clock is ahead
+    put_at, delay = book.put_at(key)
+    is_far = book.is_far(key)  # at the end the runner's clock is ahead
     first = min(
         (
             handing.returned
@@ -266,6 +278,13 @@ def _early_or_moved_back(
         if last > moved:
             what = f"{key}: seen in {dead_letters} by {moved:.3f}, and delivered after {last:.3f}"
             yield Anomaly(kind="unexpected", what=what)
+
+
+def _order(book: Book) -> Iterator[Anomaly]:
+    for before, after in pairwise(book.in_order):
+        if book.classes[before] < book.classes[after]:
+            what = f"{before} of class {book.classes[before]} came before {after}, of a higher one"
+            yield Anomaly(kind="order", what=what)
 
 
 def told(anomalies: Iterable[Anomaly]) -> dict[str, int]:

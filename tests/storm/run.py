@@ -155,6 +155,7 @@ class Storm:
         client = self._stage.client
         record = history.Recorder(self._directory, "runner")
         anomalies += calm.drain(client, self._queues, record)
+        anomalies += calm.highest_first(client.queue(self._main), record)
         anomalies += calm.drain_scheduled(client, self._queues, record)
         self._end_phase("drain")
         anomalies += calm.look_through(client, self._queues)

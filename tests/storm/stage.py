@@ -32,8 +32,10 @@ QUICK_JAVA: Final = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
 
 
 def lanes_of(seed: int) -> dict[str, int]:
-    """Half of the seeds have queues with several lanes."""
-    return {"priorities": 2, "shards": 2} if seed % 2 else {"priorities": 1, "shards": 1}
+    """Half of the seeds have queues with several lanes, half of those without a share for low
+    classes: then it is known in which order messages come."""
+    lanes = {"priorities": 2, "shards": 2} if seed % 2 else {"priorities": 1, "shards": 1}
+    return {**lanes, "fairness": 0} if seed % 4 == 1 else lanes
 
 
 def cast_of(seed: int, *, has_spark: bool) -> Cast:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
@@ -19,6 +20,7 @@ from cassieq_spark.model.lanes import (
     finished_below,
     first_period,
     healed_always,
+    in_turn,
     longest_delay_us,
     looked_at,
     offered_below,
@@ -157,6 +159,49 @@ def test_u2_what_repair_finishes_nobody_is_to_be_born_in(now_us: int, period_us:
     assert far is not None
     assert far.period >= healed_always(now_us, period_us)
     assert periods_end(now_us, period_us) > (now_us + longest_delay_us(period_us)) // period_us
+
+
+@given(
+    st.integers(DAY_US, 10**16),
+    st.integers(60 * SECOND_US, DAY_US),
+    st.lists(st.integers(1, 30 * HOUR_US), min_size=1, max_size=8),
+    st.floats(0, 1),
+)
+def test_repair_goes_through_each_period_once_a_day(
+    now_us: int, period_us: int, sleeps: list[int], where: float
+) -> None:
+    """A pass that was away for longer than a day goes through all of them, once."""
+    end_us = now_us + sum(sleeps)
+    first, end = healed_always(end_us, period_us), periods_end(now_us, period_us)
+    period = first + int(where * (end - first - 1))
+    looked_us: list[int] = [now_us]
+    for sleep_us in sleeps:
+        since_us, now_us = now_us, now_us + sleep_us
+        parts = in_turn(
+            healed_always(now_us, period_us),
+            periods_end(now_us, period_us),
+            since_us=since_us,
+            now_us=now_us,
+            period_us=period_us,
+        )
+        found = sum(a <= period < b for a, b in parts)
+        assert found <= 1
+        assert found or sleep_us < DAY_US
+        looked_us += [now_us] * found
+    looked_us.append(now_us)
+    # From its turn to the pass that takes it may be one sleep, and so may be the next.
+    assert all(b - a <= DAY_US + max(sleeps) for a, b in pairwise(looked_us))
+    assert len(looked_us) - 2 <= 1 + (end_us - looked_us[0]) // DAY_US + len(
+        [sleep_us for sleep_us in sleeps if sleep_us >= DAY_US]
+    )
+
+
+def test_repair_takes_few_lanes_of_a_year_in_each_pass() -> None:
+    first, end = healed_always(NOW_US, HOUR_US), periods_end(NOW_US, HOUR_US)
+    since_us = NOW_US - 10 * 60 * SECOND_US
+    parts = in_turn(first, end, since_us=since_us, now_us=NOW_US, period_us=HOUR_US)
+    assert 66 <= sum(b - a for a, b in parts) <= 68
+    assert [] == in_turn(first, end, since_us=NOW_US, now_us=NOW_US, period_us=HOUR_US)
 
 
 def test_births_and_readers_begin_at_the_same_period() -> None:

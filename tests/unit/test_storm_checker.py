@@ -53,6 +53,15 @@ def got(
     return (at, who, "got", {"begun": at - 0.5, "queue": queue, "hold": hold, "named": named})
 
 
+def scheduling(at: float) -> Line:
+    """Each second row of a sink is due 130 s later."""
+    return (at, "driver", "scheduling", {"sink": "k", "each": 2, "delay": 130})
+
+
+def calm(at: float, classes: dict[str, int], in_order: list[str]) -> Line:
+    return (at, "runner", "calm", {"classes": classes, "got": in_order})
+
+
 def ack(
     at: float,
     key: str,
@@ -229,6 +238,14 @@ CLEAN: dict[str, list[Line]] = {
     ],
     "a sink's batches, the last one not in the log": [*sink_rows(0, 1, 2, 3), sink([0])],
     "a sink's batch that never was": [*sink_rows(0, 1), sink([0])],
+    "a sink's row by a clock that is ahead": [
+        scheduling(0),
+        *sink_rows(1),
+        got(12, "k:0", id_=0, who="runner"),
+        *ack(13, "k:0", id_=0),
+        sink([0]),
+    ],
+    "the highest class first": [calm(1, {"low": 0, "high": 1, "also": 1}, ["high", "also", "low"])],
 }
 
 
@@ -380,6 +397,14 @@ RED: dict[str, tuple[str, list[Line]]] = {
     "lost before its time to live is over": (
         "lost",
         [*put(0, "m", ttl=50), *put(0, "n"), got(6, "n"), *ack(7, "n")],
+    ),
+    "a sink's row before it is due": (
+        "unexpected",
+        [scheduling(0), *sink_rows(0, 1), sink([0])],
+    ),
+    "a low class came first": (
+        "order",
+        [calm(1, {"low": 0, "high": 1}, ["low", "high"])],
     ),
     "back from the dead": (
         "unexpected",
