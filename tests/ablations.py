@@ -780,6 +780,15 @@ ABLATIONS: Final = (
         ),
     ),
     Ablation(
+        mark="P21",
+        rule="A full repair elsewhere ends no due lane: it hears of the schedule late (ADR 25).",
+        old="        if not any(DueLane.said_by(queue, lane) for queue in elsewhere)\n",
+        new="",
+        tests=(
+            "tests/node/test_homes.py::test_p21_a_full_pass_elsewhere_ends_no_due_lane_of_a_queue",
+        ),
+    ),
+    Ablation(
         mark="P22",
         rule="A `writing` row says where its block ends: the rest of it is no gap.",
         old="self._jumps[bucket] = (sink.block_end, until)",
@@ -1808,7 +1817,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="U13",
         rule="An entry is settled, and only then its age counts.",
-        old="            if happened(lane, known.value):\n",
+        old="            if happened(lane, known.value, young_us=young_us):\n",
         new="            if True:\n",
         tests=(
             "tests/node/test_dedup.py::test_u13_what_never_happened_is_no_duplicate_however_young_it_is",

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import FINISHED
 from cassieq_spark.model.ids import ID_LIMIT, BucketNo
+from cassieq_spark.model.lanes import DueLane
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.apart import apart, each_bucket, first_of
 from cassieq_spark.queue.deletion import drop_dead
+from cassieq_spark.queue.find import at_home
 from cassieq_spark.queue.get.scan import Rows, Scanner
 from cassieq_spark.queue.reserve import CREATED, close_unused
 from cassieq_spark.repair.schedule import due_lanes_of
@@ -138,7 +140,8 @@ def sweep_lanes(
 
     It means nothing to anybody there (G5), takes space, and nobody would ever look for it [T15].
     A lane that a queue row still names is left to its deletion, which must know how far the data
-    goes.
+    goes. A due lane of a queue that lives elsewhere is left to its home: its schedule comes here
+    late, and what it does not name yet may be in use (I1) [P21].
 
     Args:
         rows: Of all lanes, the buckets that have a row.
@@ -149,9 +152,11 @@ def sweep_lanes(
     queues = store.queues.read_all()
     named = {lane for row in queues for lane in row.lanes}
     named |= due_lanes_of(store, {row.lanes[0] for row in queues})
+    elsewhere = [row.lanes[0] for row in queues if not at_home(store, row)]
     return sum(
         _sweep(store, lane, {*rows.get(lane, ()), *messages.get(lane, ())})
         for lane in sorted(found - named)
+        if not any(DueLane.said_by(queue, lane) for queue in elsewhere)
     )
 
 

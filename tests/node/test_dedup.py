@@ -17,13 +17,15 @@ from cassieq_spark.model.dedup import stored_key
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.queue.put import producer
+from cassieq_spark.queue.put.dedup import YOUNG_US
 from cassieq_spark.queue.put.producer import Producer
-from cassieq_spark.testing.faults import Fault
+from cassieq_spark.testing.faults import Fault, FaultyStore
 from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cassieq_spark.store.statements import Statement
     from tests.fixtures.queues import Door, OpenDoor
 
 QUICK: dict[str, Any] = {"linger": 0, "repair_timeout": 0.2, "dedup_window": 3_600}
@@ -444,6 +446,35 @@ def test_clients_that_put_the_same_keys_at_once_have_each_in_once(open_door: Ope
     assert sorted(key.encode() for key in keys) == sorted(delivered)
     assert 60 == sum(not one.duplicate for some in found for one in some)
     assert 60 == len({one.message_id for some in found for one in some})
+
+
+def test_two_producers_of_a_key_that_write_slowly_do_not_close_each_others_buckets_for_ever(
+    open_door: OpenDoor,
+) -> None:
+    """Each write takes longer than a young put is left alone at first."""
+    doors = [open_door(**QUICK), open_door(**QUICK)]
+    bodies = {b"one", b"other"}
+
+    class Slow(FaultyStore):
+        def around(
+            self, statement: Statement, params: tuple[Any, ...], proceed: Callable[[], Any]
+        ) -> Any:
+            if statement.name == "write_message":
+                doors[0].clock.wait(3 * YOUNG_US / 1e6)
+            return super().around(statement, params, proceed)
+
+    with ThreadPoolExecutor(2) as pool:
+        for door in doors:
+            door.client._session.interceptor = Slow()
+        putting = [
+            pool.submit(door.queue.put, body, dedup_key="k")
+            for door, body in zip(doors, bodies, strict=True)
+        ]
+        found = {one.result() for one in putting}
+
+    assert 1 == len(found)
+    assert 1 == len(drained(doors[0]))
+    assert sum(door.session.counts["take_key"] for door in doors) <= 12
 
 
 def test_a_null_condition_is_true_of_no_row_and_all_columns_end_together(door: Door) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,10 +13,12 @@ from cassandra import Unavailable
 import cassieq_spark as cassieq
 from cassieq_spark.errors import UsageError
 from cassieq_spark.queue.find import LaneSpec, find_row, look_again
+from cassieq_spark.queue.message import time_of
 from cassieq_spark.store import statements
 from cassieq_spark.store.tables.queues import Queues
+from cassieq_spark.store.tables.schedules import Schedules
 from tests.fixtures.cassandra import own_keyspace
-from tests.fixtures.queues import Crash, crash
+from tests.fixtures.queues import Crash, crash, drain
 
 if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
@@ -143,3 +146,22 @@ def test_p21_a_task_that_came_to_another_data_centre_is_refused(door: Door) -> N
     assert door.lane.lane_id == spec.on(door.store).lane_id
     with pytest.raises(UsageError, match=r"lives in data centre 'elsewhere'"):
         replace(spec, datacenter="elsewhere").on(door.store)
+
+
+@pytest.mark.invariant("I1")
+def test_p21_a_full_pass_elsewhere_ends_no_due_lane_of_a_queue(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its schedule comes there by itself, and late: what it does not name yet may be in use."""
+    door = open_door(linger=0)
+    due_at = time_of(door.clock.now_us()) + timedelta(days=1)
+    door.queue.put(b"m", due_at=due_at)
+    door.clock.advance(30 * 3_600)  # its period is over: its home has closed the lane
+    door.client.repair()
+
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(door.session, "datacenter", "elsewhere")
+        elsewhere.setattr(Schedules, "of_year", lambda *_: [])
+        assert [] == door.client.repair(full=True).problems
+
+    assert [b"m"] == [message.body for message in drain(door.queue)]

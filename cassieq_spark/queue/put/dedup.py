@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from cassieq_spark import metrics
+from cassieq_spark.entropy import jitter
 from cassieq_spark.model.dedup import Entry, Verdict, by_manifest, entry_ttl_s, judged
 from cassieq_spark.model.ids import message_id_of
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.lane import stand_back
+from cassieq_spark.queue.lane import RACE_PAUSE_S
 
 if TYPE_CHECKING:
     from cassieq_spark.model.ids import BucketNo
@@ -28,6 +29,13 @@ YOUNG_US: Final = 500_000
 """A put that began less than this ago may still be on its way: closing its bucket would only make
 it begin again."""
 
+WAITS: Final = 8
+"""A put that is left alone is looked at so often, or oftener."""
+
+LONGEST_YOUNG_US: Final = 16_000_000
+"""A producer that has closed a bucket leaves the next one of the key alone for twice as long, up to
+this: of two that write slowly, one gets in."""
+
 
 class Keys:
     """The keys of one call. `take` is thread-safe for different keys."""
@@ -35,6 +43,7 @@ class Keys:
     def __init__(self, window_us: int) -> None:
         self._window_us = window_us
         self._mine: dict[bytes, Stored[Entry]] = {}
+        self._young_us: dict[bytes, int] = {}
 
     def take(
         self, lane: Lane, key: bytes, bucket: BucketNo, offset: int, chosen: bytes | None
@@ -75,19 +84,23 @@ class Keys:
                 self._mine[key] = known
                 return None
             # Settled first: what never happened is no duplicate, however young it is [U13].
-            if happened(lane, known.value):
+            young_us = self._young_us.get(key, YOUNG_US)
+            if happened(lane, known.value, young_us=young_us):
                 age_us = lane.clock.now_us() - known.value.put_us
                 if age_us < self._window_us:
                     metrics.MESSAGES_DUPLICATE.inc(lane.queue)
                     return known.value.message_id
+            else:
+                self._young_us[key] = min(2 * young_us, LONGEST_YOUNG_US)
         raise lane.contended(f"the entry of a deduplication key in {lane.title}")
 
 
-def happened(lane: Lane, entry: Entry) -> bool:
+def happened(lane: Lane, entry: Entry, *, young_us: int = YOUNG_US) -> bool:
     """Whether the put that an entry names happened; if need be, see to it that it never will.
 
     Args:
         lane: Any lane of the queue.
+        young_us: How long a put may take, before its bucket is closed.
 
     Raises:
         QueueDeleted: The queue is gone.
@@ -105,8 +118,8 @@ def happened(lane: Lane, entry: Entry) -> bool:
             verdict = by_manifest(entry, its_lane.kept.read(entry.bucket))
         if verdict is not Verdict.OPEN:
             return verdict is Verdict.HAPPENED
-        if row is None and lane.clock.now_us() - entry.put_us < YOUNG_US:
-            stand_back(lane.clock, attempt)
+        if row is None and lane.clock.now_us() - entry.put_us < young_us:
+            lane.clock.wait(min(jitter(RACE_PAUSE_S, attempt), young_us / WAITS / 1e6))
         else:
             seal.close(its_lane, entry.bucket)
     raise lane.contended(its_lane.bucket_title(entry.bucket))
