@@ -95,8 +95,10 @@ class Door:
         return found
 
     async def create(self, name: str) -> str:
-        """Create a queue; return its URL."""
-        return str((await self.ask("CreateQueue", QueueName=name))["QueueUrl"])
+        """Create a queue whose receipts outlive a slow round; return its URL."""
+        attributes = {"VisibilityTimeout": "600"}
+        created = await self.ask("CreateQueue", QueueName=name, Attributes=attributes)
+        return str(created["QueueUrl"])
 
     async def send(self, queue: str, numbers: range) -> None:
         """Send messages in tens."""
