@@ -5,32 +5,31 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cassieq_spark.client import Client, QueueInfo, connect
-from cassieq_spark.errors import (
-    CassieqError,
-    PutAmbiguous,
-    QueueDeleted,
-    QueueExists,
-    QueueNotFound,
-    ReceiptExpired,
-    ReceiptInvalid,
-    StoreError,
-    StreamError,
-    UsageError,
-)
-from cassieq_spark.options import QueueSettings
-from cassieq_spark.queue.consumer import Consumer
-from cassieq_spark.queue.handle import Queue
-from cassieq_spark.queue.inspect.hours import ScheduledHour
-from cassieq_spark.queue.inspect.stats import QueueStats
-from cassieq_spark.queue.message import Message
-from cassieq_spark.queue.put.results import PutResult
-from cassieq_spark.queue.settle.ack_group import Verdict
-from cassieq_spark.queue.settle.counts import Settled
-from cassieq_spark.repair.report import Redriven, RepairReport
-from cassieq_spark.repair.verify import VerifyReport
-
 if TYPE_CHECKING:
+    from cassieq_spark.client import Client, QueueInfo, connect
+    from cassieq_spark.errors import (
+        CassieqError,
+        PutAmbiguous,
+        QueueDeleted,
+        QueueExists,
+        QueueNotFound,
+        ReceiptExpired,
+        ReceiptInvalid,
+        StoreError,
+        StreamError,
+        UsageError,
+    )
+    from cassieq_spark.options import QueueSettings
+    from cassieq_spark.queue.consumer import Consumer
+    from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.queue.inspect.hours import ScheduledHour
+    from cassieq_spark.queue.inspect.stats import QueueStats
+    from cassieq_spark.queue.message import Message
+    from cassieq_spark.queue.put.results import PutResult
+    from cassieq_spark.queue.settle.ack_group import Verdict
+    from cassieq_spark.queue.settle.counts import Settled
+    from cassieq_spark.repair.report import Redriven, RepairReport
+    from cassieq_spark.repair.verify import VerifyReport
     from cassieq_spark.spark.connector.config import spark_config
     from cassieq_spark.spark.connector.writer import foreach_batch
     from cassieq_spark.spark.data_source import register
@@ -73,19 +72,54 @@ __all__ = [
 ]
 
 
-_OF_SPARK = {
-    "CassieqListener": "cassieq_spark.spark.listener",
-    "foreach_batch": "cassieq_spark.spark.connector.writer",
-    "register": "cassieq_spark.spark.data_source",
-    "settle": "cassieq_spark.spark.jobs.settle_frame",
-    "spark_config": "cassieq_spark.spark.connector.config",
+_HOMES = {
+    "client": ("Client", "QueueInfo", "connect"),
+    "errors": (
+        "CassieqError",
+        "PutAmbiguous",
+        "QueueDeleted",
+        "QueueExists",
+        "QueueNotFound",
+        "ReceiptExpired",
+        "ReceiptInvalid",
+        "StoreError",
+        "StreamError",
+        "UsageError",
+    ),
+    "options": ("QueueSettings",),
+    "queue.consumer": ("Consumer",),
+    "queue.handle": ("Queue",),
+    "queue.inspect.hours": ("ScheduledHour",),
+    "queue.inspect.stats": ("QueueStats",),
+    "queue.message": ("Message",),
+    "queue.put.results": ("PutResult",),
+    "queue.settle.ack_group": ("Verdict",),
+    "queue.settle.counts": ("Settled",),
+    "repair.report": ("Redriven", "RepairReport"),
+    "repair.verify": ("VerifyReport",),
+    "spark.connector.config": ("spark_config",),
+    "spark.connector.writer": ("foreach_batch",),
+    "spark.data_source": ("register",),
+    "spark.jobs.settle_frame": ("settle",),
+    "spark.listener": ("CassieqListener",),
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of these
 
     def __getattr__(name: str) -> Any:
-        """Import names that need Spark on first use: a plain client never imports pyspark."""
-        if name in _OF_SPARK:
-            return getattr(import_module(_OF_SPARK[name]), name)
+        """Import a name on first use: a process pays only for what it uses (PEP 562).
+
+        Spark's Python workers import this package with every task's first module, and a program
+        that only puts has no PySpark at all.
+        """
+        if name in _HOME_OF:
+            found = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+            globals()[name] = found
+            return found
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

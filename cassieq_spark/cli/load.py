@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -311,5 +310,13 @@ def _batch_for(rate: float | None) -> int:
 def _percentiles(of_s: array[float]) -> dict[str, float]:
     if not of_s:
         return {}
-    found = np.percentile(np.frombuffer(of_s), list(PERCENTILES.values()))
-    return {name: round(float(one) * 1e3, 3) for name, one in zip(PERCENTILES, found, strict=True)}
+    sorted_s = sorted(of_s)
+    return {name: round(_percentile(sorted_s, of) * 1e3, 3) for name, of in PERCENTILES.items()}
+
+
+def _percentile(sorted_s: Sequence[float], of: float) -> float:
+    """Between the two nearest values, in proportion."""
+    place = (len(sorted_s) - 1) * of / 100
+    low = int(place)
+    high = min(low + 1, len(sorted_s) - 1)
+    return sorted_s[low] + (sorted_s[high] - sorted_s[low]) * (place - low)

@@ -1,4 +1,4 @@
-"""Fetches the Cassandra jars once per user, with the Ivy jar that PySpark ships."""
+"""Fetches the Cassandra jars once per user, with the Ivy jar that Spark ships."""
 
 from __future__ import annotations
 
@@ -123,17 +123,24 @@ def _resolve(java: Java, *, ivy_cache: Path, into: Path) -> None:
 
 
 def _ivy_jar() -> Path:
-    """The Ivy jar inside the installed PySpark, found without importing it (that takes 0.5 s)."""
-    spec = importlib.util.find_spec("pyspark")
-    package = Path(spec.origin).parent if spec is not None and spec.origin is not None else None
-    jars = sorted((package / "jars").glob("ivy-*.jar")) if package is not None else []
-    if not jars:
-        raise EmbeddedFailed(
-            f"the installed PySpark ({package or 'not installed'}) has no Ivy jar, so the "
-            "Cassandra jars cannot be fetched. Reinstall it: pip install --force-reinstall "
-            "pyspark"
-        )
-    return jars[-1]
+    """The Ivy jar of the installed PySpark, or of the Spark in SPARK_HOME."""
+    looked_at = list(_of_spark())
+    for package in looked_at:
+        if jars := sorted((package / "jars").glob("ivy-*.jar")):
+            return jars[-1]
+    where = ", ".join(map(str, looked_at)) or "PySpark is not installed, and SPARK_HOME is not set"
+    raise EmbeddedFailed(
+        f"the Cassandra jars are fetched with the Ivy jar of a Spark, and there is none ({where}). "
+        'Run: pip install "cassieq_spark[spark]", or set SPARK_HOME to a Spark 4'
+    )
+
+
+def _of_spark() -> Iterator[Path]:
+    spec = importlib.util.find_spec("pyspark")  # not imported: that takes 0.5 s
+    if spec is not None and spec.origin is not None:
+        yield Path(spec.origin).parent
+    if home := os.environ.get("SPARK_HOME"):
+        yield Path(home)
 
 
 def _is_complete(target: Path) -> bool:

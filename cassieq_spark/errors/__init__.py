@@ -2,7 +2,7 @@
 
     CassieqError
     ├─ UsageError (ValueError)       OptionUnknown · OptionInvalid · BodyInvalid · ConnectorMissing
-    │                                ServerMissing
+    │                                ServerMissing · SparkMissing (ImportError)
     ├─ QueueError                    QueueNotFound · QueueExists · QueueDeleted
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
     ├─ PutAmbiguous
@@ -115,6 +115,17 @@ class ServerMissing(UsageError):
     code = "server_missing"
     meaning = "A package that `cassieq serve` or `cassieq exporter` needs is not installed."
     remedy = "Run pip install 'cassieq_spark[server]'."
+
+
+class SparkMissing(UsageError, ImportError):
+    """A name of the package that needs Spark was used, and PySpark is not installed."""
+
+    code = "spark_missing"
+    meaning = "What was used needs PySpark, and this Python has none."
+    remedy = (
+        "Run pip install 'cassieq_spark[spark]'. On a cluster that brings its own PySpark, run the "
+        "program by its spark-submit."
+    )
 
 
 class QueueError(CassieqError):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import struct
+from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.model.sizes import PART_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from numpy.typing import NDArray
-
-_START = np.dtype("<i4")
-_DUE = np.dtype("<i8")
+_RUN_BYTES: Final = 12
+"""Of a run of equal due times: where it starts (int32), and the time (int64)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,38 +99,43 @@ def assign(
     return plans
 
 
-def encode_due(due_us: Sequence[int] | NDArray[np.int64]) -> bytes:
+def encode_due(due_us: Sequence[int]) -> bytes:
     """Encode due times of a chunk's messages, 0 for none: 12 bytes for each run of equal ones.
 
     A chunk with one delay takes 12 bytes; with a different delay each, 12 bytes a message.
     """
-    due = np.asarray(due_us, dtype=np.int64)
-    starts = np.flatnonzero(np.diff(due, prepend=-1))
-    return starts.astype(_START).tobytes() + due[starts].astype(_DUE).tobytes()
+    starts: list[int] = []
+    times: list[int] = []
+    for at, due in enumerate(due_us):
+        if not times or due != times[-1]:
+            starts.append(at)
+            times.append(due)
+    return struct.pack(f"<{len(starts)}i{len(times)}q", *starts, *times)
 
 
 def decode_due(encoded: bytes, count: int) -> Iterator[tuple[int, int]]:
     """Yield (place in the chunk, due time in cluster µs) of each message that has one."""
-    runs = len(encoded) // (_START.itemsize + _DUE.itemsize)
-    starts = np.frombuffer(encoded, _START, runs).tolist()
-    times = np.frombuffer(encoded, _DUE, runs, runs * _START.itemsize).tolist()
+    runs = len(encoded) // _RUN_BYTES
+    numbers = struct.unpack(f"<{runs}i{runs}q", encoded)
+    starts, times = numbers[:runs], numbers[runs:]
     for start, end, due in zip(starts, [*starts[1:], count], times, strict=True):
         if due > 0:
             for at in range(start, end):
                 yield at, due
 
 
-def chunk_end(sizes: NDArray[np.int64], start: int, *, at_most: int, limit_bytes: int) -> int:
+def chunk_end(ends: Any, start: int, *, at_most: int, limit_bytes: int) -> int:
     """Where the chunk that begins at ``start`` ends (exclusive).
 
     Args:
-        sizes: Bytes of each message, int64.
+        ends: Where each message would end if all stood in a row, in bytes, after a 0: a list or
+            an array of int64.
         at_most: Messages in a chunk, 1 or more.
         limit_bytes: Bytes in a chunk; a larger message is alone in its chunk.
     """
-    window = sizes[start : start + at_most]
-    fitting = int(np.searchsorted(np.cumsum(window), limit_bytes, side="right"))
-    return start + max(1, min(fitting, len(window)))
+    last = min(start + at_most, len(ends) - 1)
+    fitting = bisect_right(ends, ends[start] + limit_bytes, start + 1, last + 1) - 1
+    return max(start + 1, fitting)
 
 
 def split_parts(length: int) -> list[tuple[int, int]]:
@@ -141,13 +145,13 @@ def split_parts(length: int) -> list[tuple[int, int]]:
     ]
 
 
-def cut(sizes: Any, *, at_most: int, limit_bytes: int) -> list[tuple[int, int]]:
+def cut(sizes: Iterable[int], *, at_most: int, limit_bytes: int) -> list[tuple[int, int]]:
     """All chunks of a sequence of message sizes, as (start, end)."""
-    array = np.asarray(sizes, dtype=np.int64)
+    ends = list(accumulate(sizes, initial=0))
     chunks: list[tuple[int, int]] = []
     start = 0
-    while start < len(array):
-        end = chunk_end(array, start, at_most=at_most, limit_bytes=limit_bytes)
+    while start < len(ends) - 1:
+        end = chunk_end(ends, start, at_most=at_most, limit_bytes=limit_bytes)
         chunks.append((start, end))
         start = end
     return chunks

@@ -80,10 +80,11 @@ class Packer:
 
     def _write_chunks(self, batch: pa.RecordBatch, *, keep_rest: bool) -> None:
         sizes = row_sizes(batch)
+        ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
         at = 0
         while at < batch.num_rows:
             end = bucket_plan.chunk_end(
-                sizes,
+                ends,
                 at,
                 at_most=min(self._messages, self._writer.capacity()),
                 limit_bytes=self._bytes,

@@ -90,6 +90,7 @@ def _raise_for(executable: str, missing: list[str]) -> None:
     if missing:
         raise WorkerEnvironment(
             f"Spark's Python workers run {executable}, which {', '.join(missing)}. Set "
-            "PYSPARK_PYTHON (or spark.pyspark.python) to the interpreter in which cassieq_spark is "
-            "installed, on every node"
+            "PYSPARK_PYTHON (or spark.pyspark.python) to an interpreter in which "
+            '"cassieq_spark[spark]" is installed, or "cassieq_spark[cluster]" where Spark itself '
+            "brings PySpark, on every node"
         )

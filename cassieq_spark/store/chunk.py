@@ -6,10 +6,11 @@ fixed_size_binary(16), ``tag`` string, ``headers`` map<string, string>.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from cassieq_spark.errors import RowCorrupt
@@ -165,13 +166,12 @@ def _take(batch: pa.RecordBatch, positions: Sequence[int]) -> pa.RecordBatch:
     """Take rows without pa.array of a list, whose first call imports pandas: half a second."""
     if positions and len(positions) == positions[-1] - positions[0] + 1:
         return batch.slice(positions[0], len(positions))
-    at = np.asarray(positions, np.int32)
+    at = array("i", positions)
     return batch.take(pa.Array.from_buffers(pa.int32(), len(at), [None, pa.py_buffer(at)]))
 
 
 def _binary(values: Sequence[bytes]) -> pa.Array:
     """A binary array, without pa.array: see `_take`; no value is null."""
-    ends = np.zeros(len(values) + 1, np.int32)
-    np.cumsum([len(value) for value in values], out=ends[1:])
+    ends = array("i", accumulate(map(len, values), initial=0))
     data = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
     return pa.Array.from_buffers(pa.binary(), len(values), data)

@@ -32,6 +32,7 @@ CODES = {
     "cas_contention": errors.CasContention,
     "connector_missing": errors.ConnectorMissing,
     "server_missing": errors.ServerMissing,
+    "spark_missing": errors.SparkMissing,
     "data_loss": errors.DataLoss,
     "embedded_failed": errors.EmbeddedFailed,
     "java_not_found": errors.JavaNotFound,
@@ -136,7 +137,8 @@ def test_the_errors_that_a_program_catches_are_exported_at_top_level() -> None:
 def test_the_tree_in_the_docstring_has_every_class_once() -> None:
     tree = (errors.__doc__ or "").partition("Spark carries")[0]
 
-    drawn = re.findall(r"[A-Z][A-Za-z]+", tree.partition("\n")[2].replace("(ValueError)", ""))
+    without_bases = re.sub(r"\((Value|Import)Error\)", "", tree.partition("\n")[2])
+    drawn = re.findall(r"[A-Z][A-Za-z]+", without_bases)
 
     assert sorted(kind.__name__ for kind in ALL) == sorted(drawn)
 
@@ -149,6 +151,7 @@ def test_mistakes_of_a_caller_are_value_errors() -> None:
         errors.BodyInvalid,
         errors.ConnectorMissing,
         errors.ServerMissing,
+        errors.SparkMissing,
         errors.ReceiptInvalid,
     } == {kind for kind in ALL if issubclass(kind, ValueError)}
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
 
 from cassieq_spark import tracing
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
@@ -138,12 +136,12 @@ def pack_into(
         capacity: How many messages the next row may hold, 1 or more; asked just before it is
             cut [T1].
     """
-    sizes = np.asarray([_size(row) for row in rows], dtype=np.int64)
+    ends = list(accumulate((_size(row) for row in rows), initial=0))
     encoder = chunks.Encoder()
     start = 0
     while start < len(rows):
         end = bucket_plan.chunk_end(
-            sizes, start, at_most=min(CHUNK_MESSAGES, capacity()), limit_bytes=CHUNK_BYTES
+            ends, start, at_most=min(CHUNK_MESSAGES, capacity()), limit_bytes=CHUNK_BYTES
         )
         yield Packed(
             payload=encoder.encode(chunks.from_rows(rows[start:end])),
