@@ -1,124 +1,15 @@
-"""`spark-submit jobs/repair.py` repairs queues after processes died, and says what was done.
+"""`spark-submit jobs/repair.py` repairs queues after processes died.
 
-Exit codes: 0 healed; 1 something needs a person, and standard error says what; 2 an argument is
-wrong. With --interval, the next pass tries again what failed. A wrong argument ends the job.
+It is the package's job, by its path in a checkout.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from cassieq_spark.jobs.repair import main, parser
 
-from cassieq_spark.cli.exits import ended_by
-from cassieq_spark.cli.files import check_report_file, write_report
-from cassieq_spark.cli.flags import add_connection, connection_of
-from cassieq_spark.cli.output import print_error, print_note
-from cassieq_spark.cli.repair import is_for_a_program, show
-from cassieq_spark.clock import SystemClock
-from cassieq_spark.errors import CassieqError, OptionInvalid, UsageError
-from cassieq_spark.options import parse_connection, queue_name
-from cassieq_spark.options.values import NotAllowed, seconds
-from cassieq_spark.queue.find import lanes_of
-from cassieq_spark.repair.dry_run import heal_dry_run
-from cassieq_spark.repair.lead import leading
-from cassieq_spark.repair.verify import verify
-from cassieq_spark.spark.jobs.repair import heal
-from cassieq_spark.store.store import opened
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cassieq_spark.options import ConnectionOptions
-    from cassieq_spark.repair.report import RepairReport
-    from cassieq_spark.repair.verify import VerifyReport
-
-HEALED, NEEDS_A_PERSON = 0, 1
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it; returns the exit code."""
-    given = parser().parse_args(arguments)
-    try:
-        connection = parse_connection(connection_of(given))
-        every_s = None if given.once else _interval_s(given.interval)
-        names = [queue_name(name) for name in given.queue] if given.queue else None
-        check_report_file(given.report)
-    except UsageError as error:
-        return ended_by(error)
-    clock = SystemClock()
-    while True:
-        code = _pass(given, connection, names)
-        if every_s is None or code not in (HEALED, NEEDS_A_PERSON):
-            return code
-        clock.wait(every_s)
-
-
-def _interval_s(given: str) -> float:
-    allowed = seconds(1, 86_400)
-    try:
-        return allowed.parse(given)
-    except NotAllowed as error:
-        raise OptionInvalid(f"--interval is {given!r}, allowed: {allowed.allowed}") from error
-
-
-def _pass(given: argparse.Namespace, connection: ConnectionOptions, names: Any) -> int:
-    try:
-        found = _work(given, connection, names)
-        if found is None:
-            print_note("another repair is at work, so there is nothing to do")
-            return HEALED
-        write_report(given.report, found.to_dict())
-        needs_a_person = show(found, as_json=is_for_a_program())
-    except (CassieqError, BrokenPipeError) as error:
-        return ended_by(error)
-    except PySparkException as error:
-        print_error(error)
-        return NEEDS_A_PERSON
-    return NEEDS_A_PERSON if needs_a_person else HEALED
-
-
-def _work(
-    given: argparse.Namespace, connection: ConnectionOptions, names: Any
-) -> RepairReport | VerifyReport | None:
-    with opened(connection) as store:
-        if given.verify:
-            return verify(store, lanes_of(store, names), has_all=names is None)
-        if given.dry_run:
-            return heal_dry_run(store, lanes_of(store, names), finishes_deletions=names is None)
-        with leading(store) as is_leader:
-            if not (is_leader or given.no_leader):
-                return None
-            spark = SparkSession.builder.appName("cassieq repair").getOrCreate()
-            return heal(spark, connection, names, is_full=given.full)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Of its command line."""
-    known = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    known.add_argument(
-        "--queue",
-        action="append",
-        help="a queue to repair; repeatable; default: every queue in the keyspace (of this data "
-        "centre)",
-    )
-    when = known.add_mutually_exclusive_group()
-    when.add_argument("--once", action="store_true", help="run one pass, then end")
-    when.add_argument("--interval", default="30s", help="time between passes (default 30s)")
-    what = known.add_mutually_exclusive_group()
-    what.add_argument("--full", action="store_true", help="also sweep below the repair pointers")
-    what.add_argument("--dry-run", action="store_true", help="only say what would be done")
-    what.add_argument("--verify", action="store_true", help="only look for broken invariants")
-    known.add_argument("--report", help="write the report into this file, as JSON")
-    known.add_argument(
-        "--no-leader", action="store_true", help="work even if another repair is at work"
-    )
-    add_connection(known)
-    return known
-
+__all__ = ["main", "parser"]
 
 if __name__ == "__main__":
     sys.exit(main())

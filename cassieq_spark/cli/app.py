@@ -15,6 +15,7 @@ from cassieq_spark.cli import (
     cassandra,
     dead,
     exporter,
+    job_path,
     load,
     messages,
     queue,
@@ -47,6 +48,7 @@ app.command()(queue.bootstrap)
 app.command()(repair.repair)
 app.command()(serve.serve)
 app.command()(exporter.exporter)
+app.command()(job_path.job_path)
 app.add_typer(dead.app, name="dead")
 app.add_typer(account.app, name="account")
 

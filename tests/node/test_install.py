@@ -123,6 +123,15 @@ def test_a_local_cassandra_without_a_spark_says_which_extra_brings_what_fetches_
     assert 'pip install "cassieq_spark[spark]"' in done.stderr
 
 
+def test_the_jobs_are_there_and_ask_for_the_extra(producer: Installed) -> None:
+    path = Path(producer.run("cassieq", "job-path", "repair").stdout.strip())
+    done = producer.run("python", "-m", "cassieq_spark.jobs.repair", "--once")
+
+    assert producer.home.resolve() in path.resolve().parents
+    assert path.is_file()
+    assert f"cassieq_spark.errors.SparkMissing: {MISSING}" == done.stderr.splitlines()[-1]
+
+
 def test_the_wheel_says_what_it_is_and_has_the_types(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as files:
         names = set(files.namelist())

@@ -191,7 +191,8 @@ def test_the_guide_names_every_example_and_its_commands_are_the_jobs_own(
     names = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
     assert 6 == len(names)
     assert set() == {name for name in names if f"conf/repair/{name}" not in text}
-    commands = re.findall(r"jobs/repair\.py((?: --[a-z-]+(?: [^-\s`|][^\s`|]*)?)+)", text)
+    job = r"(?:jobs/repair\.py|path repair\)\")"
+    commands = re.findall(job + r"((?: --[a-z-]+(?: [^-\s`|][^\s`|]*)?)+)", text)
     assert len(commands) >= 3
     for command in commands:
         parser.parse_args(shlex.split(command))

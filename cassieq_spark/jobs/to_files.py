@@ -1,0 +1,60 @@
+"""`spark-submit "$(cassieq job-path to_files)"` writes a queue into files, each message once.
+
+The file sink knows which batches it has, and the checkpoint knows which messages a batch holds.
+With ``--drain`` the job ends when all messages that were there are written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+import cassieq_spark as cassieq
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until it is stopped, or drained; raises what the query ends with."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--contact-points", required=True, help="Cassandra nodes, as host:port")
+    parser.add_argument("--keyspace", default="cassieq", help="keyspace that holds the queue")
+    parser.add_argument("--queue", required=True, help="queue to read")
+    parser.add_argument("--output", required=True, help="directory to write the files to")
+    parser.add_argument("--checkpoint", required=True, help="directory for the query's checkpoint")
+    parser.add_argument("--every", default="10 seconds", help="time between batches")
+    parser.add_argument(
+        "--drain", action="store_true", help="end when all present messages are written"
+    )
+    given = parser.parse_args(arguments)
+
+    spark = SparkSession.builder.appName(f"{given.queue} to files").getOrCreate()
+    # Logs the lag of each batch, and acks the last one when the query ends.
+    listener = cassieq.CassieqListener(contact_points=given.contact_points, keyspace=given.keyspace)
+    spark.streams.addListener(listener)
+    messages = (
+        spark.readStream.format("cassieq")
+        .option("contactPoints", given.contact_points)
+        .option("keyspace", given.keyspace)
+        .option("queue", given.queue)
+        .option("maxMessagesPerTrigger", 200_000)
+        .schema("message_id string, body binary, tag string, enqueued_at timestamp")
+        .load()
+    )
+    writer = (
+        messages.writeStream.format("parquet")
+        .option("path", given.output)
+        .option("checkpointLocation", given.checkpoint)
+    )
+    trigger = {"availableNow": True} if given.drain else {"processingTime": given.every}
+    writer.trigger(**trigger).start().awaitTermination()
+    spark.streams.removeListener(listener)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
