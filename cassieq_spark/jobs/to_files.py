@@ -20,17 +20,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until it is stopped, or drained; raises what the query ends with."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--contact-points", required=True, help="Cassandra nodes, as host:port")
-    parser.add_argument("--keyspace", default="cassieq", help="keyspace that holds the queue")
-    parser.add_argument("--queue", required=True, help="queue to read")
-    parser.add_argument("--output", required=True, help="directory to write the files to")
-    parser.add_argument("--checkpoint", required=True, help="directory for the query's checkpoint")
-    parser.add_argument("--every", default="10 seconds", help="time between batches")
-    parser.add_argument(
-        "--drain", action="store_true", help="end when all present messages are written"
-    )
-    given = parser.parse_args(arguments)
+    given = parser().parse_args(arguments)
 
     spark = SparkSession.builder.appName(f"{given.queue} to files").getOrCreate()
     # Logs the lag of each batch, and acks the last one when the query ends.
@@ -54,6 +44,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     writer.trigger(**trigger).start().awaitTermination()
     spark.streams.removeListener(listener)
     return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of its command line."""
+    known = argparse.ArgumentParser(description=__doc__)
+    known.add_argument("--contact-points", required=True, help="Cassandra nodes, as host:port")
+    known.add_argument("--keyspace", default="cassieq", help="keyspace that holds the queue")
+    known.add_argument("--queue", required=True, help="queue to read")
+    known.add_argument("--output", required=True, help="directory to write the files to")
+    known.add_argument("--checkpoint", required=True, help="directory for the query's checkpoint")
+    known.add_argument("--every", default="10 seconds", help="time between batches")
+    known.add_argument(
+        "--drain", action="store_true", help="end when all present messages are written"
+    )
+    return known
 
 
 if __name__ == "__main__":
