@@ -90,6 +90,10 @@ LOWEST_TESTS ?= $(addprefix tests/spark/test_,engine_facts.py replay.py drain.py
 test-lowest: setup $(LOWEST)/.installed  ## The Spark side on PySpark 4.2, in a venv of its own
 	@$(WITH_JAVA) $(LOWEST)/bin/python -m pytest --durations=10 $(LOWEST_TESTS)
 
+.PHONY: test-installed
+test-installed: setup  ## The wheel, installed where there is nothing else: the package alone, and as in the image
+	@$(WITH_JAVA) $(PYTEST) tests/node/test_install.py tests/node/test_install_machine.py
+
 .PHONY: ablations
 ablations: setup  ## Take one rule of the protocol away after the other: does a test miss it?
 	@$(WITH_JAVA) $(PYTHON) -m tests.ablations
