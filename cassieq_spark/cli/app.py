@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 from typing import Annotated
 
@@ -25,8 +26,9 @@ from cassieq_spark.cli import (
 )
 from cassieq_spark.cli.exits import Commands, ended_by, exit_codes
 from cassieq_spark.cli.flags import connected
-from cassieq_spark.cli.output import Json, print_json, print_rows, say
+from cassieq_spark.cli.output import Json, print_json, print_note, print_rows, say
 from cassieq_spark.cli.settings import Connection
+from cassieq_spark.options.variables import misspelt
 
 app = typer.Typer(
     name="cassieq",
@@ -99,7 +101,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     *,
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback acts
         bool,
         typer.Option(
             "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
@@ -107,3 +109,5 @@ def options(
     ] = False,
 ) -> None:
     """A message queue stored in Apache Cassandra, run by Apache Spark."""
+    for name, right in misspelt(os.environ):
+        print_note(f"Warning: variable {name} is not read. Did you mean {right}?")

@@ -27,6 +27,7 @@ from cassieq_spark.options.parsed import (
 from cassieq_spark.options.selection import select
 from cassieq_spark.options.table import OPTIONS
 from cassieq_spark.options.values import NotAllowed
+from cassieq_spark.options.variables import nearest_to
 
 _FORMAT_SCOPES: Final = (Scope.SOURCE, Scope.READ, Scope.SINK)
 
@@ -332,7 +333,7 @@ def _filled(
         elif option.is_required and option.name not in unless:
             raise OptionInvalid(
                 f"option {option.name!r} of {scope.value} is not set. {option.doc} Set it to "
-                f"{option.values.allowed}"
+                f"{option.values.allowed}" + nearest_to(option.variable, os.environ)
             )
         else:
             found[option.name] = option.default

@@ -16,7 +16,8 @@ from cassieq_spark.cli.flags import flag_of
 from cassieq_spark.cli.settings import find_file, options_of, seconds
 from cassieq_spark.embedded import daemon
 from cassieq_spark.errors import OptionInvalid
-from cassieq_spark.options import OPTIONS
+from cassieq_spark.options import OPTIONS, parse_connection
+from cassieq_spark.options.variables import OTHERS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -235,3 +236,43 @@ def test_wrong_usage_is_exit_code_2_and_says_what_is_right(
 
     assert (2, "") == (code, out)
     assert expected in err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("CASSIEQ_CONTACT_POINT", "CASSIEQ_CONTACT_POINTS"),
+        ("CASSIEQ_CONTACTPOINTS", "CASSIEQ_CONTACT_POINTS"),
+        ("cassieq_keyspace", "CASSIEQ_KEYSPACE"),
+        ("CASSIEQ_PASWORD", "CASSIEQ_PASSWORD"),
+        ("CASSIEQ_MASTER_KEY_FILES", "CASSIEQ_MASTER_KEY_FILE"),
+    ],
+)
+def test_a_misspelt_variable_is_noticed_in_one_line_without_its_value(
+    wrong: str, right: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(wrong, "hidden")
+    code, out, err = run("config", "--json")
+
+    assert 0 == code
+    assert f"Warning: variable {wrong} is not read. Did you mean {right}?\n" == err
+    assert "hidden" not in out + err
+
+
+@pytest.mark.parametrize("other", [*OTHERS, "CASSIEQ_BENCHMARK_HOME", "XCASSIEQ_KEYSPACE"])
+def test_a_variable_that_is_like_none_of_ours_is_its_owners(
+    other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(other, "1")
+    assert "" == run("config", "--json")[2]
+
+
+def test_a_program_without_contact_points_is_told_of_the_misspelt_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CASSIEQ_CONTACT_POINT", "db:9042")
+    with pytest.raises(OptionInvalid) as caught:
+        parse_connection({})
+    assert str(caught.value).endswith(
+        "Variable CASSIEQ_CONTACT_POINT is not read: did you mean CASSIEQ_CONTACT_POINTS?"
+    )
