@@ -108,7 +108,10 @@ def _of_facts(name: str, ids: Iterable[str], *parts: Column) -> View:
 
 
 def _minute(_: str, facts: QueueFacts) -> object:
-    return None if facts.pointers is None else facts.pointers.time * MINUTE_US
+    # Minute 0 is a pointer that nobody has moved: not a time of 1970, or of 1969 west of Greenwich.
+    if facts.pointers is None or facts.pointers.time == 0:
+        return None
+    return facts.pointers.time * MINUTE_US
 
 
 def _pointer(which: str) -> Callable[[str, Any], object]:
