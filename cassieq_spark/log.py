@@ -288,6 +288,11 @@ EVENTS: Final[dict[str, Event]] = {
     "sink_forgotten": Event(
         level=logging.INFO, meaning="A sink id was freed for a new checkpoint."
     ),
+    "statement_retried": Event(
+        level=logging.WARNING,
+        meaning="Cassandra did not answer a statement, or could not run it. It is sent again. "
+        "`cassieq` prints one line for an outage.",
+    ),
     "transaction_aborted": Event(
         level=logging.WARNING,
         meaning="A bulk writer was silent for too long. Nothing of its transaction will be "

@@ -26,8 +26,10 @@ from cassieq_spark.cli import (
 )
 from cassieq_spark.cli.exits import Commands, ended_by, exit_codes
 from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.outage import TerminalHandler
 from cassieq_spark.cli.output import Json, print_json, print_note, print_rows, say
 from cassieq_spark.cli.settings import Connection
+from cassieq_spark.clock import SystemClock
 from cassieq_spark.options.variables import misspelt
 
 app = typer.Typer(
@@ -78,9 +80,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     # Only our events: the driver logs tracebacks where we raise an error of one line.
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-    logging.getLogger("cassieq_spark").addHandler(handler)
+    logging.getLogger("cassieq_spark").addHandler(TerminalHandler(SystemClock()))
     try:
         app()
     except OSError as error:

@@ -23,6 +23,7 @@ from cassandra import Unavailable
 from cassieq_spark import metrics
 from cassieq_spark.entropy import jitter, new_uuid
 from cassieq_spark.errors import CasAmbiguous, RowCorrupt, StoreError, StoreTimeout
+from cassieq_spark.store import retries
 from cassieq_spark.store.session import DEADLINE_S
 from cassieq_spark.store.translate import DRIVER_ERRORS, is_refusal, translate
 
@@ -326,10 +327,12 @@ class CasSender:
         clock = self._session.clock
         at_most_s = self._session.left_s(DEADLINE_S)
         is_first = True
+        sent_times = 0
         deadline = clock.monotonic() + at_most_s
         for pause in _pauses():
             try:
                 sent = clock.monotonic()
+                sent_times += 1
                 rows = self._session.run_once(statement, params)
                 self._durations_s.append(clock.monotonic() - sent)
                 return _Answer(is_applied=bool(rows[0][0]), was_sent_once=is_first)
@@ -342,9 +345,11 @@ class CasSender:
                     raise _ambiguous(statement, f"sent again it was refused: {refused}") from error
                 metrics.CAS_UNKNOWN.inc()
                 is_first = False
-                if clock.monotonic() >= deadline:
+                left_s = deadline - clock.monotonic()
+                if left_s <= 0:
+                    waited = retries.Waited(seconds=at_most_s - left_s, sent=sent_times)
                     raise CasAmbiguous(
-                        f"statement {statement.name!r} stayed unanswered for {at_most_s:g} s "
+                        f"statement {statement.name!r} stayed unanswered for {waited} "
                         f"({type(error).__name__}: {error}). It may have been applied, or may "
                         "still be. "
                         + (
@@ -353,7 +358,9 @@ class CasSender:
                             else "Look at the cluster's health; the next caller settles the row"
                         )
                     ) from error
-                clock.wait(min(pause, at_most_s / 4))
+                pause_s = min(pause, at_most_s / 4)
+                retries.tell(statement, error, sent=sent_times, pause_s=pause_s, left_s=left_s)
+                clock.wait(pause_s)
                 metrics.RETRIES.inc()
         raise AssertionError("the pauses never end")
 

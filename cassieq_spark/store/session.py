@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
-import stamina
+import tenacity
 from cassandra.policies import DCAwareRoundRobinPolicy
 
 from cassieq_spark import metrics
@@ -24,7 +24,7 @@ from cassieq_spark.errors import (
     StoreUnavailable,
     UsageError,
 )
-from cassieq_spark.store import driver, side_by_side, tls
+from cassieq_spark.store import driver, retries, side_by_side, tls
 from cassieq_spark.store.node_clocks import NodeClocks, warn_of
 from cassieq_spark.store.side_by_side import SideBySide
 from cassieq_spark.store.statements import Kind, Statement
@@ -102,25 +102,29 @@ class CqlSession:
         self._lock = threading.Lock()
         self._local = DCAwareRoundRobinPolicy(options.datacenter or "")
         context = None if options.tls is None else tls.context(options.tls)
+        clock = SystemClock()
+        began_s = clock.monotonic()
         try:
             # Here, too: it looks host names up, and fails if none of them has an address.
             self._cluster = driver.cluster(options, self._local, context)
         except DRIVER_ERRORS as error:
-            raise why_unconnected(error, options, context) from error
+            waited_s = clock.monotonic() - began_s
+            raise why_unconnected(error, options, context, waited_s) from error
         try:
             self._session: Session = self._cluster.connect()
         except DRIVER_ERRORS as error:
+            waited_s = clock.monotonic() - began_s
             self._cluster.shutdown()
             # With a wrong data centre the driver finds nodes, but none that it may talk to.
             self._check_datacenter()
-            raise why_unconnected(error, options, context) from error
+            raise why_unconnected(error, options, context, waited_s) from error
         # The server's clock orders plain writes: a client's could be minutes off [R9]. Pointers
         # carry their value as timestamp by hand (G4).
         self._session.use_client_timestamp = False
         self.datacenter = self._check_datacenter()
         self._side_by_side = SideBySide()
         self.node_clocks = NodeClocks(self._session, self.datacenter, self._check_open)
-        self.clock = ClusterClock(SystemClock(), self.node_clocks, tell=warn_of)
+        self.clock = ClusterClock(clock, self.node_clocks, tell=warn_of)
 
     def run(self, statement: Statement, params: Sequence[Any] = ()) -> list[Any]:
         """Run a read or an idempotent write, again if it was not answered, until the deadline.
@@ -132,19 +136,36 @@ class CqlSession:
         """
         if statement.kind is Kind.CAS:
             raise ValueError(f"{statement.name} is a CAS: only store/cas.py may send it")
-        for attempt in stamina.retry_context(
-            on=(StoreTimeout, StoreUnavailable),
-            attempts=None,
-            timeout=(left_s := self.left_s()),
-            wait_max=min(2.0, left_s / 4),
-        ):
-            with attempt:
-                metrics.RETRIES.inc(attempt.num > 1)
-                try:
-                    return list(self._execute(statement, tuple(params)))
-                except DRIVER_ERRORS as error:
-                    raise translate(error, statement.name, self.keyspace) from error
-        raise AssertionError("the retry loop ends by a value or an error")
+        began_s, left_s = self.clock.monotonic(), self.left_s()
+        sent = 0
+
+        def send() -> list[Any]:
+            nonlocal sent
+            sent += 1
+            metrics.RETRIES.inc(sent > 1)
+            try:
+                return list(self._execute(statement, tuple(params)))
+            except DRIVER_ERRORS as error:
+                waited = retries.Waited(seconds=self.clock.monotonic() - began_s, sent=sent)
+                raise translate(error, statement.name, self.keyspace, waited) from error
+
+        def tell(state: tenacity.RetryCallState) -> None:
+            problem = None if state.outcome is None else state.outcome.exception()
+            retries.tell(
+                statement,
+                None if problem is None else problem.__cause__,
+                sent=sent,
+                pause_s=state.upcoming_sleep,
+                left_s=began_s + left_s - self.clock.monotonic(),
+            )
+
+        return tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type((StoreTimeout, StoreUnavailable)),
+            stop=tenacity.stop_after_delay(left_s),
+            wait=lambda state: min(retries.pause_s(state.attempt_number), left_s / 4),
+            before_sleep=tell,
+            reraise=True,
+        )(send)
 
     def one(self, statement: Statement, params: Sequence[Any] = ()) -> Any | None:
         """The first row of `run`, None if there is none."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import ssl
 
     from cassieq_spark.options import ConnectionOptions
+    from cassieq_spark.store.retries import Waited
 
 DRIVER_ERRORS: Final = (
     DriverException,
@@ -67,8 +68,14 @@ def is_refusal(error: BaseException) -> bool:
     )
 
 
-def translate(error: BaseException, statement: str, keyspace: str) -> CassieqError:
-    """The error a caller sees for a read or an idempotent write."""
+def translate(
+    error: BaseException, statement: str, keyspace: str, waited: Waited | None = None
+) -> CassieqError:
+    """The error a caller sees for a read or an idempotent write.
+
+    Args:
+        waited: The time that was really waited, with all tries; unless it was sent only once.
+    """
     words = f"{type(error).__name__}: {error}"
     if isinstance(error, InvalidRequest | RequestInvalid) and _is_missing(str(error)):
         return SchemaMissing(
@@ -79,7 +86,8 @@ def translate(error: BaseException, statement: str, keyspace: str) -> CassieqErr
         return _refused(error, statement, words)
     if isinstance(error, Timeout | OperationTimedOut):
         return StoreTimeout(
-            f"statement {statement!r} was not answered in time ({words}). Try again. If that "
+            f"statement {statement!r} was not answered in "
+            f"{'time' if waited is None else waited} ({words}). Try again. If that "
             "fails too, look at the load and at the number of nodes that are up"
         )
     if isinstance(
@@ -92,7 +100,8 @@ def translate(error: BaseException, statement: str, keyspace: str) -> CassieqErr
         | OSError,
     ):
         return StoreUnavailable(
-            f"Cassandra cannot run statement {statement!r} now ({words}). Are enough nodes up for "
+            f"Cassandra cannot run statement {statement!r} now"
+            f"{'' if waited is None else f', after {waited}'} ({words}). Are enough nodes up for "
             "a quorum?"
         )
     return StoreUnavailable(f"statement {statement!r} failed ({words})")
@@ -148,12 +157,18 @@ def _is_missing(words: str) -> bool:
 
 
 def why_unconnected(
-    error: BaseException, options: ConnectionOptions, context: ssl.SSLContext | None
+    error: BaseException,
+    options: ConnectionOptions,
+    context: ssl.SSLContext | None,
+    waited_s: float,
 ) -> StoreError:
     """The error that a user sees, for what the driver has raised while it connected.
 
     Call it after a failure: it looks at host names and nodes once more, since the driver says
     neither which name has no address nor what a node dislikes about TLS.
+
+    Args:
+        waited_s: How long the driver has tried: a node that refuses is no wait.
     """
     refused = login_failure(error)
     if refused is not None:
@@ -164,7 +179,8 @@ def why_unconnected(
         if disagreement is not None:
             return disagreement
     return StoreUnavailable(
-        f"no Cassandra answers at {addresses(options)} within {options.connect_timeout_s:g} s. "
+        f"no Cassandra answers at {addresses(options)} (tried for {waited_s:.1f} s, "
+        f"where one node may take {options.connect_timeout_s:g} s). "
         + (
             f"This machine knows no address of {' and '.join(map(repr, unknown))}: is the host "
             "name right, and does its DNS server answer?"

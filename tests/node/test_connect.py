@@ -95,11 +95,11 @@ def test_what_is_no_cassandra_is_store_unavailable(stranger: str) -> None:
     error = refused(stranger)
 
     assert isinstance(error, StoreUnavailable)
-    assert f"no Cassandra answers at {stranger} within 1 s" in str(error)
+    assert f"no Cassandra answers at {stranger} (tried for " in str(error)
 
 
 def test_an_ipv6_address_is_shown_as_it_is_given() -> None:
-    assert "no Cassandra answers at [::1]:1 within" in str(refused("[::1]:1"))
+    assert "no Cassandra answers at [::1]:1 (tried for 0." in str(refused("[::1]:1"))
 
 
 @pytest.mark.parametrize("host", [".", "..", "a..b", "x" * 64, f"{'x' * 64}.invalid", ".a"])
