@@ -152,13 +152,20 @@ class Client:
             QueueExists: It exists with other settings; the error names each.
             QueueNotFound: The dead-letter queue does not exist.
         """
+        return self.find_or_create_queue(name, labels=labels, **settings)[0]
+
+    def find_or_create_queue(
+        self, name: str, *, labels: Mapping[str, str] | None = None, **settings: Any
+    ) -> tuple[Queue, bool]:
+        """As `create_queue`; also return whether this call has created the queue."""
         checked = queue_name(name)
         wanted = QueueSettings.parse(**settings)
         given = arguments.labels(labels or {})
         texts = {key: text for key, text in given.items() if text is not None}
         arguments.check_labels(texts)
         schema.check(self._session)
-        return self._open(lane_of(self._store, admin.create(self._store, checked, wanted, texts)))
+        row, is_new = admin.create(self._store, checked, wanted, texts)
+        return self._open(lane_of(self._store, row)), is_new
 
     def alter_queue(self, name: str, **settings: Any) -> Queue:
         """Change settings of a queue; clients that have it open see them within ten seconds.

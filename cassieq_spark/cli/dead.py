@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,17 +23,22 @@ from cassieq_spark.cli.output import (
     print_rows,
     show_text,
 )
+from cassieq_spark.cli.progress import working
 from cassieq_spark.cli.queue import QueueName, Yes, make_sure
 from cassieq_spark.cli.settings import Connection
+from cassieq_spark.clock import SystemClock
 from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.inspect.letters import KEYS, conditions, letter_as_object
-from cassieq_spark.queue.message import show_time
+from cassieq_spark.queue.message import show_time, time_of
 
 if TYPE_CHECKING:
     from cassieq_spark.client import Client
     from cassieq_spark.queue.message import Message
     from cassieq_spark.repair.report import Redriven
+
+MOST_SHOWN: Final = 120
+"""The most characters of a body in a table, unless --body asks for all."""
 
 app = typer.Typer(help="Show dead letters, and redrive them.", cls=Commands)
 
@@ -49,14 +55,16 @@ Before = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Only messages that died before this time, such as 2026-11-21T13:00, UTC.",
+        help="Only messages that died before this time: 2026-11-21T13:00, UTC, or 5m for five "
+        "minutes ago.",
     ),
 ]
 After = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Only messages that died at this time or later, such as 2026-11-21T13:00, UTC.",
+        help="Only messages that died at this time or later: 2026-11-21T13:00, UTC, or 5m for five "
+        "minutes ago.",
     ),
 ]
 
@@ -100,10 +108,17 @@ def show(
     before: Before = None,
     after: After = None,
     limit: Annotated[int, typer.Option(metavar="N", help="The most messages to show.")] = 20,
+    body: Annotated[
+        bool,
+        typer.Option("--body", help="Show whole bodies, not only their first lines."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show dead letters, and leave them in the queue. Exit code 3 if there is none."""
-    is_wanted = conditions(where, before, after)
+    """Show dead letters, and leave them in the queue. Exit code 3 if there is none.
+
+    Of a body it shows the size in bytes, and the first line; --json always has all of it.
+    """
+    is_wanted = _conditions(where, before, after)
     at_most = arguments.count("--limit", limit)
     with connection.open() as client:
         found = list(islice(filter(is_wanted, client.browse(queue)), at_most))
@@ -113,9 +128,9 @@ def show(
         print_rows(
             [
                 *("MESSAGE ID", "SOURCE QUEUE", "REASON", "DELIVERIES"),
-                *("FIRST", "LAST", "TAG", "BODY"),
+                *("FIRST", "LAST", "TAG", "BYTES", "BODY"),
             ],
-            [_row(message) for message in found],
+            [_row(message, is_whole=body) for message in found],
         )
     if not found:
         raise typer.Exit(NOTHING)
@@ -153,7 +168,7 @@ def redrive(
     Each is sent once, even if a process dies. Messages that a consumer holds stay. Exit code 1 if
     something could not be done: standard error says what.
     """
-    is_wanted = conditions(where, before, after) if where or before or after else None
+    is_wanted = _conditions(where, before, after) if where or before or after else None
     at_most = None if limit is None else arguments.count("--limit", limit)
     with connection.open() as client:
 
@@ -162,7 +177,8 @@ def redrive(
 
         if not (yes or dry_run):
             make_sure(_question(queue, run), yes=False)
-        done = run(dry=dry_run)
+        with working(f"Redriving messages of {queue}"):
+            done = run(dry=dry_run)
     result = done.to_dict()
     if not as_json:
         result.pop("problems")
@@ -212,14 +228,37 @@ def _counts(client: Client, queue: str) -> Iterator[dict[str, Any]]:
         }
 
 
-def _row(message: Message) -> list[str]:
+def first_line(message: Message) -> str:
+    """The first line of a body, cut to `MOST_SHOWN` characters; the cut is marked by ``...``."""
+    line = message.body.partition(b"\n")[0]
+    shown = show_body(replace(message, body=line) if _is_text(message.body) else message)
+    is_cut = len(shown) > MOST_SHOWN or (_is_text(message.body) and line != message.body)
+    return f"{shown[:MOST_SHOWN]}..." if is_cut else shown
+
+
+def _is_text(body: bytes) -> bool:
+    try:
+        body.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _conditions(
+    where: list[str] | None, before: str | None, after: str | None
+) -> Callable[[Message], bool]:
+    return conditions(where, before, after, now=time_of(SystemClock().now_us()))
+
+
+def _row(message: Message, *, is_whole: bool) -> list[str]:
     letter = headers_of(message.headers)
     return [
         message.message_id,
         *(_cell(one) for one in (letter.source_queue, letter.reason, letter.deliveries)),
         *(_cell(show_time(one)) for one in (letter.first_time, letter.last_time)),
         _cell(message.tag),
-        show_body(message),
+        str(len(message.body)),
+        show_body(message) if is_whole else first_line(message),
     ]
 
 

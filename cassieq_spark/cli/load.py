@@ -32,8 +32,14 @@ PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "p99_9": 99.9, "max": 100}
 LARGEST_BATCH = 1_000
 """The batch size of `produce`, unless --batch says otherwise."""
 
+CONSUMED_AT_ONCE = 100
+"""The batch size of `consume`, unless --batch or --rate says otherwise."""
+
 PER_SECOND = 20
 """Batches a second at a --rate: none waits long to fill."""
+
+MOST_BEHIND_S = 0.5
+"""How much a consumer catches up at most: what an empty queue has cost is no debt of its rate."""
 
 Rate = Annotated[
     float | None,
@@ -63,6 +69,7 @@ class Load:
     rate: float | None
     began_s: float = 0.0
     ended_s: float = 0.0
+    forgiven_s: float = 0.0
     messages: int = 0
     size_bytes: int = 0
     call_s: array[float] = field(default_factory=lambda: array("d"))
@@ -77,7 +84,11 @@ class Load:
         """When the next batch is due, monotonic."""
         if self.rate is None:
             return self.clock.monotonic()
-        return self.began_s + self.messages / self.rate
+        return self.began_s + self.forgiven_s + self.messages / self.rate
+
+    def forgive(self) -> None:
+        """Let go of all but the last half second that the work is behind its rate."""
+        self.forgiven_s += max(0.0, self.clock.monotonic() - self.due_s() - MOST_BEHIND_S)
 
     def add(self, messages: int, size_bytes: int, since_s: float) -> None:
         """Count one call that has ended."""
@@ -129,7 +140,7 @@ def produce(
     With --rate, the time of a call counts from when the call was due: a slow call delays the next
     one, and a steady producer would see that delay too.
     """
-    at_once = batch or _batch_for(rate)
+    at_once = batch or _batch_for(rate, LARGEST_BATCH)
     rng = generator()
     load = Load(clock=SystemClock(), rate=rate)
     with connection.open() as client, Interrupt() as interrupt:
@@ -155,9 +166,15 @@ def consume(
     rate: Rate = None,
     count: Count = None,
     batch: Annotated[
-        int,
-        typer.Option(min=1, max=MOST_MESSAGES, metavar="N", help="The most messages in one get."),
-    ] = 100,
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST_MESSAGES,
+            metavar="N",
+            help=f"The most messages in one get. Default: {CONSUMED_AT_ONCE}, or a "
+            f"{PER_SECOND}th of --rate.",
+        ),
+    ] = None,
     ack: Annotated[
         bool,
         typer.Option(
@@ -181,6 +198,7 @@ def consume(
     Messages that are not acked are given back at the end. Exit code 3 if --idle-timeout ended it
     before --count.
     """
+    at_once = batch or _batch_for(rate, CONSUMED_AT_ONCE)
     timeout_s = seconds("--visibility-timeout", visibility_timeout)
     idle_s = seconds("--idle-timeout", idle_timeout)
     load = Load(clock=SystemClock(), rate=rate, more={"redelivered": 0})
@@ -198,7 +216,7 @@ def consume(
         )
         with _measured(load, "get_and_ack" if ack else "get", count, as_json=as_json) as advance:
             try:
-                consumer.run(interrupt, count, batch, idle_s, advance)
+                consumer.run(interrupt, count, at_once, idle_s, advance)
             finally:
                 give_back(opened, consumer.held)
     is_done = count is None or load.messages >= count
@@ -246,6 +264,7 @@ class _Consumer:
                 priority_at_least=self.priority_at_least,
             )
             if found:
+                load.forgive()
                 self.held += [one.receipt for one in found if one.receipt is not None]
                 if interrupt:
                     return
@@ -301,9 +320,9 @@ def _measured(
         print_result(load.summary(call), as_json=as_json)
 
 
-def _batch_for(rate: float | None) -> int:
+def _batch_for(rate: float | None, without: int) -> int:
     if rate is None:
-        return LARGEST_BATCH
+        return without
     return max(1, min(LARGEST_BATCH, round(rate / PER_SECOND)))
 
 

@@ -38,6 +38,9 @@ from cassieq_spark.queue.settle.ack_group import Verdict
 
 _MOMENT = values.moment()
 
+BASE64 = "base64:"
+"""Begins what is shown of a body that is not UTF-8."""
+
 LOOK_S = 1.0
 """How long one get of a long wait lasts before Ctrl-C is noticed, never between a claim and its
 receipts.
@@ -296,9 +299,15 @@ def _line(message: Message) -> str:
 
 
 def show_body(message: Message) -> str:
-    """The body on one line; a body that is not UTF-8 is base64, and marked so."""
+    """The body on one line; a body that is not UTF-8 is base64, and marked so.
+
+    A text that itself begins with the mark has its colon escaped: the two can be told apart.
+    """
     shown = as_object(message)
-    return f"base64:{shown['body']}" if "encoding" in shown else show_text(shown["body"])
+    if "encoding" in shown:
+        return f"{BASE64}{shown['body']}"
+    text = show_text(shown["body"])
+    return text.replace(":", "\\x3a", 1) if text.startswith(BASE64) else text
 
 
 def _print_put(put: Sequence[str | PutResult], *, as_json: bool) -> None:

@@ -58,8 +58,8 @@ def create(
     name: QueueName,
     settings: QueueSettings,
     labels: Mapping[str, str] | None = None,
-) -> QueueRow:
-    """Return the queue of that name with these settings: a new one, or the existing one.
+) -> tuple[QueueRow, bool]:
+    """Return the queue of that name with these settings, and whether it is a new one.
 
     Args:
         labels: The labels of a new queue. An existing queue keeps its own.
@@ -77,11 +77,12 @@ def create(
             if not _is_usable(store, found.value):
                 finish_deletion(store, found)
                 found = None
+        is_new = found is None
         if found is None:
             found = _insert(store, name, settings, labels or {})
         if found is not None and found.value.status is QueueStatus.ACTIVE:
             _check_same(name, settings, found.value.settings)
-            return found.value
+            return found.value, is_new
     raise QueueNotFound(
         f"other clients create and delete queue {name!r} again and again. Try again later"
     )

@@ -74,8 +74,37 @@ def test_show_has_where_from_why_and_the_body(cli: CommandLine, letters: Letters
     assert "base64" == found["/w=="]["encoding"]
     (line,) = text.lines[1:]
     assert [found["a"]["message_id"], letters.queue.name, "timeout", "1"] == line.split()[:4]
-    assert ["t", "a"] == line.split()[-2:]
+    assert ["t", "1", "a"] == line.split()[-3:]
     assert 3 == len(letters.dead.peek())
+
+
+def test_show_has_the_first_line_and_the_size_and_the_whole_body_when_asked(
+    cli: CommandLine, client: cassieq.Client, queue_name: str
+) -> None:
+    dead = client.create_queue(queue_name, linger=0)
+    bodies = [b"one\ntwo\n", b"base64:AAEC", b"\x00\xff\n\x01", b"x" * 500, b"plain", b"\n"]
+    sizes = {one: str(len(one)) for one in bodies}
+    dead.put_many(bodies)
+
+    short = [line.split()[-2:] for line in cli("dead", "show", dead.name).lines[1:]]
+    whole = [line.split()[-2:] for line in cli("dead", "show", dead.name, "--body").lines[1:]]
+
+    assert [
+        [sizes[bodies[0]], "one..."],
+        [sizes[bodies[1]], "base64\\x3aAAEC"],
+        [sizes[bodies[2]], "base64:AP8KAQ=="],
+        ["500", "x" * 120 + "..."],
+        ["5", "plain"],
+        ["1", "..."],
+    ] == short
+    assert [
+        ["8", "one\\ntwo\\n"],
+        ["11", "base64\\x3aAAEC"],
+        ["4", "base64:AP8KAQ=="],
+        ["500", "x" * 500],
+        ["5", "plain"],
+        ["1", "\\n"],
+    ] == whole
 
 
 @pytest.mark.parametrize(
@@ -118,6 +147,9 @@ def test_a_message_id_or_a_time_chooses(cli: CommandLine, letters: Letters) -> N
     assert 3 == shown("--after", "2020-01-01", "--before", "2999-01-01T00:00")
     assert 0 == shown("--after", "2999-01-01")
     assert 2 == shown("--limit", "2")
+    assert (3, 0) == (shown("--after", "5m"), shown("--before", "5m"))
+    assert (3, 0) == (shown("--before", "0s"), shown("--after", "0"))
+    assert 2 == cli("dead", "show", letters.dead.name, "--after", "5 parsecs").code
 
 
 def test_a_dry_run_a_limit_and_another_target(

@@ -55,6 +55,17 @@ def test_produce_is_no_faster_than_its_rate(cli: CommandLine, queue: cassieq.Que
     assert (40, 0) == lie(queue)
 
 
+def test_consume_is_no_faster_than_its_rate_though_all_is_there(
+    cli: CommandLine, queue: cassieq.Queue
+) -> None:
+    queue.put_many([b"x"] * 60)
+    found = cli("consume", queue.name, "--count", "40", "--rate", "20", "--json").object
+
+    # As of `produce`: each get is of one message.
+    assert found["seconds"] >= 39 / 20
+    assert (40, (20, 0)) == (found["messages"], lie(queue))
+
+
 def test_consume_acks_all_there_is_and_ends_when_nothing_came_for_a_while(
     cli: CommandLine, queue: cassieq.Queue
 ) -> None:

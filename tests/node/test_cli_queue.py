@@ -127,8 +127,9 @@ def test_create_is_idempotent_and_other_settings_are_refused(
     again = cli("queue", "create", queue_name, *flags, "--json")
     other = cli("queue", "create", queue_name, "--json")
 
-    assert (0, expected) == (created.code, created.object)
-    assert (0, expected) == (again.code, again.object)
+    assert (0, {**expected, "created": True}) == (created.code, created.object)
+    assert (0, {**expected, "created": False}) == (again.code, again.object)
+    assert "was there already" in cli("queue", "create", queue_name, *flags).err
     assert 1 == other.code
     assert "[cassieq:queue_exists]" in other.err
     assert 300 == client.queue(queue_name).settings.visibility_timeout_s
@@ -145,6 +146,7 @@ def test_create_takes_what_no_flag_says_from_the_file(
     assert {
         **DEFAULTS,
         "queue": queue_name,
+        "created": True,
         "visibility_timeout_s": 300.0,
         "linger_s": 0.0,
     } == made.object

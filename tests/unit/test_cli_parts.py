@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cassieq_spark.cli.exits import Interrupt
 from cassieq_spark.cli.files import batches
-from cassieq_spark.cli.load import Load
+from cassieq_spark.cli.load import MOST_BEHIND_S, Load
 from cassieq_spark.cli.messages import get_unless
 from cassieq_spark.cli.output import print_result, print_rows, show_text
 from cassieq_spark.cli.repair import show
@@ -169,6 +169,28 @@ def test_a_rate_says_when_the_next_batch_is_due_and_no_rate_says_now() -> None:
         load.add(50, 500, since_s=clock.at_s - 0.25)
 
     assert (105.0, 108.0) == (paced.due_s(), free.due_s())
+
+
+def test_a_consumer_that_found_nothing_for_long_does_not_make_up_for_it() -> None:
+    clock = CountingClock()
+    load = Load(clock=clock, rate=10)
+    load.start()
+    clock.wait(60)
+    load.forgive()
+    load.add(5, 5, since_s=clock.at_s)
+
+    assert clock.at_s - MOST_BEHIND_S + 0.5 == pytest.approx(load.due_s())
+
+
+def test_a_consumer_that_is_a_little_behind_catches_up() -> None:
+    clock = CountingClock()
+    load = Load(clock=clock, rate=10)
+    load.start()
+    clock.wait(0.3)
+    load.forgive()
+    load.add(1, 1, since_s=clock.at_s)
+
+    assert 100.1 == pytest.approx(load.due_s())
 
 
 def test_a_summary_has_the_speed_and_the_percentiles_of_the_calls() -> None:

@@ -6,15 +6,19 @@ import base64
 import reprlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.dead_letter import headers_of
+from cassieq_spark.options import values
+from cassieq_spark.options.values import NotAllowed
 from cassieq_spark.queue.message import show_time
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.message import Message
+
+_AGE: Final = values.seconds(0, 36_500 * 86_400.0)
 
 KEYS: Final = "tag, source-queue, reason, message-id, header.NAME"
 
@@ -54,7 +58,12 @@ def letter_as_object(message: Message) -> dict[str, Any]:
 
 
 def conditions(
-    where: Sequence[str] | None, before: str | None, after: str | None, *, mark: str = "--"
+    where: Sequence[str] | None,
+    before: str | None,
+    after: str | None,
+    *,
+    mark: str = "--",
+    now: datetime | None = None,
 ) -> Callable[[Message], bool]:
     """Combine ``where``, ``before`` and ``after`` to one condition.
 
@@ -62,11 +71,12 @@ def conditions(
         where: Texts ``KEY=VALUE``. A message must match every key, by one of its values.
         before, after: Times of death in ISO 8601. ``after`` includes its time.
         mark: Errors write it before these names, as their user does.
+        now: If given, ``5m`` is five minutes before it.
 
     Raises:
         OptionInvalid: A key is unknown, or a time is malformed; nothing was done.
     """
-    values: dict[str, set[str]] = defaultdict(set)
+    wanted: dict[str, set[str]] = defaultdict(set)
     for one in where or []:
         key, is_there, value = one.partition("=")
         if not is_there or not _is_key(key):
@@ -74,11 +84,11 @@ def conditions(
                 f"{mark}where is {reprlib.repr(one)}, allowed: KEY=VALUE, where KEY is one of "
                 f"{KEYS}"
             )
-        values[key].add(value)
-    end, start = _time(f"{mark}before", before), _time(f"{mark}after", after)
+        wanted[key].add(value)
+    end, start = _time(f"{mark}before", before, now), _time(f"{mark}after", after, now)
 
     def is_wanted(message: Message) -> bool:
-        if any(_value(message, key) not in allowed for key, allowed in values.items()):
+        if any(_value(message, key) not in allowed for key, allowed in wanted.items()):
             return False
         if end is None and start is None:
             return True
@@ -108,14 +118,25 @@ def _value(message: Message, key: str) -> str:
     return found or ""
 
 
-def _time(name: str, given: str | None) -> datetime | None:
+def _time(name: str, given: str | None, now: datetime | None) -> datetime | None:
     if given is None:
         return None
     try:
-        found = datetime.fromisoformat(given)
-    except ValueError as error:
+        found = _moment(given, now)
+    except (ValueError, NotAllowed) as error:
+        ago = "" if now is None else ", or how long ago it was, such as 5m, 12h or 7d"
         raise OptionInvalid(
             f"{name} is {reprlib.repr(given)}, allowed: a time such as 2026-11-21T13:00, which is "
-            "UTC if it names no zone"
+            f"UTC if it names no zone{ago}"
         ) from error
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _moment(given: str, now: datetime | None) -> datetime:
+    """A time, or so long before now: 20261121 is a date, and 300 is five minutes."""
+    try:
+        return datetime.fromisoformat(given)
+    except ValueError:
+        if now is None:
+            raise
+        return now - timedelta(seconds=_AGE.parse(given))
