@@ -15,6 +15,7 @@ from cassieq_spark.cli import (
     account,
     cassandra,
     dead,
+    examples,
     exporter,
     job_path,
     load,
@@ -72,6 +73,7 @@ def config(connection: Connection, *, as_json: Json = False) -> None:
 
 
 app.add_typer(cassandra.app, name="cassandra")
+examples.add(app)
 
 
 def main() -> None:

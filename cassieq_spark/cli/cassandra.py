@@ -9,6 +9,7 @@ import typer
 
 from cassieq_spark.cli.exits import FAILED
 from cassieq_spark.cli.output import Json, print_note, print_result, say
+from cassieq_spark.cli.progress import working
 from cassieq_spark.embedded import daemon
 from cassieq_spark.embedded.daemon import DaemonState, DaemonStatus
 from cassieq_spark.embedded.jars import CASSANDRA_VERSION, cassandra_jars
@@ -45,8 +46,14 @@ def start(
     Exit codes: 0 the node is up, 1 it is not.
     """
     root = _root(data_dir)
-    print_note(f"Starting Cassandra {CASSANDRA_VERSION} on {root} ...")
-    _print_status(daemon.start(root, port=port, heap=heap), as_json=as_json)
+    with working("Looking for Java") as step:
+
+        def on_step(text: str) -> None:
+            print_note(f"{text} ...")
+            step(text)
+
+        found = daemon.start(root, port=port, heap=heap, on_step=on_step)
+    _print_status(found, as_json=as_json)
 
 
 @app.command()
@@ -77,7 +84,8 @@ def status(*, data_dir: DataDir = None, as_json: Json = False) -> None:
 def fetch(*, as_json: Json = False) -> None:
     """Fetch the Cassandra jars into the user's cache (62 MB), so that the first start is quick."""
     java = find_java()
-    jars = cassandra_jars(java, on_fetch=print_note)
+    with working("Fetching Cassandra"):
+        jars = cassandra_jars(java, on_fetch=print_note)
     print_result({"java": str(java.home), "jars": str(jars)}, as_json=as_json)
 
 

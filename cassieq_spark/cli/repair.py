@@ -20,6 +20,7 @@ from cassieq_spark.cli.output import (
     say,
     show_text,
 )
+from cassieq_spark.cli.progress import working
 from cassieq_spark.cli.settings import Connection
 from cassieq_spark.errors import UsageError
 
@@ -57,7 +58,8 @@ def repair(
     if full + dry_run + verify > 1:
         raise UsageError("--full, --dry-run and --verify exclude each other. Give only one of them")
     found: RepairReport | VerifyReport
-    with connection.open() as client:
+    what = f"{'Verifying' if verify else 'Repairing'} {queue or 'all queues'}"
+    with connection.open() as client, working(what):
         found = client.verify(queue) if verify else client.repair(queue, full=full, dry_run=dry_run)
     if show(found, as_json=as_json):
         raise typer.Exit(FAILED)

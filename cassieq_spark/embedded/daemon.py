@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import platformdirs
 
 from cassieq_spark.embedded.config import DATACENTER, NodeConfig
-from cassieq_spark.embedded.jars import cassandra_jars
+from cassieq_spark.embedded.jars import CASSANDRA_VERSION, cassandra_jars
 from cassieq_spark.embedded.java import find_java
 from cassieq_spark.embedded.lock import Holder, holder_of, is_locked, record_holder, take_lock
 from cassieq_spark.embedded.node import STOP_TIMEOUT_S
@@ -22,6 +23,7 @@ from cassieq_spark.embedded.process import await_cql
 from cassieq_spark.errors import EmbeddedFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _ADDRESS = "127.0.0.1"
@@ -65,16 +67,43 @@ def status(data_dir: Path) -> DaemonStatus:
     )
 
 
-def start(data_dir: Path, *, port: int, heap: str, start_timeout_s: float = 180.0) -> DaemonStatus:
+def start(
+    data_dir: Path,
+    *,
+    port: int,
+    heap: str,
+    start_timeout_s: float = 180.0,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> DaemonStatus:
     """Start the node, or find it running; it answers CQL when this returns.
+
+    Args:
+        on_step: Called with what is done next, when that takes long.
 
     Raises:
         JavaNotFound: No Java 17 was found.
-        EmbeddedFailed: It did not start, with the end of its log, or it runs on another port.
+        EmbeddedFailed: It did not start, with the end of its log; or it runs on another port; or
+            the directory cannot be written.
     """
+    with _writes(data_dir):
+        _directory(data_dir).mkdir(parents=True, exist_ok=True)
     java = find_java()
-    jars = cassandra_jars(java)
-    _directory(data_dir).mkdir(parents=True, exist_ok=True)
+    jars = cassandra_jars(java, on_fetch=on_step)
+    on_step(f"Starting Cassandra {CASSANDRA_VERSION} on {data_dir}")
+    with _writes(data_dir):
+        return _start(
+            data_dir,
+            java=str(java.executable),
+            jars=jars,
+            port=port,
+            heap=heap,
+            start_timeout_s=start_timeout_s,
+        )
+
+
+def _start(
+    data_dir: Path, *, java: str, jars: Path, port: int, heap: str, start_timeout_s: float
+) -> DaemonStatus:
     lock = take_lock(_directory(data_dir))
     if lock is None:
         return _join_running(data_dir, port, start_timeout_s)
@@ -92,7 +121,7 @@ def start(data_dir: Path, *, port: int, heap: str, start_timeout_s: float = 180.
         config.write()
         log = NodeLog(config)
         log.mark_start()
-        process = _launch(config, [str(java.executable), *config.jvm_arguments(jars)], lock)
+        process = _launch(config, [java, *config.jvm_arguments(jars)], lock)
         record_holder(lock, Holder(pid=process.pid, port=port))
     finally:
         os.close(lock)
@@ -125,6 +154,18 @@ def stop(data_dir: Path) -> bool:
             "Nothing that it acknowledged is lost"
         )
     return True
+
+
+@contextmanager
+def _writes(data_dir: Path) -> Iterator[None]:
+    """Name the directory in one line, where the system refuses to write there."""
+    try:
+        yield
+    except OSError as error:
+        raise EmbeddedFailed(
+            f"the data directory {data_dir} cannot be written: {error.strerror or error}. Free "
+            "space there, give this user the right to write, or name another directory"
+        ) from error
 
 
 def _launch(config: NodeConfig, command: list[str], lock: int) -> subprocess.Popen[bytes]:
