@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from cassieq_spark.cli.complete import queue_names
 from cassieq_spark.cli.exits import FAILED, NOTHING, Commands
 from cassieq_spark.cli.flags import connected
 from cassieq_spark.cli.messages import show_body
@@ -76,7 +77,9 @@ def list_letters(
     queue: Annotated[
         str | None,
         typer.Argument(
-            metavar="QUEUE", help="Default: every dead-letter queue of this data centre."
+            metavar="QUEUE",
+            help="Default: every dead-letter queue of this data centre.",
+            autocompletion=queue_names,
         ),
     ] = None,
     *,
@@ -151,6 +154,7 @@ def redrive(
             metavar="QUEUE",
             help="The queue to send them to. Default: each message goes to the queue that it came "
             "from.",
+            autocompletion=queue_names,
         ),
     ] = None,
     limit: Annotated[

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cassieq_spark.cli.complete import queue_names
 from cassieq_spark.cli.exits import FAILED, Commands
 from cassieq_spark.cli.flags import connected, flag_of, with_queue_settings
 from cassieq_spark.cli.output import (
@@ -33,7 +34,10 @@ app = typer.Typer(
 
 _COPIES = re.compile("[0-9]{1,3}")
 
-QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The name of the queue.")]
+QueueName = Annotated[
+    str,
+    typer.Argument(metavar="QUEUE", help="The name of the queue.", autocompletion=queue_names),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
 
 

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from cassieq_spark.cli.complete import queue_names
 from cassieq_spark.cli.exits import FAILED
 from cassieq_spark.cli.flags import connected
 from cassieq_spark.cli.output import (
@@ -35,7 +36,9 @@ def repair(
     queue: Annotated[
         str | None,
         typer.Argument(
-            metavar="QUEUE", help="Default: every queue in the keyspace (of this data centre)."
+            metavar="QUEUE",
+            help="Default: every queue in the keyspace (of this data centre).",
+            autocompletion=queue_names,
         ),
     ] = None,
     *,

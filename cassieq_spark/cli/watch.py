@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from cassieq_spark.cli.complete import queue_names
 from cassieq_spark.cli.exits import Interrupt
 from cassieq_spark.cli.flags import connected
 from cassieq_spark.cli.output import Json, print_error, print_json
@@ -34,7 +35,11 @@ def watch(
     connection: Connection,
     queues: Annotated[
         list[str] | None,
-        typer.Argument(metavar="QUEUE", help="Default: all queues, including new ones."),
+        typer.Argument(
+            metavar="QUEUE",
+            help="Default: all queues, including new ones.",
+            autocompletion=queue_names,
+        ),
     ] = None,
     *,
     interval: Annotated[
