@@ -251,6 +251,7 @@ class _Consumer:
         """Run until there is enough, or nothing for too long, or a signal."""
         clock, load = self.load.clock, self.load
         last_s = clock.monotonic()
+        was_empty = False
         while not interrupt and (count is None or load.messages < count):
             interrupt.pause_until(clock, load.due_s())
             if interrupt:
@@ -264,13 +265,17 @@ class _Consumer:
                 priority_at_least=self.priority_at_least,
             )
             if found:
-                load.forgive()
+                if was_empty:
+                    load.forgive()
+                was_empty = False
                 self.held += [one.receipt for one in found if one.receipt is not None]
                 if interrupt:
                     return
                 last_s = self._take(found, since_s)
                 advance(len(found))
-            elif idle_s is not None and clock.monotonic() - last_s >= idle_s:
+                continue
+            was_empty = True
+            if idle_s is not None and clock.monotonic() - last_s >= idle_s:
                 return
 
     def _take(self, found: list[Message], since_s: float) -> float:
