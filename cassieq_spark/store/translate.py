@@ -179,8 +179,7 @@ def why_unconnected(
         if disagreement is not None:
             return disagreement
     return StoreUnavailable(
-        f"no Cassandra answers at {addresses(options)} (tried for {waited_s:.1f} s, "
-        f"where one node may take {options.connect_timeout_s:g} s). "
+        f"no Cassandra answers at {addresses(options)} (tried for {waited_s:.1f} s). "
         + (
             f"This machine knows no address of {' and '.join(map(repr, unknown))}: is the host "
             "name right, and does its DNS server answer?"

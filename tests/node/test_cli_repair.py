@@ -35,6 +35,18 @@ def test_a_dry_run_says_what_a_pass_would_do_and_does_nothing(cli: CommandLine, 
     ]
 
 
+@pytest.mark.parametrize(("flags", "doing"), [((), "Repairing"), (("--verify",), "Verifying")])
+def test_a_terminal_shows_that_it_goes_on_and_a_pipe_does_not(
+    cli: CommandLine, door: Door, flags: tuple[str, ...], doing: str
+) -> None:
+    shown = cli.in_a_terminal("repair", door.queue.name, *flags)
+    piped = cli("repair", door.queue.name, *flags)
+
+    assert (0, 0) == (shown.code, piped.code)
+    assert f"{doing} {door.queue.name[:20]}" in shown.out
+    assert doing not in piped.out + piped.err
+
+
 def test_a_full_pass_sweeps_below_the_repair_pointer(cli: CommandLine, door: Door) -> None:
     door.put(b"m")
     door.ack(door.reader().get(10))
