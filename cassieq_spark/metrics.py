@@ -249,6 +249,13 @@ HTTP_ERRORS: Final = Family(
     meaning="Requests that were answered with an error, by its code and HTTP status.",
     labels=("door", "code", "status"),
 )
+HTTP_ENTRY_ERRORS: Final = Family(
+    name="http_entry_errors_total",
+    kind="counter",
+    meaning="Entries that failed in batches that were answered 200, by the error's code and the "
+    "HTTP status that it has where it is the whole answer.",
+    labels=("door", "code", "status"),
+)
 HTTP_IN_FLIGHT: Final = Family(
     name="http_requests_in_flight",
     kind="gauge",
@@ -267,5 +274,6 @@ CLIENT_THREADS: Final = Family(
     name="client_threads", kind="gauge", meaning="Threads for calls of the client: --threads."
 )
 OF_GATEWAYS: Final = (
-    HTTP_DURATION, HTTP_ERRORS, HTTP_IN_FLIGHT, LONG_POLLS, CLIENT_CALLS, CLIENT_THREADS,
+    HTTP_DURATION, HTTP_ERRORS, HTTP_ENTRY_ERRORS, HTTP_IN_FLIGHT, LONG_POLLS, CLIENT_CALLS,
+    CLIENT_THREADS,
 )  # fmt: skip

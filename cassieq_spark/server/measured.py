@@ -1,12 +1,14 @@
 """Measure requests: latency by door and operation, errors by door and code, requests in flight.
 
+An entry that fails in a batch is counted apart: the request as a whole succeeds.
+
 Every label has a fixed list of values: an operation is named by its door once it is known to exist,
 and no path, queue or account of a request gets into a label.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
@@ -38,12 +40,18 @@ _FIRST_ERROR: Final = 400
 
 @dataclass(slots=True)
 class Asked:
-    """What is known of a request so far."""
+    """What is known of a request so far.
+
+    Attributes:
+        code: The code of the error that is its answer.
+        failed: Code and status of each entry that failed in a batch whose answer is no error.
+    """
 
     door: str
     operation: str = UNKNOWN
     code: str | None = None
     status: int = 0
+    failed: list[tuple[str, int]] = field(default_factory=list)
 
 
 class RequestMetrics:
@@ -57,6 +65,10 @@ class RequestMetrics:
         )
         family = metrics.HTTP_ERRORS
         self._errors = Counter(family.exported, family.meaning, family.labels, registry=registry)
+        family = metrics.HTTP_ENTRY_ERRORS
+        self._entry_errors = Counter(
+            family.exported, family.meaning, family.labels, registry=registry
+        )
         family = metrics.HTTP_IN_FLIGHT
         self._in_flight = Gauge(family.exported, family.meaning, family.labels, registry=registry)
         for family, ask in (
@@ -79,6 +91,9 @@ class RequestMetrics:
         if asked.status >= _FIRST_ERROR:
             code = asked.code or f"http_{asked.status}"
             self._errors.labels(asked.door, code, str(asked.status)).inc()
+            return
+        for code, status in asked.failed:
+            self._entry_errors.labels(asked.door, code, str(status)).inc()
 
 
 class Measured:

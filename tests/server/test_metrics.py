@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 MESSAGES = "cassieq_queue_messages"
 COUNT = "cassieq_http_request_duration_seconds_count"
 ERRORS = "cassieq_http_errors_total"
+ENTRIES = "cassieq_http_entry_errors_total"
 METRICS_AT = re.compile(r"Metrics are at (?P<url>\S+)")
 
 
@@ -121,6 +122,46 @@ def test_errors_are_counted_by_door_code_and_status(
     ):
         labels = {"door": door, "code": code, "status": status}
         assert (before.value(ERRORS, **labels) or 0) + 1 == after.value(ERRORS, **labels), code
+
+
+def test_entries_that_fail_in_a_batch_that_is_answered_200_are_counted(
+    gateway: Gateway, sqs: Any, rest: httpx.Client, queue: str
+) -> None:
+    url = f"{gateway.url}/metrics"
+    queue_url = sqs.get_queue_url(QueueName=queue.rpartition("/")[2])["QueueUrl"]
+    rest.post(f"{queue}/messages", content=b"one")
+    (given,) = rest.post(f"{queue}/messages/next").json()["messages"]
+    stale, forged = given["receipt"], "no receipt"
+    rest.post(f"{queue}/release", json={"receipts": [stale]})
+    before = scrape(url)
+
+    sent = sqs.send_message_batch(
+        QueueUrl=queue_url,
+        Entries=[
+            {"Id": "good", "MessageBody": "two"},
+            {"Id": "bad", "MessageBody": "three", "DelaySeconds": 901},
+        ],
+    )
+    assert ["bad"] == [one["Id"] for one in sent["Failed"]]
+    both = [{"Id": "stale", "ReceiptHandle": stale}, {"Id": "forged", "ReceiptHandle": forged}]
+    assert 2 == len(sqs.delete_message_batch(QueueUrl=queue_url, Entries=both)["Failed"])
+    later = [{**one, "VisibilityTimeout": 60} for one in both]
+    changed = sqs.change_message_visibility_batch(QueueUrl=queue_url, Entries=later)
+    assert 2 == len(changed["Failed"])
+    for verb in ("ack", "release"):
+        assert 200 == rest.post(f"{queue}/{verb}", json={"receipts": [stale, forged]}).status_code
+
+    after = scrape(url)
+    for door, code, status, more in (
+        ("sqs", "InvalidParameterValue", "400", 2),  # the delay, and an expired receipt
+        ("sqs", "ReceiptHandleIsInvalid", "400", 2),
+        ("sqs", "MessageNotInflight", "400", 1),
+        ("rest", "receipt_expired", "409", 2),
+        ("rest", "receipt_invalid", "400", 2),
+    ):
+        labels = {"door": door, "code": code, "status": status}
+        assert (before.value(ENTRIES, **labels) or 0) + more == after.value(ENTRIES, **labels), code
+    assert before.samples(ERRORS) == after.samples(ERRORS), "the requests have succeeded"
 
 
 def test_no_label_of_a_request_is_what_a_caller_wrote(gateway: Gateway) -> None:

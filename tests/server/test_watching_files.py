@@ -92,6 +92,7 @@ def scraped(gateway: Gateway, rest: httpx.Client) -> Scrape:
     assert 201 == rest.put("/queues/watched").status_code
     rest.post("/queues/watched/messages", content=b"one")
     rest.get("/queues/no-such-queue")
+    rest.post("/queues/watched/ack", json={"receipts": ["no receipt"]})
     gateway.ask("POST", "/", headers={"X-Amz-Target": "AmazonSQS.NoSuchAction"})
     found = scrape_until(
         f"{gateway.url}/metrics", "cassieq_queue_messages", queue="watched", state="visible"

@@ -21,7 +21,13 @@ from cassieq_spark.server.rest.call import JSON, RAW, Answer, Call, Operation, R
 from cassieq_spark.server.rest.fields import from_json, from_query
 from cassieq_spark.server.rest.openapi import PREFIX
 from cassieq_spark.server.rest.operations import OPERATIONS
-from cassieq_spark.server.rest.problems import Refusal, code_of, problem_response, status_of
+from cassieq_spark.server.rest.problems import (
+    Refusal,
+    code_of,
+    failed_in,
+    problem_response,
+    status_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,6 +101,7 @@ class RestDoor:
             is_raw=_wants_raw(operation, request.headers),
         )
         found = await operation.run(call)
+        asked_of(request.scope).failed += failed_in(found.body)
         return _response(found, request.scope["cassieq.request_id"])
 
 

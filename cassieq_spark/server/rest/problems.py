@@ -21,9 +21,11 @@ from cassieq_spark.errors import (
     QueueNotFound,
     ReceiptExpired,
     ReceiptInvalid,
+    StoreTimeout,
     TooManyKeys,
     UsageError,
 )
+from cassieq_spark.queue.settle.ack_group import Verdict
 from cassieq_spark.server.backend import COME_AGAIN, Busy
 
 if TYPE_CHECKING:
@@ -61,6 +63,13 @@ REFUSALS: Final[dict[int, tuple[str, str]]] = {
     503: ("busy", "The gateway has too many requests to do."),
 }
 """Code and title of the problems that are not errors of the client, by status."""
+
+
+VERDICTS: Final[dict[str, type[CassieqError]]] = {
+    Verdict.STALE: ReceiptExpired,
+    Verdict.UNKNOWN: StoreTimeout,
+}
+"""What a verdict without a problem means: the error that is the answer to one receipt."""
 
 
 class Refusal(Exception):
@@ -123,6 +132,17 @@ def problem_of(error: Exception, request_id: str = "") -> dict[str, Any]:
     return _problem(
         status, code, title, f"The gateway's log says what has happened: request {request_id}."
     )
+
+
+def failed_in(body: object) -> list[tuple[str, int]]:
+    """Code and status of each entry that has failed, in an answer with a result for each entry."""
+    found = []
+    for one in body.get("results", ()) if isinstance(body, dict) else ():
+        if (problem := one.get("problem")) is not None:
+            found.append((problem["code"], problem["status"]))
+        elif (kind := VERDICTS.get(one.get("verdict"))) is not None:
+            found.append((kind.code, status_of_class(kind)))
+    return found
 
 
 def problem_response(error: Exception, request_id: str = "") -> Response:

@@ -28,6 +28,7 @@ class Call:
     Attributes:
         base_url: The gateway as the caller has reached it; queue URLs begin with it.
         leased: What was leased for this call, with its queue.
+        failed: Code and status of each entry of its batch that failed.
     """
 
     action: str
@@ -41,6 +42,7 @@ class Call:
     sending: Sending
     moves: Moves
     leased: list[tuple[str, list[Message]]] = field(default_factory=list)
+    failed: list[tuple[str, int]] = field(default_factory=list)
 
     def get(self, name: str) -> Any:
         """A parameter; None if it was not given."""

@@ -87,7 +87,8 @@ class SqsDoor:
                 "UnknownOperationException",
                 f"The action {action[:100]!r} is not valid for this endpoint.",
             )
-        asked_of(request.scope).operation = action
+        noted = asked_of(request.scope)
+        noted.operation = action
         call = Call(
             action=action,
             parameters=checked(wanted, asked.protocol.parameters()),
@@ -99,6 +100,7 @@ class SqsDoor:
             waiting=self._waiting,
             sending=self._sending,
             moves=self._moves,
+            failed=noted.failed,
         )
         run = HANDLERS[action]
         if action == "ReceiveMessage":

@@ -80,7 +80,7 @@ async def send_batch(call: Call) -> dict[str, Any]:
         )
     if any(one.is_visible for one, _ in ready.values()):
         call.waiting.put(queue)
-    return _batch_answer(entries, answers)
+    return _batch_answer(call, entries, answers)
 
 
 async def receive(call: Call) -> dict[str, Any]:
@@ -132,7 +132,7 @@ async def delete_batch(call: Call) -> dict[str, Any]:
     for verdict in await call.backend.on_queue(queue, ack):
         failure = _as_sqs(verdict) if isinstance(verdict, Exception) else _not_acked(verdict)
         answers.append(failure or {})
-    return _batch_answer(entries, answers)
+    return _batch_answer(call, entries, answers)
 
 
 async def change_visibility(call: Call) -> dict[str, Any]:
@@ -149,7 +149,7 @@ async def change_visibility_batch(call: Call) -> dict[str, Any]:
         await _extend(call, queue, {"VisibilityTimeout": 30, **entry})
         return {}
 
-    return _batch_answer(entries, [await _caught(one, entry) for entry in entries])
+    return _batch_answer(call, entries, [await _caught(one, entry) for entry in entries])
 
 
 async def _extend(call: Call, queue: str, given: Entry) -> None:
@@ -280,12 +280,13 @@ def _entries(call: Call) -> list[dict[str, Any]]:
 
 
 def _batch_answer(
-    entries: list[dict[str, Any]], answers: list[dict[str, Any] | SqsError]
+    call: Call, entries: list[dict[str, Any]], answers: list[dict[str, Any] | SqsError]
 ) -> dict[str, Any]:
     done: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     for entry, answer in zip(entries, answers, strict=True):
         if isinstance(answer, SqsError):
+            call.failed.append((answer.name, answer.status))
             failed.append(
                 {
                     "Id": entry["Id"],
