@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
@@ -106,17 +106,57 @@ def settles(
         def outer(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
             if not is_on():
                 return verb(self, *args, **kwargs)
-            from opentelemetry.trace import SpanKind  # noqa: PLC0415 - as above
-
             given = args[0] if args else None
             count = len(given) if isinstance(given, list | tuple) else 1
-            attributes = _attributes(operation, "settle", self.name, count)
-            with _span(operation, SpanKind.CLIENT, [], attributes):
+            with settling(operation, self.name, count):
                 return verb(self, *args, **kwargs)
 
         return outer
 
     return decorate
+
+
+@contextmanager
+def settling(
+    operation: str, queue: str, count: int, asked_in: Iterable[SpanContext] = ()
+) -> Iterator[None]:
+    """A span around what settles messages.
+
+    Args:
+        asked_in: The spans in which a program asked for it, if it is done later, in the background.
+    """
+    if not is_on():
+        yield
+        return
+    from opentelemetry.trace import Link, SpanKind  # noqa: PLC0415 - as above
+
+    by_id = {context.span_id: context for context in asked_in}
+    links = [Link(context) for context in by_id.values()][:MOST_LINKS]
+    attributes = _attributes(operation, "settle", queue, count)
+    with _span(operation, SpanKind.CLIENT, links, attributes):
+        yield
+
+
+def current() -> SpanContext | None:
+    """The context of the program's own span, if there is one that is recorded."""
+    if not is_on():
+        return None
+    from opentelemetry import trace  # noqa: PLC0415 - as above
+
+    span = trace.get_current_span()
+    return span.get_span_context() if span.is_recording() else None
+
+
+def failed(kind: type[CassieqError]) -> None:
+    """Say that what the current span is around has failed, where no error is raised."""
+    if not is_on():
+        return
+    from opentelemetry import trace  # noqa: PLC0415 - as above
+    from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415 - as above
+
+    span = trace.get_current_span()
+    span.set_attribute("error.type", kind.code)
+    span.set_status(Status(StatusCode.ERROR, kind.code))
 
 
 # --- what a message carries -----------------------------------------------------------------------

@@ -22,7 +22,7 @@ from cassieq_spark.queue.get.poll import GetRequest, Getter, pause_after
 from cassieq_spark.queue.message import Message, time_of, us_of
 from cassieq_spark.queue.settle.ack_buffer import RETRY_S, AckBuffer
 from cassieq_spark.queue.settle.ack_group import AckGroup
-from cassieq_spark.queue.settle.settle import settle_receipts
+from cassieq_spark.queue.settle.settle import settle_in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -343,7 +343,7 @@ class Consumer:
         until_us = self._clock.now_us() + self._visibility_us  # or a moment later
         # A program may have got one of these just now, and have extended it for longer.
         longer = Extend(visibility_us=self._visibility_us, never_sooner=True)
-        refused = set(settle_receipts(self._lane, held, longer)[0])
+        refused = set(settle_in_background("extend", self._lane, held, longer))
         with self._lock:
             for receipt, waiting in held.items():
                 waiting.until_us = 0 if receipt in refused else until_us
@@ -393,7 +393,7 @@ class Consumer:
             left = [held.receipt for held in self._waiting]
             self._waiting.clear()
         if left:
-            settle_receipts(self._lane, left, Release(is_counted=False))
+            settle_in_background("release", self._lane, left, Release(is_counted=False))
 
 
 def _until_us(message: Message) -> int:

@@ -21,7 +21,7 @@ from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.model.settlement import Action
@@ -264,17 +264,19 @@ def test_a_renewal_takes_nothing_from_what_the_program_has_extended(
     door, other = open_door(), open_door()
     put(door, 2)
     begun, extended = threading.Event(), threading.Event()
-    settle_receipts = module.settle_receipts
+    settle = module.settle_in_background
 
-    def settle_later(lane: Lane, receipts: Iterable[Receipt], action: Action) -> Any:
+    def settle_later(
+        operation: str, lane: Lane, receipts: Collection[Receipt], action: Action
+    ) -> Any:
         if isinstance(action, Extend) and action.never_sooner:  # as a renewal asks, and no program
             begun.set()
             assert extended.wait(60)
-        return settle_receipts(lane, receipts, action)
+        return settle(operation, lane, receipts, action)
 
     with door.queue.consumer(visibility_timeout=20, prefetch=2) as consumer:
         assert consumer.get(wait=30) is not None
-        monkeypatch.setattr(module, "settle_receipts", settle_later)
+        monkeypatch.setattr(module, "settle_in_background", settle_later)
         for one in (door, other):
             one.clock.advance(12)
         with consumer._lock:

@@ -16,12 +16,13 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 import cassieq_spark as cassieq
-from cassieq_spark.errors import QueueDeleted, ReceiptExpired
+from cassieq_spark.errors import QueueDeleted, ReceiptExpired, StoreUnavailable
 from cassieq_spark.model.sizes import MAX_EXTRA_BYTES
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.serve import GatewayServer
 from cassieq_spark.server.settings import GatewaySettings
 from cassieq_spark.testing import wait_until
+from cassieq_spark.testing.faults import Away, FaultyStore
 from tests.fixtures.cassandra import KEYSPACE
 from tests.server.conftest import sqs_at
 
@@ -194,6 +195,71 @@ def test_a_consumer_is_traced_too(spans: Spans, orders: Queue) -> None:
         consumer.ack(message)
 
     assert {message.headers["traceparent"]} == linked(spans.one(f"get {orders.name}"))
+
+
+def test_acks_of_a_consumer_are_linked_to_the_spans_that_asked_for_them(
+    spans: Spans, orders: Queue
+) -> None:
+    tracer = spans.provider.get_tracer("program")
+    orders.put_many([b"one", b"two", b"three"])
+    asked: set[str] = set()
+    with orders.consumer(idle_timeout=30) as consumer:
+        for message in (consumer.get(30), consumer.get(30)):
+            assert message is not None
+            with tracer.start_as_current_span("work") as work:
+                asked.add(shown(work.get_span_context()))
+                consumer.ack(message)
+
+    acks = spans.named(f"ack {orders.name}")
+    assert asked == set[str]().union(*map(linked, acks))
+    assert 2 == sum((one.attributes or {})["messaging.batch.message_count"] for one in acks)
+    for ack in acks:
+        assert (SpanKind.CLIENT, None) == (ack.kind, ack.parent)
+        assert "error.type" not in (ack.attributes or {})
+    release = spans.one(f"release {orders.name}")
+    assert {
+        "messaging.system": "cassieq", "messaging.destination.name": orders.name,
+        "messaging.batch.message_count": 1, "messaging.operation.name": "release",
+        "messaging.operation.type": "settle",
+    } == release.attributes  # fmt: skip
+
+
+def test_a_consumers_late_acks_and_failures_have_their_codes(
+    spans: Spans, client: cassieq.Client, orders: Queue
+) -> None:
+    orders.put(b"one")
+    with orders.consumer(idle_timeout=30) as consumer:
+        message = consumer.get(30)
+        assert message is not None
+        orders.release(message)
+        consumer.ack(message)
+        consumer.flush()
+        (late,) = spans.named(f"ack {orders.name}")
+        assert "receipt_expired" == (late.attributes or {})["error.type"]
+        assert StatusCode.ERROR is late.status.status_code
+
+        with FaultyStore().on(client.store.session) as faults:
+            again = consumer.get(30)
+            assert again is not None
+            faults.unreachable(again.proof.bucket, lane=again.proof.lane, how=Away.UNAVAILABLE)
+            consumer.ack(again)
+            with pytest.raises(StoreUnavailable):
+                consumer.flush()
+            faults.reachable()
+            consumer.flush()
+    codes = [(one.attributes or {}).get("error.type") for one in spans.named(f"ack {orders.name}")]
+    assert ("receipt_expired", "store_unavailable", None) == (codes[0], codes[1], codes[-1])
+
+
+def test_leases_that_a_consumer_extends_have_a_span(spans: Spans, orders: Queue) -> None:
+    orders.put_many([b"one", b"two"])
+    with orders.consumer(visibility_timeout=4, idle_timeout=30) as consumer:
+        assert consumer.get(30) is not None
+        wait_until(lambda: spans.named(f"extend {orders.name}"), deadline_s=60)
+
+    extend = spans.named(f"extend {orders.name}")[0]
+    assert 1 == (extend.attributes or {})["messaging.batch.message_count"]
+    assert extend.parent is None
 
 
 @pytest.fixture

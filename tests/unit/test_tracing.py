@@ -16,6 +16,9 @@ with tracing.sending("orders", [{}]) as context:
 assert [] == tracing.received("orders", list)
 headers = {"own": "header"}
 assert tracing.carried(headers) is headers
+with tracing.settling("ack", "orders", 1):
+    tracing.failed(cassieq_spark.QueueDeleted)
+    assert tracing.current() is None
 with tracing.request("GET", []) as request:
     request.end(door="rest", operation="getQueue", status=200, code=None)
 assert not tracing.is_on()

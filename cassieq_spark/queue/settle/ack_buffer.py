@@ -11,12 +11,15 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.errors import QueueDeleted, StoreError, StoreTimeout, UsageError
+from cassieq_spark import tracing
+from cassieq_spark.errors import QueueDeleted, ReceiptExpired, StoreError, StoreTimeout, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.settle.ack_group import AckGroup, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+
+    from opentelemetry.trace import SpanContext
 
     from cassieq_spark.errors import CassieqError
     from cassieq_spark.model.ids import Place
@@ -59,6 +62,7 @@ class AckBuffer:
         self._is_due = threading.Condition()
         self._gathered: dict[Place, list[Receipt]] = {}
         self._count = 0
+        self._asked_in: dict[Receipt, SpanContext] = {}
         self._flying: dict[Place, Flight] = {}
         self._at = inf
         self._is_closing = False
@@ -71,12 +75,15 @@ class AckBuffer:
         Raises:
             UsageError: `close` was called: nobody would store them [T16].
         """
+        span = tracing.current()
         with self._is_due:
             if self._is_closing:
                 raise UsageError("this consumer is closed. Use queue.ack() instead")
             had_enough = self._count >= self._at_most
             for receipt in receipts:
                 self._gathered.setdefault(receipt.place, []).append(receipt)
+            if span is not None:
+                self._asked_in |= dict.fromkeys(receipts, span)
             self._count += len(receipts)
             is_enough = self._count >= self._at_most and not had_enough
             self._plan(0.0 if is_enough else self._within_s)
@@ -198,8 +205,15 @@ class AckBuffer:
 
     def _ack(self, receipts: list[Receipt]) -> tuple[list[Receipt], CassieqError | None]:
         """Ack receipts; return those whose outcome is unknown, and why."""
-        verdicts, failure = self._group.ack(self._lane, receipts)
-        if stale := verdicts.count(Verdict.STALE):
+        with self._is_due:
+            # A second try has no links: the spans may have ended long ago.
+            asked_in = [self._asked_in.pop(one) for one in receipts if one in self._asked_in]
+        with tracing.settling("ack", self._lane.queue, len(receipts), asked_in):
+            verdicts, failure = self._group.ack(self._lane, receipts)
+            stale = verdicts.count(Verdict.STALE)
+            if failure is not None or stale:
+                tracing.failed(ReceiptExpired if failure is None else type(failure))
+        if stale:
             with self._is_due:
                 self.stale += stale
             event(_logger, "acks_stale", queue=self._lane.queue, messages=stale)

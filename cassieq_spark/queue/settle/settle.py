@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark import metrics
+from cassieq_spark import metrics, tracing
 from cassieq_spark.entropy import new_revision, new_uuid
 from cassieq_spark.errors import CassieqError, ReceiptExpired, UsageError
 from cassieq_spark.log import event, get_logger
@@ -25,7 +25,7 @@ from cassieq_spark.queue.returns import Returns, moved_times_us
 from cassieq_spark.queue.settle.receipts import foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from uuid import UUID
 
     from cassieq_spark.model.bucket import Lease
@@ -177,6 +177,21 @@ def settle_receipts(
         )
     ]
     return refused, outcomes
+
+
+def settle_in_background(
+    operation: str, lane: Lane, receipts: Collection[Receipt], action: Action
+) -> list[Receipt]:
+    """Carry out one action that no verb of the program waits for, in a span of its own.
+
+    Returns:
+        The receipts that were refused, see `settle_receipts`.
+    """
+    with tracing.settling(operation, lane.queue, len(receipts)):
+        refused, _ = settle_receipts(lane, receipts, action)
+        if refused:
+            tracing.failed(ReceiptExpired)
+        return refused
 
 
 def update(
