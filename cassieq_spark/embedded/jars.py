@@ -1,4 +1,4 @@
-"""Fetches the Cassandra jars once per user, with the Ivy jar that Spark ships."""
+"""Fetches jars, such as Cassandra's, once per user, with the Ivy jar that Spark ships."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,13 +41,49 @@ _MANIFEST = "manifest.json"
 _RETRIEVE_PATTERN = "[artifact]-[revision](-[classifier]).[ext]"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program whose jars are fetched by their Maven coordinates.
+
+    Attributes:
+        title: How it is called in messages.
+        megabytes: What it takes, with all it needs.
+    """
+
+    title: str
+    organisation: str
+    module: str
+    version: str
+    megabytes: int
+
+
+CASSANDRA = Program(
+    title="Cassandra",
+    organisation="org.apache.cassandra",
+    module="cassandra-all",
+    version=CASSANDRA_VERSION,
+    megabytes=62,
+)
+
+
 def cassandra_jars(
     java: Java,
     cache_dir: Path | None = None,
     *,
     on_fetch: Callable[[str], None] = _logger.info,
 ) -> Path:
-    """The directory with Cassandra and all it needs (101 jars, 62 MB), fetched if it is missing.
+    """The directory with Cassandra and all it needs (101 jars), see `jars_of`."""
+    return jars_of(CASSANDRA, java, cache_dir, on_fetch=on_fetch)
+
+
+def jars_of(
+    program: Program,
+    java: Java,
+    cache_dir: Path | None = None,
+    *,
+    on_fetch: Callable[[str], None] = _logger.info,
+) -> Path:
+    """The directory with a program and all it needs, fetched if it is missing.
 
     Blocks while another process fetches the same jars; the directory appears whole or not at all.
 
@@ -59,21 +96,25 @@ def cassandra_jars(
         EmbeddedFailed: Ivy could not fetch them; the message ends with Ivy's own last lines.
     """
     root = cache_dir or platformdirs.user_cache_path("cassieq")
-    target = root / f"cassandra-{CASSANDRA_VERSION}"
+    name = f"{program.title.lower()}-{program.version}"
+    target = root / name
     if _is_complete(target):
         return target
     root.mkdir(parents=True, exist_ok=True)
-    with _exclusive(root / f"cassandra-{CASSANDRA_VERSION}.lock"):
+    with _exclusive(root / f"{name}.lock"):
         if not _is_complete(target):
-            on_fetch(f"Fetching Cassandra {CASSANDRA_VERSION} into {target} (62 MB, once)")
-            _fetch(java, root, target)
+            on_fetch(
+                f"Fetching {program.title} {program.version} into {target} "
+                f"({program.megabytes} MB, once)"
+            )
+            _fetch(program, java, root, target)
     return target
 
 
-def _fetch(java: Java, root: Path, target: Path) -> None:
+def _fetch(program: Program, java: Java, root: Path, target: Path) -> None:
     staging = Path(tempfile.mkdtemp(prefix="fetch-", dir=root))
     try:
-        _resolve(java, ivy_cache=root / "ivy", into=staging)
+        _resolve(program, java, ivy_cache=root / "ivy", into=staging)
         sizes = {jar.name: jar.stat().st_size for jar in sorted(staging.glob("*.jar"))}
         (staging / _MANIFEST).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
         if target.exists():  # a cleaner took some of its files
@@ -83,7 +124,7 @@ def _fetch(java: Java, root: Path, target: Path) -> None:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _resolve(java: Java, *, ivy_cache: Path, into: Path) -> None:
+def _resolve(program: Program, java: Java, *, ivy_cache: Path, into: Path) -> None:
     settings = os.environ.get(IVY_SETTINGS_VARIABLE)
     command = [
         str(java.executable),
@@ -91,7 +132,7 @@ def _resolve(java: Java, *, ivy_cache: Path, into: Path) -> None:
         *("-jar", str(_ivy_jar())),
         *(("-settings", settings) if settings else ()),
         *("-cache", str(ivy_cache)),
-        *("-dependency", "org.apache.cassandra", "cassandra-all", CASSANDRA_VERSION),
+        *("-dependency", program.organisation, program.module, program.version),
         *("-confs", "default"),
         *("-retrieve", str(into / _RETRIEVE_PATTERN)),
     ]
@@ -111,12 +152,12 @@ def _resolve(java: Java, *, ivy_cache: Path, into: Path) -> None:
         output = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else ""
         problem = f"it did not end within {_RESOLVE_TIMEOUT_S} s"
     # Ivy has been seen to end with code 0 although it found nothing to copy.
-    if not problem and not (into / f"cassandra-all-{CASSANDRA_VERSION}.jar").is_file():
-        problem = "the Cassandra jar is not among the files that it fetched"
+    if not problem and not (into / f"{program.module}-{program.version}.jar").is_file():
+        problem = f"the {program.title} jar is not among the files that it fetched"
     if problem:
         tail = "\n".join(output.splitlines()[-25:])
         raise EmbeddedFailed(
-            f"the Cassandra {CASSANDRA_VERSION} jars could not be fetched: {problem}. "
+            f"the {program.title} {program.version} jars could not be fetched: {problem}. "
             f"Check that this machine reaches Maven Central, or name a mirror's settings file in "
             f"{IVY_SETTINGS_VARIABLE}. Ivy's last lines:\n{tail}"
         )
@@ -130,7 +171,7 @@ def _ivy_jar() -> Path:
             return jars[-1]
     where = ", ".join(map(str, looked_at)) or "PySpark is not installed, and SPARK_HOME is not set"
     raise EmbeddedFailed(
-        f"the Cassandra jars are fetched with the Ivy jar of a Spark, and there is none ({where}). "
+        f"jars are fetched with the Ivy jar of a Spark, and there is none ({where}). "
         'Run: pip install "cassieq_spark[spark]", or set SPARK_HOME to a Spark 4'
     )
 
