@@ -137,8 +137,11 @@ class Typed:
     raw: bytes | None = None
 
 
-def checked(wanted: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
+def checked(wanted: Parameters, given: Mapping[str, Any], *, action: str = "") -> dict[str, Any]:
     """Check and convert what a request gives; unknown parameters are left out, as AWS does.
+
+    Args:
+        action: Whose parameters they are; entries of a batch have none.
 
     Raises:
         SqsError: One is missing, or has another form.
@@ -150,7 +153,7 @@ def checked(wanted: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = _value(name, kind, value, wanted.entries)
         elif name in wanted.required:
             if kind is Kind.ENTRIES:
-                raise empty_batch()
+                raise empty_batch(action)
             raise missing(name)
     return found
 

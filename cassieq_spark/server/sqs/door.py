@@ -91,7 +91,7 @@ class SqsDoor:
         noted.operation = action
         call = Call(
             action=action,
-            parameters=checked(wanted, asked.protocol.parameters()),
+            parameters=checked(wanted, asked.protocol.parameters(), action=action),
             principal=asked.principal,
             gate=self._gate,
             base_url=f"{request.url.scheme}://{request.url.netloc}",

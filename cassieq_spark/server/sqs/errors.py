@@ -89,9 +89,11 @@ def missing(parameter: str) -> SqsError:
     return SqsError("MissingParameter", f"The request must contain the parameter {parameter}.")
 
 
-def empty_batch() -> SqsError:
+def empty_batch(action: str) -> SqsError:
     """The error for a batch without entries."""
-    return SqsError("EmptyBatchRequest", "There should be at least one entry in the request.")
+    return SqsError(
+        "EmptyBatchRequest", f"There should be at least one {action}RequestEntry in the request."
+    )
 
 
 def _unavailable(message: str) -> SqsError:

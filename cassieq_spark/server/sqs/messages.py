@@ -260,7 +260,7 @@ def _entries(call: Call) -> list[dict[str, Any]]:
     """The entries of a batch, checked together."""
     entries: list[dict[str, Any]] = call.parameters["Entries"]
     if not entries:
-        raise empty_batch()
+        raise empty_batch(call.action)
     if len(entries) > MOST_IN_BATCH:
         raise SqsError(
             "TooManyEntriesInBatchRequest",

@@ -214,7 +214,7 @@ def _check_new_name(name: str) -> None:
         )
     if not _NEW_NAME.fullmatch(name):
         raise invalid(
-            "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length."
+            "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
         )
 
 
