@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import pytest
 
 import cassieq_spark as cassieq
+from cassieq_spark import metrics
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.options import QueueSelection, QueueSettings
+from cassieq_spark.options import queue_name as checked_name
+from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect import facts, stats
 from cassieq_spark.queue.inspect.facts import BucketFacts, LeaseFacts
+from cassieq_spark.queue.inspect.look import look
 from cassieq_spark.spark.views.columns import QUEUES, VIEWS
 from cassieq_spark.spark.views.rows import Asked, QueuesPartition, queue_rows
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cassieq_spark.store.tables.queues import QueueRow
     from tests.fixtures.queues import Door, OpenDoor
+
+OF_BUCKETS = re.compile("bucket|message")
+"""Statements that read a bucket: its row, and what is in it."""
 
 DISJOINT = ("fresh", "returned", "leased", "delayed", "dead", "acked")
 
@@ -243,3 +253,33 @@ def test_a_queue_that_is_deleted_while_all_are_counted_is_left_out(open_door: Op
     assert name in seen()
     looking.faults.before("read_monoton", lambda: other.client.delete_queue(name))
     assert name not in seen()
+
+
+def test_a_look_counts_and_draws_by_reading_each_bucket_once(
+    client: cassieq.Client, queue_name: str
+) -> None:
+    queue = client.create_queue(queue_name, bucket_size=10, priorities=2, fairness=0)
+    for priority in (0, 1):
+        for _ in range(4):
+            queue.put_many([b"x"] * 10, priority=priority)
+    assert 15 == len(queue.get(15))
+    lane = open_lane(client.store, checked_name(queue_name))
+
+    def reads(work: Callable[[], object]) -> dict[str, int]:
+        before = metrics.STATEMENTS.values
+        work()
+        after = metrics.STATEMENTS.values
+        return {name: after[name] - before.get(name, 0) for name in after}
+
+    counted = reads(lambda: stats.stats(lane))
+    looked = reads(lambda: look(lane, most_lanes=32, most_buckets=200))
+
+    found = look(lane, most_lanes=32, most_buckets=200)
+    assert 15 == sum(lease.messages for one in found.lanes for lease in one.leases)
+    assert 65 == found.stats.visible == stats.stats(lane).visible
+    assert sum(found.stats.buckets.values()) == sum(len(one.buckets) for one in found.lanes) > 7
+    rows = {name for name in counted if counted[name] and OF_BUCKETS.search(name)}
+    assert len(rows) > 1
+    assert {name: counted[name] for name in rows} == {name: looked[name] for name in rows}
+    cut = look(lane, most_lanes=1, most_buckets=3)
+    assert (1, 3, 65) == (len(cut.lanes), len(cut.lanes[0].buckets), cut.stats.visible)

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.queue.inspect.facts import BucketFacts, LeaseFacts, bucket_facts, lease_facts
-from cassieq_spark.queue.inspect.stats import Sinks, live_rows
+from cassieq_spark.queue.inspect.stats import QueueStats, Sinks, live_rows, stats
 from cassieq_spark.queue.lane import live_buckets
-from cassieq_spark.queue.schedule import as_read, every_lane
+from cassieq_spark.queue.schedule import as_read, begun_and_later
 
 if TYPE_CHECKING:
     from cassieq_spark.errors import CassieqError
+    from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+    from cassieq_spark.store.tables.messages import ChunkRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,60 +51,96 @@ class QueueLook:
     """The lanes that were looked at, the highest class first, and scheduled messages last.
 
     Attributes:
+        stats: The counts of the whole queue, of the same reads.
         left_out: How many lanes were not looked at.
         now_us: The time of the look.
     """
 
+    stats: QueueStats
     lanes: tuple[LaneLook, ...]
     left_out: int
     now_us: int
 
 
 def look(lane: Lane, *, most_lanes: int, most_buckets: int) -> QueueLook:
-    """Look at a queue: one read per bucket, and a scan per open one.
+    """Look at a queue and count it: one read per bucket, and a scan per open one.
+
+    Buckets of periods that have not begun are read once for their count and once for the look.
 
     Args:
         most_buckets: In each lane; of a longer one, the buckets from L on, around R and at the end.
 
     Raises:
         QueueDeleted: The queue is gone.
-        StoreError: The pointers or the schedule did not answer.
+        StoreError: Some did not answer: a count without them would be wrong.
     """
     # What is scheduled comes last: there may be a lane for each hour of a year.
-    lanes = sorted(as_read(every_lane(lane)), key=lambda one: one.due is not None)
+    begun, later = begun_and_later(lane)
+    lanes = sorted(as_read([*lane.all, *begun, *later]), key=lambda one: one.due is not None)
+    lookings = {one.lane_id: _Looking(one, most_buckets) for one in lanes[:most_lanes]}
+    apart = [found for one in later if (found := lookings.get(one.lane_id)) is not None]
+    counted = {key: one for key, one in lookings.items() if one not in apart}
+
+    def seen(
+        one: Lane, bucket: BucketNo, row: Stored[Bucket] | None, waiting: list[ChunkRow]
+    ) -> None:
+        if (found := counted.get(one.lane_id)) is not None:
+            found.add(bucket, row, waiting)
+
+    total = stats(lane, seen=seen)
     sinks = Sinks(lane)
+    for one in apart:
+        one.read(sinks)
     return QueueLook(
-        lanes=tuple(_look(one, most_buckets, sinks) for one in lanes[:most_lanes]),
+        stats=total,
+        lanes=tuple(one.look() for one in lookings.values()),
         left_out=max(0, len(lanes) - most_lanes),
         now_us=lane.clock.now_us(),
     )
 
 
-def _look(lane: Lane, most: int, sinks: Sinks) -> LaneLook:
-    live = live_buckets(lane)
-    pointers = lane.read_pointers()
-    now_us = lane.clock.now_us()
-    away: dict[BucketNo, CassieqError] = {}
-    buckets: list[BucketFacts] = []
-    leases: list[LeaseFacts] = []
-    spans = spans_of(live, pointers.reader, most)
-    for bucket, row, waiting in live_rows(lane, spans, away=away, sinks=sinks):
-        buckets.append(bucket_facts(lane, bucket, row, waiting, now_us=now_us))
+class _Looking:
+    """What is kept of one lane while its buckets are read."""
+
+    def __init__(self, lane: Lane, most: int) -> None:
+        self._lane = lane
+        self._live = live_buckets(lane)
+        self._pointers = lane.read_pointers()
+        self._now_us = lane.clock.now_us()
+        self._spans = spans_of(self._live, self._pointers.reader, most)
+        self._away: dict[BucketNo, CassieqError] = {}
+        self._buckets: list[BucketFacts] = []
+        self._leases: list[LeaseFacts] = []
+
+    def add(self, bucket: BucketNo, row: Stored[Bucket] | None, waiting: list[ChunkRow]) -> None:
+        """Keep what the picture has of a bucket, if it has this one."""
+        if not any(bucket in span for span in self._spans):
+            return
+        lane, now_us = self._lane, self._now_us
+        self._buckets.append(bucket_facts(lane, bucket, row, waiting, now_us=now_us))
         if row is not None and row.value.status is Status.SEALED:
-            leases += lease_facts(lane, bucket, row.value, now_us=now_us)
-    due = lane.due
-    return LaneLook(
-        lane=str(lane.lane_id),
-        priority=lane.priority,
-        shard=None if due is not None else lane.fixed.class_and_shard(lane.lane_id)[1],
-        due_us=None if due is None else due.begins_us(lane.settings.period_us),
-        reader=pointers.reader,
-        repair=pointers.repair,
-        live=len(live),
-        buckets=tuple(buckets),
-        leases=tuple(leases),
-        away=tuple(sorted(away)),
-    )
+            self._leases += lease_facts(lane, bucket, row.value, now_us=now_us)
+
+    def read(self, sinks: Sinks) -> None:
+        """Read the buckets that the picture has."""
+        for one in live_rows(self._lane, self._spans, away=self._away, sinks=sinks):
+            self.add(*one)
+
+    def look(self) -> LaneLook:
+        """What was found."""
+        lane, due = self._lane, self._lane.due
+        return LaneLook(
+            lane=str(lane.lane_id),
+            priority=lane.priority,
+            shard=None if due is not None else lane.fixed.class_and_shard(lane.lane_id)[1],
+            due_us=None if due is None else due.begins_us(lane.settings.period_us),
+            reader=self._pointers.reader,
+            repair=self._pointers.repair,
+            live=len(self._live),
+            buckets=tuple(self._buckets),
+            leases=tuple(self._leases),
+            away=tuple(sorted(self._away)),
+        )
 
 
 def spans_of(live: range, reader: int, most: int) -> list[range]:

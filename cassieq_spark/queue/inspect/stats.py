@@ -27,13 +27,15 @@ from cassieq_spark.queue.message import Message, read_messages
 from cassieq_spark.queue.schedule import as_read, begun_and_later, looked_at_lanes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from cassieq_spark.errors import CassieqError
     from cassieq_spark.model.sink_txn import SinkRow
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.tables.messages import ChunkRow
+
+    Seen = Callable[[Lane, BucketNo, Stored[Bucket] | None, list[ChunkRow]], None]
 
 _WINDOW = 64
 
@@ -69,12 +71,13 @@ class QueueStats:
     by_priority: dict[int, int] = field(default_factory=dict)
 
 
-def stats(lane: Lane, *, with_later: bool = True) -> QueueStats:
+def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None) -> QueueStats:
     """Count a queue: one read per bucket from the repair pointer on, a scan per open one.
 
     Args:
         with_later: Count what `waiting.scheduled_later` counts, too: some reads for each period in
             which something is scheduled.
+        seen: Is shown every bucket that is read.
 
     Raises:
         StoreError: Some did not answer: a count without them would be wrong.
@@ -87,7 +90,7 @@ def stats(lane: Lane, *, with_later: bool = True) -> QueueStats:
     begun, later = begun_and_later(lane)
     for one in as_read([*lane.all, *begun]):
         before = total.visible, total.delayed
-        _count(one, total, sinks)
+        _count(one, total, sinks, seen)
         by_priority[one.priority] += total.visible - before[0]
         if one.due is not None:
             not_due += total.delayed - before[1]
@@ -126,11 +129,13 @@ def _of_lane(lane: Lane) -> _Count:
     return total
 
 
-def _count(lane: Lane, total: _Count, sinks: Sinks) -> None:
+def _count(lane: Lane, total: _Count, sinks: Sinks, seen: Seen | None = None) -> None:
     monoton = lane.monotons.find()
     total.lwts += 0 if monoton is None else monoton.version.row_version
     oldest_us: int | None = None
     for bucket, row, waiting in live_rows(lane, sinks=sinks):
+        if seen is not None:
+            seen(lane, bucket, row, waiting)
         total.add_open(waiting)
         put_us = min((chunk.enqueued_us for chunk in waiting), default=None)
         if (

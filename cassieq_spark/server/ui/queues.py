@@ -120,12 +120,11 @@ class Holder:
 async def show(visit: Visit) -> Shown:
     """What a queue is, and what is in it."""
 
-    def work(queue: Queue) -> tuple[Queue, QueueStats, QueueLook]:
+    def work(queue: Queue) -> tuple[Queue, QueueLook]:
         lane = open_lane(visit.backend.client.store, QueueName(visit.queue))
-        looked = look(lane, most_lanes=LANES, most_buckets=BUCKETS)
-        return queue, queue.stats(), looked
+        return queue, look(lane, most_lanes=LANES, most_buckets=BUCKETS)
 
-    queue, stats, looked = await visit.backend.on_queue(visit.queue, work)
+    queue, looked = await visit.backend.on_queue(visit.queue, work)
     settings = settings_of(queue, visit.principal)
     leases = [(lane, lease) for lane in looked.lanes for lease in lane.leases]
     return Shown(
@@ -134,7 +133,7 @@ async def show(visit: Visit) -> Shown:
             "queue": visit.queue_name,
             "path": visit.path_of(),
             "created_at": queue.created_at,
-            "stats": stats,
+            "stats": looked.stats,
             "settings": settings,
             "labels": dict(queue.labels),
             "target": settings[TARGET],
