@@ -302,6 +302,34 @@ EVENTS: Final[dict[str, Event]] = {
         level=logging.WARNING,
         meaning="Verdicts came with receipts that had expired. Nothing was changed for them.",
     ),
+    "worker_failed": Event(
+        level=logging.WARNING,
+        meaning="The function of a worker raised an error, took longer than its timeout, or its "
+        "process died. The message was given back and comes again after the delay.",
+    ),
+    "worker_lease_failed": Event(
+        level=logging.WARNING,
+        meaning="A worker could not renew the lease of a message that it works on. It tries again.",
+    ),
+    "worker_lease_lost": Event(
+        level=logging.WARNING,
+        meaning="A worker's message was given to somebody else while the function worked on it. "
+        "It will be worked on twice.",
+    ),
+    "worker_not_settled": Event(
+        level=logging.WARNING,
+        meaning="A worker could not give a message back. It comes again when its lease runs out.",
+    ),
+    "worker_process_failed": Event(
+        level=logging.WARNING,
+        meaning="A process of a worker ended before it could take a message. Another one is "
+        "started.",
+    ),
+    "worker_stopped_function": Event(
+        level=logging.WARNING,
+        meaning="The function had not ended when the grace time of a stopping worker was over. Its "
+        "process was killed and the message given back.",
+    ),
 }
 
 

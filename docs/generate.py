@@ -1,7 +1,7 @@
 """Writes what the documentation says about options, errors, events and metrics, from the code.
 
 python docs/generate.py            writes docs/reference/, conf/cassieq.toml, a part of README.md,
-                                   docs/guides/lanes.svg
+                                   the pictures of the guides and examples
 python docs/generate.py --check    writes nothing; exit code 1 if one of them is not as it would be
 """
 
@@ -15,6 +15,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import flows
 import measured
 import pictures
 from measured import table
@@ -125,6 +126,7 @@ def pages(root: Path) -> dict[Path, str]:
         reference / "metrics.md": metrics_page(),
         root / "conf" / "cassieq.toml": toml(),
     }
+    found |= {root / path: flows.draw(flow) for path, flow in flows.FLOWS.items()}
     readme, benchmarks = root / "README.md", root / "docs" / "benchmarks.md"
     if readme.exists():
         numbers = measured.numbers_table(root)

@@ -52,6 +52,7 @@ LONG_FILES = {
     "node/test_schema.py",
     "node/test_security.py",
     "node/test_slow_replica.py",
+    "node/test_worker.py",
     "spark/test_admission.py",
     "spark/test_columns.py",
     "spark/test_connector.py",

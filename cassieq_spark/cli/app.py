@@ -24,6 +24,7 @@ from cassieq_spark.cli import (
     repair,
     serve,
     watch,
+    worker,
 )
 from cassieq_spark.cli.exits import Commands, ended_by, exit_codes
 from cassieq_spark.cli.flags import connected
@@ -49,6 +50,7 @@ app.command()(watch.watch)
 app.command()(load.produce)
 app.command()(load.consume)
 app.add_typer(queue.app, name="queue")
+app.command()(worker.worker)
 app.command()(queue.bootstrap)
 app.command()(repair.repair)
 app.command()(serve.serve)

@@ -2,7 +2,7 @@
 
     CassieqError
     ├─ UsageError (ValueError)       OptionUnknown · OptionInvalid · BodyInvalid · ConnectorMissing
-    │                                ServerMissing · SparkMissing (ImportError)
+    │                                ServerMissing · FunctionInvalid · SparkMissing (ImportError)
     ├─ QueueError                    QueueNotFound · QueueExists · QueueDeleted
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
     ├─ PutAmbiguous
@@ -126,6 +126,14 @@ class SparkMissing(UsageError, ImportError):
         "Run pip install 'cassieq_spark[spark]'. On a cluster that brings its own PySpark, run the "
         "program by its spark-submit."
     )
+
+
+class FunctionInvalid(UsageError):
+    """The function that `cassieq worker` is to call was not found, or cannot be called."""
+
+    code = "function_invalid"
+    meaning = "The function that cassieq worker is to call cannot be imported or called."
+    remedy = "Run it where the module can be imported. The function takes one message."
 
 
 class QueueError(CassieqError):

@@ -1,0 +1,155 @@
+"""``cassieq worker`` has a function called for each message of a queue, in a pool of processes."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from cassieq_spark.cli.exits import Interrupt
+from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.messages import PriorityAtLeast
+from cassieq_spark.cli.output import print_note
+from cassieq_spark.cli.queue import QueueName
+from cassieq_spark.cli.settings import Connection, seconds
+from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.model.backoff import Backoff
+from cassieq_spark.options.arguments import MOST_MESSAGES
+from cassieq_spark.worker.function import check_name
+from cassieq_spark.worker.work import WorkSettings, work
+
+RETRIES = "Retries"
+DEFAULT = Backoff()
+
+MOST_PROCESSES = 512
+
+
+@connected
+def worker(
+    function: Annotated[
+        str,
+        typer.Argument(
+            metavar="FUNCTION",
+            help="The function to call with each message, as module:function. It may be async.",
+        ),
+    ],
+    queue: QueueName,
+    connection: Connection,
+    *,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST_PROCESSES,
+            metavar="N",
+            help="The number of processes that call the function. Default: one for each CPU.",
+        ),
+    ] = None,
+    prefetch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST_MESSAGES,
+            metavar="N",
+            help="How many messages wait here for a free process, hidden from others. Default: "
+            "twice --concurrency.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="How long the function may take for a message; then its process is killed, and "
+            "the message has failed. Default: as long as it takes.",
+        ),
+    ] = None,
+    grace: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="How long running functions may go on after SIGTERM or Ctrl-C. Then they are "
+            "killed, and their messages are given back.",
+        ),
+    ] = "30s",
+    visibility_timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="The length of a lease. It is renewed while the function runs. Default: the "
+            "queue's timeout.",
+        ),
+    ] = None,
+    idle_timeout: Annotated[
+        str | None, typer.Option(metavar="TIME", help="End when no message came for this long.")
+    ] = None,
+    priority_at_least: PriorityAtLeast = 0,
+    backoff: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="The longest delay after the first failure of a message. It doubles with each "
+            "further one.",
+            rich_help_panel=RETRIES,
+        ),
+    ] = "1s",
+    backoff_max: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="No delay is longer.", rich_help_panel=RETRIES),
+    ] = "10m",
+    jitter: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            metavar="PART",
+            help="The part of a delay that is random, 0 to 1.",
+            rich_help_panel=RETRIES,
+        ),
+    ] = DEFAULT.jitter,
+) -> None:
+    """Call a function for each message of a queue, in several processes.
+
+    A message is acked when the function has returned. If the function raises an error, takes too
+    long, or its process dies, the message comes again after a delay that grows. After the queue's
+    max_deliveries it is dead. SIGTERM ends the worker with exit code 0.
+
+    Example: cassieq worker shop.mail:send mail --concurrency 4 --timeout 1m
+    """
+    processes = concurrency or os.cpu_count() or 1
+    settings = WorkSettings(
+        function=check_name(function),
+        concurrency=processes,
+        prefetch=prefetch or 2 * processes,
+        visibility_s=seconds("--visibility-timeout", visibility_timeout),
+        timeout_s=_positive("--timeout", timeout),
+        grace_s=seconds("--grace", grace) or 0.0,
+        idle_s=seconds("--idle-timeout", idle_timeout),
+        priority_at_least=priority_at_least,
+        backoff=Backoff(
+            base_s=seconds("--backoff", backoff) or 0.0,
+            most_s=seconds("--backoff-max", backoff_max) or 0.0,
+            jitter=jitter,
+        ),
+    )
+    with connection.open() as client, Interrupt() as interrupt:
+        found = client.queue(queue).settings
+        if found.dead_letter_queue is None or found.max_deliveries is None:
+            print_note(
+                f"queue {queue!r} has no dead-letter queue: a message that always fails is tried "
+                "for ever. Set max-deliveries and dead-letter-queue with cassieq queue alter"
+            )
+        work(
+            client,
+            queue,
+            settings,
+            should_stop=lambda: bool(interrupt),
+            on_start=lambda: print_note(f"Calling {function} with {processes} processes"),
+        )
+
+
+def _positive(name: str, given: str | None) -> float | None:
+    found = seconds(name, given)
+    if found is not None and found <= 0:
+        raise OptionInvalid(f"{name} is {given!r}, allowed: a time above 0")
+    return found

@@ -1,0 +1,36 @@
+"""How long a message waits before it is tried again. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+MOST_DOUBLINGS: Final = 60
+"""Far above any limit: a number of deliveries has none, and a float does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Exponential backoff with a limit and jitter.
+
+    Attributes:
+        base_s: The longest wait after the first failure; it doubles with each further one.
+        most_s: No wait is longer.
+        jitter: The part of a wait that is random, 0 to 1: without it, messages that failed
+            together would come again together.
+    """
+
+    base_s: float = 1.0
+    most_s: float = 600.0
+    jitter: float = 0.5
+
+    def delay_s(self, deliveries: int, drawn: float) -> float:
+        """Seconds until the next delivery.
+
+        Args:
+            deliveries: How often the message was delivered so far, 1 or more.
+            drawn: A random number from 0 to 1.
+        """
+        doublings = min(max(deliveries, 1) - 1, MOST_DOUBLINGS)
+        longest_s = min(self.most_s, self.base_s * 2.0**doublings)
+        return longest_s * (1.0 - self.jitter * drawn)

@@ -1,0 +1,11 @@
+"""``python -m cassieq_spark.worker FUNCTION DESCRIPTOR``: a child process of a worker begins here.
+
+With ``-m``, modules of the current directory are found.
+"""
+
+import sys
+
+from cassieq_spark.worker.child import main
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,105 @@
+"""The process that calls the function, one message after the other.
+
+It ends when the process that gives it messages is gone, whatever the function does just then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import signal
+import threading
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
+
+from cassieq_spark.errors import FunctionInvalid
+from cassieq_spark.worker.function import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cassieq_spark.queue.message import Message
+
+MOST_TEXT: Final = 500
+"""How much of an error's text goes into the log of the parent; standard error has all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The function is there; messages may come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The function cannot be used."""
+
+    error: FunctionInvalid
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The function has returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The function has raised an error."""
+
+    error: str
+
+
+def main(name: str, descriptor: int) -> None:
+    """Serve until the other end says that it is over, or is gone."""
+    # What this process starts must not hold the connection open after its end.
+    os.set_inheritable(descriptor, False)
+    # A service manager signals all processes of a service: the parent decides when this one ends.
+    # A handler that does nothing is not inherited by programs that the function starts; SIG_IGN is.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    connection = Connection(descriptor)
+    try:
+        function = load(name)
+    except FunctionInvalid as error:
+        if error.__cause__ is not None and not isinstance(error.__cause__, ImportError):
+            traceback.print_exception(error.__cause__)
+        connection.send(Refused(error))
+        return
+    messages: SimpleQueue[Message | None] = SimpleQueue()
+    threading.Thread(
+        target=_receive, args=(connection, messages), name="cassieq-parent", daemon=True
+    ).start()
+    connection.send(Ready())
+    with asyncio.Runner() as runner:
+        while (message := messages.get()) is not None:
+            connection.send(_outcome(function, message, runner))
+
+
+def _receive(connection: Connection, messages: SimpleQueue[Message | None]) -> None:
+    """Take messages, also while the function runs: so the end of the parent is noticed at once."""
+    try:
+        while True:
+            message = connection.recv()
+            messages.put(message)
+    except (EOFError, OSError):
+        # The message will be given to somebody else: no two should work on it for long. What the
+        # function has started is in the process group, too.
+        os.killpg(0, signal.SIGKILL)
+
+
+def _outcome(function: Callable[[Any], Any], message: Message, runner: asyncio.Runner) -> object:
+    try:
+        returned = function(message)
+        if inspect.isawaitable(returned):
+            runner.run(_awaited(returned))
+    except BaseException as error:  # noqa: BLE001 - SystemExit, too: one message ends no process
+        traceback.print_exc()
+        return Failed(f"{type(error).__name__}: {error}"[:MOST_TEXT])
+    return Done()
+
+
+async def _awaited(returned: Any) -> None:
+    await returned

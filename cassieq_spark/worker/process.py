@@ -1,0 +1,137 @@
+"""`Process` is one process that calls the function, as its parent sees it.
+
+It is built on a socket and a child process of the standard library. Pools that exist share locks
+or a queue among their processes: with Pebble 5.2 an idle process that is killed breaks the pool,
+with loky 3.7 and concurrent.futures one death fails what all others are working on. Here a death
+says something about one message, and nothing about the others.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.worker.child import Done, Failed, Ready, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cassieq_spark.clock import Clock
+    from cassieq_spark.queue.message import Message
+
+MODULE: Final = "cassieq_spark.worker"
+"""What the child runs; with ``-m`` it finds modules of the current directory."""
+
+LOOK_S: Final = 1.0
+"""A death is noticed within this time even if something that the function has started keeps the
+connection open; else it is noticed at once."""
+
+END_S: Final = 5.0
+"""An idle process that does not end by itself within this time is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The process has ended in the middle of a message; of a signal the negative number."""
+
+    code: int
+
+
+class Process:
+    """A child process; used by one thread."""
+
+    def __init__(self, function: str, clock: Clock) -> None:
+        self._clock = clock
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # In a process group of its own: Ctrl-C in a terminal is for the parent to handle, and
+            # what the function has started ends with it.
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", MODULE, function, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                process_group=0,
+            )
+        self._connection = Connection(ours.detach())
+
+    @property
+    def pid(self) -> int:
+        """Its process id, and its process group's."""
+        return self._child.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._child.poll() is None
+
+    def began(self, wake: Callable[[], float]) -> Ready | Refused | Died | None:
+        """Wait until it has found the function; see `answer`."""
+        found = self._next(wake)
+        assert not isinstance(found, Done | Failed)  # noqa: S101 - it has no message yet
+        return found
+
+    def send(self, message: Message) -> bool:
+        """Give it a message. False: it had ended, and the function has not seen the message."""
+        if not self.is_alive:
+            return False
+        # Otherwise it died while it took the message, and `answer` says so.
+        with suppress(OSError):
+            self._connection.send(message)
+        return True
+
+    def answer(self, wake: Callable[[], float]) -> Done | Failed | Died | None:
+        """Wait for what became of the message.
+
+        Args:
+            wake: Called from time to time; does what is due, and returns the monotonic moment
+                when it wants to be called again. Minus infinity: wait no longer.
+
+        Returns:
+            None if ``wake`` said so.
+        """
+        found = self._next(wake)
+        assert not isinstance(found, Ready | Refused)  # noqa: S101 - that was before the message
+        return found
+
+    def end(self) -> None:
+        """End it; it is idle. Exit handlers of the function's module run."""
+        with suppress(OSError):
+            self._connection.send(None)  # a closed connection says OSError, too
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(END_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill it with all that it has started. Idempotent."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+        self._connection.close()
+
+    def _next(self, wake: Callable[[], float]) -> Ready | Refused | Done | Failed | Died | None:
+        while (until_s := wake()) != -inf:
+            left_s = max(0.0, until_s - self._clock.monotonic())
+            has_ended = self._child.poll() is not None  # before the look: it may have answered
+            if wait([self._connection], 0 if has_ended else min(left_s, LOOK_S)):
+                try:
+                    return self._connection.recv()  # type: ignore[no-any-return]  # by protocol
+                except (EOFError, OSError):
+                    return self._died()
+            if has_ended:
+                return self._died()
+        return None
+
+    def _died(self) -> Died:
+        """Its exit code; a process that has closed the connection and goes on is killed."""
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(END_S)
+        self.kill()
+        return Died(self._child.wait())

@@ -1,0 +1,40 @@
+"""The pictures of data flow: each way joins two boxes, and no two boxes are at one place."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def _load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("flows", ROOT / "docs" / "flows.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+flows = _load()
+
+
+@pytest.mark.parametrize("path", flows.FLOWS)
+def test_a_picture_shows_each_box_and_way_once(path: str) -> None:
+    flow = flows.FLOWS[path]
+    drawn = ElementTree.fromstring(flows.draw(flow))  # noqa: S314 - our own
+    boxes = drawn.findall(f"{SVG}rect")
+
+    assert len(flow.boxes) == len(boxes)
+    assert len(boxes) == len({(box.attrib["x"], box.attrib["y"]) for box in boxes})
+    assert len(flow.ways) == len(drawn.findall(f"{SVG}path[@class='way']"))
+    assert {box.kind for box in flow.boxes.values()} <= {"queue", "work", "other"}
+    assert Path(path).name in (ROOT / path).with_suffix(".md").read_text("utf-8") or (
+        Path(path).name in (ROOT / path).parent.joinpath("README.md").read_text("utf-8")
+    )
