@@ -123,8 +123,8 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "give_back_unanswered": Event(
         level=logging.WARNING,
-        meaning="A gateway could not give back messages whose client had gone. They come back when "
-        "their leases run out.",
+        meaning="A gateway or an asyncio client could not give back messages for which nobody "
+        "waited any more. They come back when their leases run out.",
     ),
     "heartbeat_failed": Event(
         level=logging.INFO, meaning="A writer could not store its heartbeat."

@@ -13,10 +13,12 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
+from cassieq_spark.aio.pool import Busy
+from cassieq_spark.aio.waiting import Waiting
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.exporter.collector import registry_of
 from cassieq_spark.exporter.scan import Scanner
-from cassieq_spark.server.backend import Backend, Busy
+from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.limits import BodyLimit
 from cassieq_spark.server.measured import Measured, RequestMetrics
 from cassieq_spark.server.principal import Gate
@@ -29,7 +31,6 @@ from cassieq_spark.server.sending import Sending
 from cassieq_spark.server.sqs.door import SqsDoor
 from cassieq_spark.server.ui import page as ui
 from cassieq_spark.server.ui.door import UiDoor, to_home
-from cassieq_spark.server.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -68,7 +69,7 @@ class Gateway:
         self.settings = settings
         self.backend = Backend(open_client, threads=settings.threads)
         self.gate = Gate(self.backend, master_key)
-        self.waiting = Waiting(self.backend)
+        self.waiting = Waiting(self.backend, consumer="gateway")
         self.sending = Sending(self.backend)
         self.repairs = RepairLog(settings.repairs_every_s)
         self.rates = Rates()

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from cassieq_spark.aio.pool import CALLS_WAITING, Pool
 from cassieq_spark.errors import (
     CasAmbiguous,
     CasContention,
@@ -41,10 +39,6 @@ POOL_PREFIX: Final = "cassieq-gateway"
 AGAIN_S: Final = 1.0
 """The pause between two tries to connect."""
 
-CALLS_WAITING: Final = 64
-"""How many calls may wait for each thread. Beyond that, an answer would come too late to be used,
-so the caller is told to come again."""
-
 TIME_EVERY_S: Final = 60.0
 """How often the time of the cluster is measured; between two it is counted forward."""
 
@@ -65,79 +59,16 @@ COME_AGAIN: Final = (
 _logger = get_logger("server")
 
 
-class Busy(Exception):
-    """Too many calls wait for a thread."""
-
-
-class Pool:
-    """Threads for blocking calls, and a limit for the calls that wait for one."""
-
-    def __init__(self, threads: int, name: str) -> None:
-        self.threads = threads
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._most_calls = threads * CALLS_WAITING
-        self._calls = 0
-        self._under_way: dict[str, asyncio.Task[Any]] = {}
-
-    async def run(self, work: Callable[[], T], context: Context | None = None) -> T:
-        """Run a blocking call in a thread.
-
-        Args:
-            context: What it sees of its caller, such as the span; default: as it is now.
-
-        Raises:
-            Busy: Too many calls wait already.
-        """
-        if self._calls >= self._most_calls:
-            raise Busy
-        self._calls += 1
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(
-                self._threads, (copy_context() if context is None else context).run, work
-            )
-        finally:
-            self._calls -= 1
-
-    @property
-    def calls(self) -> int:
-        """How many calls run or wait for a thread."""
-        return self._calls
-
-    async def once(self, name: str, work: Callable[[], T]) -> T:
-        """Run a blocking call; all who ask for the same name meanwhile wait for the one run.
-
-        Raises:
-            Busy: Too many calls wait already.
-        """
-        task = self._under_way.get(name)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self.run(work))
-            self._under_way[name] = task
-            task.add_done_callback(partial(self._done, name))
-        # A client that goes away does not take the answer from the others.
-        return cast("T", await asyncio.shield(task))
-
-    def close(self) -> None:
-        """End the threads; calls under way end by themselves."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _done(self, name: str, task: asyncio.Task[Any]) -> None:
-        self._under_way.pop(name, None)
-        if not task.cancelled():
-            task.exception()  # nobody may be left who takes it
-
-
 class Backend:
     """The client of one gateway process."""
 
     def __init__(self, open_client: Callable[[], Client], *, threads: int) -> None:
         self._open_client = open_client
-        self._pool = Pool(threads, POOL_PREFIX)
+        self._pool = Pool(threads, POOL_PREFIX, most_calls=threads * CALLS_WAITING)
         self._client: Client | None = None
         self._is_closed = False
         self._handles: dict[str, Queue] = {}
-        self._timing = Pool(1, "cassieq-time")
+        self._timing = Pool(1, "cassieq-time", most_calls=CALLS_WAITING)
         self._time: tuple[float, int] | None = None
 
     @property

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from cassieq_spark.aio.waiting import Waiting
     from cassieq_spark.server.backend import Backend
-    from cassieq_spark.server.waiting import Waiting
 
 UNKNOWN: Final = "unknown"
 """The operation of a request that asks for none that exists."""

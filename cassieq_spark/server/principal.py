@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from cassieq_spark.accounts.canonical import SignedRequest
 from cassieq_spark.accounts.signature import claim_of
+from cassieq_spark.aio.pool import CALLS_WAITING, Pool
 from cassieq_spark.errors import AuthenticationFailed
 from cassieq_spark.model.rights import EVERYTHING, Principal, Right
-from cassieq_spark.server.backend import POOL_PREFIX, Backend, Pool
+from cassieq_spark.server.backend import POOL_PREFIX, Backend
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -59,7 +60,7 @@ class Gate:
         """
         self._backend = backend
         self._master_key = master_key
-        self._pool = Pool(THREADS, f"{POOL_PREFIX}-keys")
+        self._pool = Pool(THREADS, f"{POOL_PREFIX}-keys", most_calls=THREADS * CALLS_WAITING)
         self._authenticator: Authenticator | None = None
         self._recording: set[asyncio.Task[None]] = set()
 

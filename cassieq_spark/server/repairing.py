@@ -7,10 +7,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.aio.pool import Busy
 from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.server.backend import Busy
 
 if TYPE_CHECKING:
     from cassieq_spark.repair.report import RepairReport

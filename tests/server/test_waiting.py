@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from cassieq_spark import metrics
+from cassieq_spark.aio.waiting import Waiting
 from cassieq_spark.server.backend import Backend
-from cassieq_spark.server.waiting import Waiting
 from cassieq_spark.testing import wait_until
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def running(client: cassieq.Client, work: Callable[[Waiting], Any]) -> Any:
     async def run() -> Any:
         backend = Backend(lambda: Unclosed(client), threads=4)  # type: ignore[arg-type,return-value]  # it is one but for close
         await backend.connect()
-        waiting = Waiting(backend)
+        waiting = Waiting(backend, consumer="gateway")
         try:
             return await work(waiting)
         finally:

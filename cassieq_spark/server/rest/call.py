@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from starlette.requests import Request
 
+    from cassieq_spark.aio.waiting import Waiting
     from cassieq_spark.model.rights import Principal
     from cassieq_spark.queue.message import Message
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.principal import Gate
     from cassieq_spark.server.sending import Sending
-    from cassieq_spark.server.waiting import Waiting
 
 JSON: Final = "application/json"
 RAW: Final = "application/octet-stream"

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
+    from cassieq_spark.aio.waiting import Waiting
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.principal import Gate
     from cassieq_spark.server.sending import Sending
-    from cassieq_spark.server.waiting import Waiting
 
 REQUEST_ID: Final = "Cassieq-Request-Id"
 

@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from cassieq_spark.aio.waiting import MOST_AT_ONCE
 from cassieq_spark.errors import BodyInvalid
 from cassieq_spark.model.lanes import MAX_KEY_BYTES, MAX_PRIORITIES
 from cassieq_spark.model.rights import (
@@ -32,7 +33,6 @@ from cassieq_spark.options import OPTIONS, Scope, arguments, values
 from cassieq_spark.options.option import THIRTY_DAYS_S
 from cassieq_spark.queue.inspect.letters import KEYS
 from cassieq_spark.server.rest.fields import Ranged, Strict
-from cassieq_spark.server.waiting import MOST_AT_ONCE
 
 MOST_IN_BATCH: Final = 1_000
 MOST_WAIT_S: Final = 60.0

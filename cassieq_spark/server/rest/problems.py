@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
+from cassieq_spark.aio.pool import Busy
 from cassieq_spark.errors import (
     AccessDenied,
     AccountNotFound,
@@ -26,7 +27,7 @@ from cassieq_spark.errors import (
     UsageError,
 )
 from cassieq_spark.queue.settle.ack_group import Verdict
-from cassieq_spark.server.backend import COME_AGAIN, Busy
+from cassieq_spark.server.backend import COME_AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

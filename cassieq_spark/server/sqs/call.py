@@ -12,13 +12,13 @@ from cassieq_spark.server.sqs.names import name_of_arn, name_of_url, number_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cassieq_spark.aio.waiting import Waiting
     from cassieq_spark.model.rights import Principal, Right
     from cassieq_spark.queue.message import Message
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.principal import Gate
     from cassieq_spark.server.sending import Sending
     from cassieq_spark.server.sqs.moves import Moves
-    from cassieq_spark.server.waiting import Waiting
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from cassieq_spark.aio.pool import Busy
 from cassieq_spark.errors import (
     AccessError,
     AuthenticationFailed,
@@ -16,7 +17,7 @@ from cassieq_spark.errors import (
     ReceiptInvalid,
     UsageError,
 )
-from cassieq_spark.server.backend import COME_AGAIN, Busy
+from cassieq_spark.server.backend import COME_AGAIN
 
 _SQS: Final = "AWS.SimpleQueueService."
 QUERY_CODES: Final[dict[str, str]] = {

@@ -10,11 +10,11 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from cassieq_spark.aio.pool import Busy
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Right
-from cassieq_spark.server.backend import Busy
 from cassieq_spark.server.sqs.actions import RIGHTS
 from cassieq_spark.server.sqs.errors import SqsError, invalid
 

@@ -28,11 +28,11 @@ from cassieq_spark.server.ui.session import Cookies, check_host, check_origin
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
+    from cassieq_spark.aio.waiting import Waiting
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.principal import Gate
     from cassieq_spark.server.rates import Rates
     from cassieq_spark.server.repairing import RepairLog
-    from cassieq_spark.server.waiting import Waiting
 
 LONGEST_FORM: Final = 65_536
 REQUEST_ID: Final = "Cassieq-Request-Id"

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from starlette.requests import Request
 
+    from cassieq_spark.aio.waiting import Waiting
     from cassieq_spark.model.rights import Principal, Right
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.principal import Gate
     from cassieq_spark.server.rates import Rates
     from cassieq_spark.server.repairing import RepairLog
-    from cassieq_spark.server.waiting import Waiting
 
 PREFIX: Final = "/ui"
 HOME: Final = f"{PREFIX}/"

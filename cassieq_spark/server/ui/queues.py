@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field
 
+from cassieq_spark.aio.pool import Busy
 from cassieq_spark.errors import CassieqError, QueueNotFound
 from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect.look import QueueLook, look
-from cassieq_spark.server.backend import Busy
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.rest.problems import problem_of
 from cassieq_spark.server.rest.queues import TARGET, own_names, settings_of

@@ -14,20 +14,21 @@ from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from cassieq_spark import tracing
+from cassieq_spark.aio.pool import Busy
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.get.poll import pause_after
-from cassieq_spark.server.backend import Busy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cassieq_spark.queue.handle import Queue
     from cassieq_spark.queue.message import Message
-    from cassieq_spark.server.backend import Backend
+
+T = TypeVar("T")
 
 MOST_AT_ONCE: Final = 200
 """The most messages that one look claims, as they are all in memory until they are sent."""
@@ -35,7 +36,7 @@ MOST_AT_ONCE: Final = 200
 POLLERS: Final = 1_000
 """Idle pollers beyond this number are forgotten. They only know when they looked last."""
 
-_logger = get_logger("server")
+_logger = get_logger("aio")
 
 
 class _Wanted(NamedTuple):
@@ -44,6 +45,7 @@ class _Wanted(NamedTuple):
     queue: str
     visibility_s: float | None
     priority_at_least: int
+    consumer: str | None
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -61,11 +63,27 @@ class _Waiter:
     answer: asyncio.Future[list[Message]]
 
 
-class Waiting:
-    """All pollers of a process. For one event loop."""
+class OnQueue(Protocol):
+    """How a blocking call on a queue is made."""
 
-    def __init__(self, backend: Backend) -> None:
+    async def on_queue(self, name: str, work: Callable[[Queue], T]) -> T:
+        """Run it in a thread with the open handle of the queue."""
+
+
+class Waiting:
+    """All pollers of a process. For one event loop.
+
+    Args:
+        consumer: The name that ``stats`` shows, unless a get has one of its own.
+        most_at_once: The most messages that one look claims.
+    """
+
+    def __init__(
+        self, backend: OnQueue, *, consumer: str | None, most_at_once: int = MOST_AT_ONCE
+    ) -> None:
         self._backend = backend
+        self._consumer = consumer
+        self._most_at_once = most_at_once
         self._pollers: dict[_Wanted, _Poller] = {}
         self._is_draining = False
         self._giving_back: set[asyncio.Task[None]] = set()
@@ -78,6 +96,7 @@ class Waiting:
         visibility_s: float | None,
         wait_s: float,
         priority_at_least: int = 0,
+        consumer: str | None = None,
     ) -> list[Message]:
         """Lease messages, after waiting for the first one if necessary.
 
@@ -92,7 +111,8 @@ class Waiting:
             needs_look=wait_s <= 0,
             answer=loop.create_future(),
         )
-        self._poller(_Wanted(queue, visibility_s, priority_at_least)).add(waiter)
+        name = self._consumer if consumer is None else consumer
+        self._poller(_Wanted(queue, visibility_s, priority_at_least, name)).add(waiter)
         try:
             found = await waiter.answer
         except asyncio.CancelledError:
@@ -150,7 +170,9 @@ class Waiting:
             if len(self._pollers) >= POLLERS:
                 self._pollers = {at: one for at, one in self._pollers.items() if not one.is_idle}
             look = partial(self._look, wanted)
-            self._pollers[wanted] = _Poller(look, partial(self.give_back, wanted.queue))
+            self._pollers[wanted] = _Poller(
+                look, partial(self.give_back, wanted.queue), self._most_at_once
+            )
         return self._pollers[wanted]
 
     async def _look(self, wanted: _Wanted, at_most: int) -> list[Message]:
@@ -158,7 +180,7 @@ class Waiting:
             return handle.get(
                 at_most,
                 visibility_timeout=wanted.visibility_s,
-                consumer="gateway",
+                consumer=wanted.consumer,
                 priority_at_least=wanted.priority_at_least,
             )
 
@@ -168,8 +190,9 @@ class Waiting:
 class _Poller:
     """Looks for messages while somebody waits for them."""
 
-    def __init__(self, look: _Look, give_back: _GiveBack) -> None:
+    def __init__(self, look: _Look, give_back: _GiveBack, most_at_once: int) -> None:
         self._look = look
+        self._most_at_once = most_at_once
         self._give_back = give_back
         self._waiters: deque[_Waiter] = deque()
         self._changed = asyncio.Event()
@@ -263,7 +286,7 @@ class _Poller:
         # Whoever needs a look and comes while this one is under way makes another one due.
         self._look_at = inf
         try:
-            found = await self._look(min(MOST_AT_ONCE, sum(one.at_most for one in asked)))
+            found = await self._look(min(self._most_at_once, sum(one.at_most for one in asked)))
         except Exception as error:  # noqa: BLE001 - it is raised where the requests wait
             self._empty_looks += 1
             for waiter in asked:
@@ -290,7 +313,7 @@ class _Poller:
 
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
 
     _Look = Callable[[int], Awaitable[list[Message]]]
     _GiveBack = Callable[[Sequence[Message]], None]

@@ -1,0 +1,1 @@
+"""The queues from asyncio: the synchronous engine in threads, and long polls that share them."""

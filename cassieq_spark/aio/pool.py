@@ -1,0 +1,90 @@
+"""`Pool` makes blocking calls in threads, so that nothing blocks the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextvars import Context
+
+T = TypeVar("T")
+
+CALLS_WAITING: Final = 64
+"""How many calls may wait for each thread. Beyond that, an answer would come too late to be used,
+so the caller is told to come again."""
+
+
+class Busy(Exception):
+    """Too many calls wait for a thread."""
+
+
+class Pool:
+    """Threads for blocking calls, and a limit for the calls that wait for one.
+
+    Args:
+        most_calls: Calls that run or wait; None: any number, as each has a task that waits for it.
+    """
+
+    def __init__(self, threads: int, name: str, *, most_calls: int | None = None) -> None:
+        self.threads = threads
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._most_calls = most_calls
+        self._calls = 0
+        self._under_way: dict[str, asyncio.Task[Any]] = {}
+
+    async def run(self, work: Callable[[], T], context: Context | None = None) -> T:
+        """Run a blocking call in a thread.
+
+        Args:
+            context: What it sees of its caller, such as the span; default: as it is now.
+
+        Raises:
+            Busy: Too many calls wait already.
+        """
+        if self._most_calls is not None and self._calls >= self._most_calls:
+            raise Busy
+        self._calls += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(
+                self._threads, (copy_context() if context is None else context).run, work
+            )
+        finally:
+            self._calls -= 1
+
+    @property
+    def calls(self) -> int:
+        """How many calls run or wait for a thread."""
+        return self._calls
+
+    async def once(self, name: str, work: Callable[[], T]) -> T:
+        """Run a blocking call; all who ask for the same name meanwhile wait for the one run.
+
+        Raises:
+            Busy: Too many calls wait already.
+        """
+        task = self._under_way.get(name)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self.run(work))
+            self._under_way[name] = task
+            task.add_done_callback(partial(self._done, name))
+        # A client that goes away does not take the answer from the others.
+        return cast("T", await asyncio.shield(task))
+
+    def close(self) -> None:
+        """End the threads; calls under way end by themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def join(self) -> None:
+        """Return when all calls are over, also those for which nobody waits any more."""
+        await asyncio.to_thread(self._threads.shutdown)
+
+    def _done(self, name: str, task: asyncio.Task[Any]) -> None:
+        self._under_way.pop(name, None)
+        if not task.cancelled():
+            task.exception()  # nobody may be left who takes it
