@@ -6,6 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cassieq_spark.aio.client import AsyncClient, connect_async
+    from cassieq_spark.aio.consumer import AsyncConsumer
+    from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.client import Client, QueueInfo, connect
     from cassieq_spark.errors import (
         CassieqError,
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncClient",
+    "AsyncConsumer",
+    "AsyncQueue",
     "CassieqError",
     "CassieqListener",
     "Client",
@@ -65,6 +71,7 @@ __all__ = [
     "Verdict",
     "VerifyReport",
     "connect",
+    "connect_async",
     "foreach_batch",
     "register",
     "settle",
@@ -73,6 +80,9 @@ __all__ = [
 
 
 _HOMES = {
+    "aio.client": ("AsyncClient", "connect_async"),
+    "aio.consumer": ("AsyncConsumer",),
+    "aio.queue": ("AsyncQueue",),
     "client": ("Client", "QueueInfo", "connect"),
     "errors": (
         "CassieqError",

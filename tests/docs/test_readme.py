@@ -54,6 +54,19 @@ def test_the_clients_guide_gets_what_it_has_put(
     assert (0, 0, 0) == (stats.visible, stats.delayed, stats.invisible)
 
 
+def test_the_guide_of_asyncio_acks_all(
+    pytestconfig: pytest.Config, cassandra: EmbeddedCassandra, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_example(
+        pytestconfig.rootpath / "docs" / "guides" / "asyncio.md",
+        {"127.0.0.1:9042": cassandra.contact_points, '"cassieq"': '"cassieq_asyncio"'},
+    )
+    assert "b'hello' {'to': 'ada'}\n" == capsys.readouterr().out
+    with cassieq.connect(cassandra.contact_points, keyspace="cassieq_asyncio") as client:
+        stats = client.queue("mail").stats()
+    assert (0, 0) == (stats.visible, stats.invisible)
+
+
 def test_the_guide_of_scheduled_messages_cancels_one(
     pytestconfig: pytest.Config, cassandra: EmbeddedCassandra, capsys: pytest.CaptureFixture[str]
 ) -> None:

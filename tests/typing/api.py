@@ -50,6 +50,33 @@ def client_api() -> None:
             assert_type(message, cassieq.Message)
 
 
+async def async_api() -> None:
+    async with cassieq.connect_async("127.0.0.1:9042", threads=4, keyspace="cassieq") as client:
+        assert_type(client, cassieq.AsyncClient)
+        await client.bootstrap(replication={"class": "NetworkTopologyStrategy", "datacenter1": 3})
+        queue = await client.create_queue("orders", visibility_timeout=timedelta(seconds=30))
+        assert_type(queue, cassieq.AsyncQueue)
+        assert_type(await client.queue("orders"), cassieq.AsyncQueue)
+        assert_type(await client.queues(), list[cassieq.QueueInfo])
+        assert_type(await queue.stats(), cassieq.QueueStats)
+        assert_type(await queue.put(b"m", delay=timedelta(1), headers={"k": "v"}), str)
+        assert_type(await queue.put_many([b"1"]), list[str])
+        assert_type(await queue.put_many([b"1"], dedup_keys=["k"]), list[cassieq.PutResult])
+        messages = await queue.get(10, wait=1)
+        assert_type(messages, list[cassieq.Message])
+        await queue.release(messages, delay=5)
+        assert_type(await queue.ack_each(messages), list[cassieq.Verdict])
+        assert_type(await queue.update(messages[0], body=b"new"), cassieq.Message)
+        async with queue.consumer(prefetch=10) as consumer:
+            assert_type(consumer, cassieq.AsyncConsumer)
+            async for message in consumer:
+                assert_type(message, cassieq.Message)
+                await consumer.ack(message)
+        async for message in client.browse("dead"):
+            assert_type(message, cassieq.Message)
+        assert_type(await client.redrive("dead", to="orders"), cassieq.Redriven)
+
+
 def spark_api(spark: SparkSession) -> None:
     cassieq.register(spark)
     settings = cassieq.spark_config("127.0.0.1:9042", datacenter="datacenter1")

@@ -1,0 +1,183 @@
+"""`connect_async` and `AsyncClient` are the API's entry point for asyncio."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, Unpack
+
+from cassieq_spark.aio.calls import Calls
+from cassieq_spark.aio.mirror import documented, in_thread
+from cassieq_spark.aio.queue import AsyncQueue, OnHandle
+from cassieq_spark.aio.waiting import Waiting
+from cassieq_spark.client import Client
+from cassieq_spark.errors import CassieqError, UsageError
+from cassieq_spark.options import (
+    ConnectionArguments,
+    ConnectionOptions,
+    arguments,
+    by_option,
+    parse_connection,
+)
+from cassieq_spark.options.arguments import MOST_MESSAGES
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+
+    from cassieq_spark.model.ids import LaneId
+    from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.queue.message import Message
+
+P = ParamSpec("P")
+
+THREADS: Final = 16
+"""Calls at once, unless the program says otherwise. Each waits for Cassandra most of its time."""
+
+BROWSED_AT_ONCE: Final = 100
+
+
+def connect_async(
+    contact_points: str | Sequence[str],
+    *,
+    threads: int = THREADS,
+    **connection: Unpack[ConnectionArguments],
+) -> AsyncClient:
+    """Return a client for asyncio, which connects in its ``async with`` block.
+
+    Args:
+        contact_points: As for `connect`.
+        threads: How many calls are under way at once; others wait for them. Waiting for messages
+            takes no thread.
+        connection: As for `connect`.
+
+    Raises:
+        UsageError: An argument is unknown or has a wrong form, or a file has the wrong content.
+    """
+    own = {"contact_points": contact_points}
+    options = parse_connection(by_option(connection, own, of="connect"))
+    return AsyncClient(options, threads=arguments.count("threads", threads))
+
+
+def _opening(
+    method: Callable[Concatenate[Client, P], Queue],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, AsyncQueue]]:
+    """A method that returns a queue, as a coroutine function that returns one for asyncio."""
+
+    @functools.wraps(method)
+    async def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> AsyncQueue:
+        opened = await self._calls.run(method.__name__, lambda: method(self._sync, *args, **kwargs))
+        return self._queue(opened)
+
+    return call
+
+
+class AsyncClient:
+    """The queues of one keyspace, for the tasks of one event loop. Each call is that of `Client`.
+
+    It is the same engine in threads. Any number of tasks may share it; see `AsyncQueue` for what a
+    cancelled call does.
+    """
+
+    def __init__(self, options: ConnectionOptions, *, threads: int) -> None:
+        """See `connect_async`."""
+        self._options = options
+        self._calls = Calls(threads)
+        self._client: Client | None = None
+        self._waiting: dict[LaneId, Waiting] = {}
+
+    @property
+    def datacenter(self) -> str:
+        """The local data centre. Queues whose home is another one cannot be read from here."""
+        return self._sync.datacenter
+
+    @property
+    def keyspace(self) -> str:
+        """The keyspace whose queues these are."""
+        return self._sync.keyspace
+
+    # mypy takes self for a further keyword where a method has **keywords.
+    alter_queue = _opening(Client.alter_queue)  # type: ignore[arg-type]  # see above
+    bootstrap = in_thread(Client.bootstrap)
+    check = in_thread(Client.check)
+    create_queue = _opening(Client.create_queue)  # type: ignore[arg-type]  # see above
+    delete_queue = in_thread(Client.delete_queue)
+    forget_sink = in_thread(Client.forget_sink)
+    label_queue = _opening(Client.label_queue)
+    now_us = in_thread(Client.now_us)
+    queue = _opening(Client.queue)
+    queues = in_thread(Client.queues)
+    redrive = in_thread(Client.redrive)
+    repair = in_thread(Client.repair)
+    repair_as_leader = in_thread(Client.repair_as_leader)
+    verify = in_thread(Client.verify)
+
+    @documented(Client.browse)
+    async def browse(self, queue: str) -> AsyncIterator[Message]:
+        found = await self._calls.run("browse", lambda: self._sync.browse(queue))
+        while page := await self._calls.run("browse", lambda: list(islice(found, BROWSED_AT_ONCE))):
+            for message in page:
+                yield message
+
+    async def close(self) -> None:
+        """Wait for the calls under way, give back what nobody will see, and disconnect. Idempotent.
+
+        Whoever waits for messages gets none. Acks of consumers are stored.
+        """
+        if self._calls.is_closing or self._client is None:
+            return
+        self._calls.is_closing = True
+        for waiting in self._waiting.values():
+            waiting.drain()
+        for consumer in list(self._calls.consumers):
+            with suppress(CassieqError):  # logged; its block, which is still open, raises it, too
+                await consumer.close()
+        for waiting in self._waiting.values():
+            await waiting.close()
+        try:
+            await self._calls.pool.run(self._client.close)
+        finally:
+            await self._calls.pool.join()
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            AuthenticationRefused, TlsFailed, StoreUnavailable: As `connect`.
+            UsageError: It was entered before.
+        """
+        if self._client is not None or self._calls.is_closing:
+            raise UsageError(
+                "a client works in one block only. Make another one with connect_async()"
+            )
+        try:
+            self._client = await self._calls.run(
+                "connect_async", lambda: Client(self._options), undo=Client.close
+            )
+        except BaseException:
+            self._calls.is_closing = True
+            self._calls.pool.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Close; see `close`."""
+        await self.close()
+
+    @property
+    def _sync(self) -> Client:
+        if self._client is None:
+            raise UsageError(
+                "a client for asyncio works inside its block. Write: async with "
+                "cassieq.connect_async(...) as client: ..."
+            )
+        return self._client
+
+    def _queue(self, opened: Queue) -> AsyncQueue:
+        """Handles of one queue share their long polls."""
+        lane = opened._known_lane.lane_id  # noqa: SLF001 - what tells two queues of a name apart
+        if lane not in self._waiting:
+            self._waiting[lane] = Waiting(
+                OnHandle(self._calls, opened), consumer=None, most_at_once=MOST_MESSAGES
+            )
+        return AsyncQueue(self._calls, opened, self._waiting[lane])

@@ -1,0 +1,236 @@
+"""`AsyncQueue` is a queue for asyncio: the calls of `Queue`, each to be awaited."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from cassieq_spark.aio.consumer import AsyncConsumer
+from cassieq_spark.aio.mirror import documented, in_thread
+from cassieq_spark.options import arguments
+from cassieq_spark.queue.handle import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime, timedelta
+    from uuid import UUID
+
+    from cassieq_spark.aio.calls import Calls
+    from cassieq_spark.aio.waiting import Waiting
+    from cassieq_spark.options import QueueSettings
+    from cassieq_spark.queue.consumer import Consumer
+    from cassieq_spark.queue.message import Message
+    from cassieq_spark.queue.put.results import PutResult
+
+    Seconds = float | timedelta
+
+T = TypeVar("T")
+
+
+class OnHandle:
+    """Makes the calls of `Waiting` with one handle, also while the client closes."""
+
+    def __init__(self, calls: Calls, queue: Queue) -> None:
+        self._calls = calls
+        self._queue = queue
+
+    async def on_queue(self, name: str, work: Callable[[Queue], T]) -> T:  # noqa: ARG002 - protocol
+        """Run it in a thread."""
+        return await self._calls.pool.run(lambda: work(self._queue))
+
+
+class AsyncQueue:
+    """One queue, for the tasks of one event loop. Each call is that of `Queue`, to be awaited.
+
+    A call that is cancelled before a thread has begun with it does nothing. One that has begun goes
+    on: a put may be stored, an ack may have taken effect; the `asyncio.CancelledError` then has a
+    note that says so. A `get` that is cancelled keeps no message.
+    """
+
+    def __init__(self, calls: Calls, queue: Queue, waiting: Waiting) -> None:
+        self._calls = calls
+        self._sync = queue
+        self._waiting = waiting
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._sync.name
+
+    @property
+    def settings(self) -> QueueSettings:
+        """The queue's settings, at most a few seconds old while the queue is used."""
+        return self._sync.settings
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The queue's labels, as old as its settings."""
+        return self._sync.labels
+
+    @property
+    def created_at(self) -> datetime:
+        """When the queue was created, UTC."""
+        return self._sync.created_at
+
+    ack = in_thread(Queue.ack)
+    ack_each = in_thread(Queue.ack_each)
+    cancel = in_thread(Queue.cancel)
+    delete = in_thread(Queue.delete)
+    extend = in_thread(Queue.extend)
+    peek = in_thread(Queue.peek)
+    purge = in_thread(Queue.purge)
+    reject = in_thread(Queue.reject)
+    release = in_thread(Queue.release)
+    scheduled = in_thread(Queue.scheduled)
+    stats = in_thread(Queue.stats)
+    update = in_thread(Queue.update)
+    _put = in_thread(Queue.put)
+
+    @documented(Queue.put)
+    async def put(
+        self,
+        body: bytes,
+        *,
+        priority: int = 0,
+        key: str | None = None,
+        delay: Seconds = 0,
+        due_at: datetime | None = None,
+        ttl: Seconds | None = None,
+        tag: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        message_id: UUID | str | None = None,
+        dedup_key: str | None = None,
+    ) -> str:
+        found = await self._put(
+            body,
+            priority=priority,
+            key=key,
+            delay=delay,
+            due_at=due_at,
+            ttl=ttl,
+            tag=tag,
+            headers=headers,
+            message_id=message_id,
+            dedup_key=dedup_key,
+        )
+        self._waiting.put(self.name)
+        return found
+
+    @overload
+    async def put_many(
+        self,
+        bodies: Iterable[bytes],
+        *,
+        priority: int = 0,
+        key: str | None = None,
+        delay: Seconds = 0,
+        due_at: datetime | None = None,
+        ttl: Seconds | None = None,
+        tag: str | None = None,
+        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+        message_ids: Sequence[UUID | str | None] | None = None,
+        dedup_keys: None = None,
+    ) -> list[str]: ...
+
+    @overload
+    async def put_many(
+        self,
+        bodies: Iterable[bytes],
+        *,
+        priority: int = 0,
+        key: str | None = None,
+        delay: Seconds = 0,
+        due_at: datetime | None = None,
+        ttl: Seconds | None = None,
+        tag: str | None = None,
+        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+        message_ids: Sequence[UUID | str | None] | None = None,
+        dedup_keys: Sequence[str | None],
+    ) -> list[PutResult]: ...
+
+    @documented(Queue.put_many)
+    async def put_many(
+        self,
+        bodies: Iterable[bytes],
+        *,
+        priority: int = 0,
+        key: str | None = None,
+        delay: Seconds = 0,
+        due_at: datetime | None = None,
+        ttl: Seconds | None = None,
+        tag: str | None = None,
+        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+        message_ids: Sequence[UUID | str | None] | None = None,
+        dedup_keys: Sequence[str | None] | None = None,
+    ) -> list[str] | list[PutResult]:
+        more: dict[str, Any] = {
+            "priority": priority,
+            "key": key,
+            "delay": delay,
+            "due_at": due_at,
+            "ttl": ttl,
+            "tag": tag,
+            "headers": headers,
+            "message_ids": message_ids,
+            "dedup_keys": dedup_keys,
+        }
+
+        def put() -> list[str] | list[PutResult]:
+            found: list[str] | list[PutResult] = self._sync.put_many(bodies, **more)
+            return found
+
+        found = await self._calls.run("put_many", put)
+        self._waiting.put(self.name)
+        return found
+
+    @documented(Queue.get)
+    async def get(
+        self,
+        max_messages: int = 10,
+        *,
+        visibility_timeout: Seconds | None = None,
+        wait: Seconds = 0,
+        consumer: str | None = None,
+        priority_at_least: int = 0,
+    ) -> list[Message]:
+        self._calls.check()
+        visibility_us = (
+            None if visibility_timeout is None else arguments.visibility_us(visibility_timeout)
+        )
+        return await self._waiting.receive(
+            self.name,
+            at_most=arguments.count("max_messages", max_messages),
+            visibility_s=None if visibility_us is None else visibility_us / 1e6,
+            wait_s=arguments.wait_s(wait),
+            consumer=None if consumer is None else arguments.consumer(consumer),
+            priority_at_least=arguments.priority(
+                "priority_at_least", priority_at_least, self.settings.priorities
+            ),
+        )
+
+    @documented(Queue.consumer)
+    def consumer(
+        self,
+        *,
+        prefetch: int = 100,
+        visibility_timeout: Seconds | None = None,
+        idle_timeout: Seconds | None = None,
+        consumer: str | None = None,
+        priority_at_least: int = 0,
+    ) -> AsyncConsumer:
+        def make() -> Consumer:
+            return self._sync.consumer(
+                prefetch=prefetch,
+                visibility_timeout=visibility_timeout,
+                idle_timeout=idle_timeout,
+                consumer=consumer,
+                priority_at_least=priority_at_least,
+            )
+
+        idle_s = None if idle_timeout is None else arguments.wait_s(idle_timeout, "idle_timeout")
+        made = AsyncConsumer(self._calls, self._sync, make, idle_s)
+        self._calls.consumers.add(made)
+        return made
+
+    def __repr__(self) -> str:
+        """Show the queue's name."""
+        return f"AsyncQueue({self.name!r})"
