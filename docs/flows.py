@@ -73,6 +73,99 @@ FLOWS: Final = {
             Way("queue", "dead-letter queue", "after max_deliveries, by repair"),
         ],
     ),
+    "docs/guides/example-etl_verdicts.svg": Flow(
+        {
+            "etl": Box("queue", 0, 0),
+            "foreachBatch": Box("work", 1, 0),
+            "Parquet: orders": Box("other", 2, 0),
+            "etl.dead": Box("queue", 0, 1),
+        },
+        [
+            Way("etl", "foreachBatch", "batch, leased"),
+            Way("foreachBatch", "etl", "ack, release, reject"),
+            Way("foreachBatch", "Parquet: orders", "good rows"),
+            Way("etl", "etl.dead", "rejected, by repair"),
+        ],
+    ),
+    "docs/guides/example-fan_out.svg": Flow(
+        {
+            "fan.orders": Box("queue", 0, 1),
+            "foreachBatch": Box("work", 1, 1),
+            "fan.audit": Box("queue", 2, 0),
+            "fan.large": Box("queue", 2, 2),
+        },
+        [
+            Way("fan.orders", "foreachBatch", "400 a batch"),
+            Way("foreachBatch", "fan.audit", "all"),
+            Way("foreachBatch", "fan.large", "900 and more"),
+        ],
+    ),
+    "docs/guides/example-retry_backoff.svg": Flow(
+        {
+            "payments": Box("queue", 0, 0),
+            "cassieq worker": Box("work", 1, 0),
+            "bank": Box("other", 2, 0),
+            "payments.dead": Box("queue", 0, 1),
+        },
+        [
+            Way("payments", "cassieq worker", "message"),
+            Way("cassieq worker", "payments", "error: again later"),
+            Way("cassieq worker", "bank", "charge"),
+            Way("payments", "payments.dead", "4 deliveries, by repair"),
+        ],
+    ),
+    "docs/guides/example-dead_letters.svg": Flow(
+        {
+            "mail.out": Box("queue", 0, 0),
+            "mail.dead": Box("queue", 0, 1),
+            "readStream": Box("work", 1, 1),
+            "Parquet: letters": Box("other", 2, 1),
+            "df.write, mended": Box("work", 1, 0),
+        },
+        [
+            Way("mail.out", "mail.dead", "rejected, by repair"),
+            Way("mail.dead", "readStream"),
+            Way("readStream", "Parquet: letters", "exactly once"),
+            Way("Parquet: letters", "df.write, mended"),
+            Way("df.write, mended", "mail.out", "exactly once"),
+        ],
+    ),
+    "docs/guides/example-scheduled.svg": Flow(
+        {
+            "producer": Box("work", 0, 0),
+            "reminders.example": Box("queue", 1, 0),
+            "consumer": Box("work", 2, 0),
+        },
+        [
+            Way("producer", "reminders.example", "due_at, cancel"),
+            Way("reminders.example", "consumer", "when it is due"),
+        ],
+    ),
+    "docs/guides/example-stateful.svg": Flow(
+        {
+            "state.orders": Box("queue", 0, 0),
+            "groupBy, sum": Box("work", 1, 0),
+            "Parquet: totals": Box("other", 2, 0),
+            "checkpoint": Box("other", 1, 1),
+        },
+        [
+            Way("state.orders", "groupBy, sum", "batch"),
+            Way("groupBy, sum", "Parquet: totals", "all totals"),
+            Way("groupBy, sum", "checkpoint", "state"),
+        ],
+    ),
+    "docs/guides/example-fastapi_producer.svg": Flow(
+        {
+            "client": Box("other", 0, 0),
+            "FastAPI": Box("work", 1, 0),
+            "api.orders": Box("queue", 2, 0),
+        },
+        [
+            Way("client", "FastAPI", "POST /orders"),
+            Way("FastAPI", "client", "202, message id"),
+            Way("FastAPI", "api.orders", "put, once a key"),
+        ],
+    ),
 }
 
 

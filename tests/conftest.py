@@ -30,7 +30,17 @@ pytest_plugins = [
     "tests.fixtures.spark",
 ]
 
-FOLDER_MARKS = {"docs", "explicit", "fault", "node", "server", "spark", "stateful", "unit"}
+FOLDER_MARKS = {
+    "docs",
+    "examples",
+    "explicit",
+    "fault",
+    "node",
+    "server",
+    "spark",
+    "stateful",
+    "unit",
+}
 #: Folders whose tests take long: ``make fault`` runs them. One of each kind carries ``sample``, and
 #: is in ``make test``, too.
 LONG_FOLDERS = {"fault"}
