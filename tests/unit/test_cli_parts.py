@@ -179,7 +179,7 @@ def test_a_consumer_that_found_nothing_for_long_does_not_make_up_for_it() -> Non
     load.forgive()
     load.add(5, 5, since_s=clock.at_s)
 
-    assert clock.at_s - MOST_BEHIND_S + 0.5 == pytest.approx(load.due_s())
+    assert clock.at_s - MOST_BEHIND_S + 5 / 10 == pytest.approx(load.due_s())
 
 
 def test_a_consumer_that_is_a_little_behind_catches_up() -> None:
