@@ -227,6 +227,23 @@ def test_a_consumers_get_that_is_cancelled_keeps_no_message_and_close_gives_back
     assert {1} == {message.delivery_count for message in queue.get(100)}
 
 
+def test_a_message_that_comes_when_nobody_waits_any_more_is_given_back(
+    run: Run, queue: cassieq.Queue
+) -> None:
+    async def work(_: cassieq.AsyncClient, opened: cassieq.AsyncQueue) -> None:
+        async with opened.consumer(prefetch=5) as consumer:
+            getting = asyncio.create_task(consumer.get())
+            await asyncio.sleep(0.1)
+            getting.cancel()  # its thread looks on, for a second
+            await opened.put(b"m")
+            while consumer._puller is not None:
+                await asyncio.sleep(0.02)
+
+    run(work)
+    assert (1, 0) == lie(queue)
+    assert [1] == [message.delivery_count for message in queue.get()]
+
+
 def test_close_answers_who_waits_stores_acks_and_leaves_no_thread(
     run: Run, queue: cassieq.Queue
 ) -> None:
