@@ -205,6 +205,7 @@ def scheduled_page(found: dict[str, Any]) -> str:
             f"{found[work]['empty']['statements']:,}",
         ]
         for work, name in ONCE_SCHEDULED.items()
+        if work in found
     ]
     once_titles = ["once", "time", "statements", "statements of the empty queue"]
     text = (

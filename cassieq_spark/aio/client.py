@@ -23,7 +23,7 @@ from cassieq_spark.options import (
 from cassieq_spark.options.arguments import MOST_MESSAGES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.handle import Queue
@@ -111,6 +111,16 @@ class AsyncClient:
     repair = in_thread(Client.repair)
     repair_as_leader = in_thread(Client.repair_as_leader)
     verify = in_thread(Client.verify)
+
+    @documented(Client.find_or_create_queue)
+    async def find_or_create_queue(
+        self, name: str, *, labels: Mapping[str, str] | None = None, **settings: Any
+    ) -> tuple[AsyncQueue, bool]:
+        queue, is_new = await self._calls.run(
+            "find_or_create_queue",
+            lambda: self._sync.find_or_create_queue(name, labels=labels, **settings),
+        )
+        return self._queue(queue), is_new
 
     @documented(Client.browse)
     async def browse(self, queue: str) -> AsyncIterator[Message]:

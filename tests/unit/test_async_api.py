@@ -31,6 +31,7 @@ RENAMED = {
     "Queue": "AsyncQueue",
     "Consumer": "AsyncConsumer",
     "Iterator[Message]": "AsyncIterator[Message]",
+    "tuple[Queue, bool]": "tuple[AsyncQueue, bool]",
 }
 
 
