@@ -33,6 +33,11 @@ T = TypeVar("T")
 MOST_AT_ONCE: Final = 200
 """The most messages that one look claims, as they are all in memory until they are sent."""
 
+LAST_LOOK_S: Final = 0.8
+"""Whoever waited longer than this since the last look began gets a look of his own at his end, so
+that he misses nothing that was visible for so long. It is half of the longest pause: waiters that
+end one after the other make looks no more than twice as many."""
+
 POLLERS: Final = 1_000
 """Idle pollers beyond this number are forgotten. They only know when they looked last."""
 
@@ -199,6 +204,8 @@ class _Poller:
         self._task: asyncio.Task[None] | None = None
         self._empty_looks = 0
         self._look_at = -inf
+        self._began_at = -inf
+        self._is_draining = False
 
     @property
     def is_idle(self) -> bool:
@@ -229,6 +236,7 @@ class _Poller:
     def drain(self) -> None:
         """Answer everybody with what is at hand: nothing."""
         now = asyncio.get_running_loop().time()
+        self._is_draining = True
         for waiter in self._waiters:
             waiter.deadline = min(waiter.deadline, now)
             waiter.needs_look = False
@@ -262,6 +270,10 @@ class _Poller:
         for waiter in self._waiters:
             if waiter.answer.done():
                 continue  # it went away
+            was_looked = waiter.deadline - self._began_at <= LAST_LOOK_S
+            if waiter.deadline <= now and not was_looked and not self._is_draining:
+                waiter.needs_look = True
+                self._look_at = -inf
             if waiter.deadline <= now and not waiter.needs_look:
                 waiter.answer.set_result([])
             else:
@@ -283,6 +295,7 @@ class _Poller:
     async def _one_look(self) -> None:
         loop = asyncio.get_running_loop()
         asked = [one for one in self._waiters if not one.answer.done()]
+        self._began_at = loop.time()
         # Whoever needs a look and comes while this one is under way makes another one due.
         self._look_at = inf
         try:

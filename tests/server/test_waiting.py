@@ -88,6 +88,22 @@ def test_a_thousand_idle_waiters_read_no_more_than_one(
     assert many <= 30
 
 
+def test_who_waits_misses_nothing_that_was_visible_a_second_before_he_went(
+    client: cassieq.Client, queue: cassieq.Queue
+) -> None:
+    async def work(waiting: Waiting) -> list[int]:
+        found = []
+        for wait_s in (3.0, *[2.0] * 6):  # at first the poller comes to its longest pauses
+            if wait_s < 3:
+                await asyncio.to_thread(queue.put, b"late", delay=1)
+            got = await waiting.receive(queue.name, at_most=1, visibility_s=None, wait_s=wait_s)
+            await asyncio.to_thread(queue.ack, got)
+            found.append(len(got))
+        return found
+
+    assert [0, *[1] * 6] == running(client, work)
+
+
 def test_messages_go_to_the_waiters_in_their_order(
     client: cassieq.Client, queue: cassieq.Queue
 ) -> None:
