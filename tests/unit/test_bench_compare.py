@@ -1,0 +1,65 @@
+"""Two runs of a benchmark side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("bench", reason="the benchmarks are not in a source distribution")
+from bench.compare import Figure, compare, figures, main  # noqa: E402 - see above
+
+RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
+
+
+def run(rate: float, **more: Any) -> dict[str, Any]:
+    spread = {"median": rate, "min": rate * 0.9, "max": rate * 1.1}
+    return {
+        "put": {"messages_per_s": spread, "samples_s": [1.0, 2.0], "lwts": 0.5},
+        "command": "python -m bench.some --smoke",
+        "machine": {"cores": 2},
+        **more,
+    }
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_every_result_that_is_kept_has_figures_and_equals_itself(path: Path) -> None:
+    found = json.loads(path.read_text("utf-8"))
+    named = dict(figures(found))
+    assert len(named) >= 3
+    lines = compare(found, found)
+    assert len(named) + 2 == len(lines)
+    assert not any("apart" in line for line in lines)
+
+
+def test_only_spreads_that_do_not_touch_are_apart() -> None:
+    slow, same, fast = run(100.0), run(110.0), run(200.0)
+    assert " 1.10 |  |" in compare(slow, same)[2]
+    assert (
+        "| 100.0 (90.0 to 110.0) | 200.0 (180.0 to 220.0) | 2.00 | apart |"
+        in compare(slow, fast)[2]
+    )
+    assert not Figure(1, 0, 2).is_apart(Figure(2, 2, 3))
+
+
+def test_what_makes_two_runs_unlike_is_told_first() -> None:
+    first, *_ = compare(run(1.0), run(1.0, machine={"cores": 64}))
+    assert first == "Unlike in both: machine: {'cores': 2} and {'cores': 64}"
+
+
+def test_two_benchmarks_are_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other, broken = tmp_path / "one", tmp_path / "other", tmp_path / "broken"
+    one.write_text(json.dumps(run(1.0)))
+    other.write_text(json.dumps(run(1.0, command="python -m bench.another")))
+    broken.write_text("{")
+    for paths, words in (((one, other), "two benchmarks"), ((one, broken), "no result")):
+        with pytest.raises(SystemExit) as ended:
+            main([str(path) for path in paths])
+        assert 2 == ended.value.code
+        assert words in capsys.readouterr().err
+    assert 0 == main([str(one), str(one)])
+    assert "put messages_per_s" in capsys.readouterr().out
