@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("bench", reason="the benchmarks are not in a source distribution")
-from bench.compare import Figure, compare, figures, main  # noqa: E402 - see above
+from bench.compare import Figure, compare, figures, main
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 
