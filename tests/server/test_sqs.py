@@ -34,6 +34,7 @@ ELASTICMQ_DIFFERS = {
     "test_a_batch_of_more_than_a_mebibyte_is_too_long": "another code: InvalidAttributeValue",
     "test_attributes_are_set_and_read_back": "there is no MaximumMessageSize",
     "test_queues_are_listed_by_prefix_in_pages": "MaxResults is ignored: there is one page",
+    "test_a_change_of_no_tag_or_of_too_many_is_refused": "a change of no tag is accepted",
     "test_values_out_of_range_are_refused": "another code: InvalidAttributeValue",
 }
 """How ElasticMQ 1.6.12 differs from what AWS documents, by the test that shows it."""
@@ -288,6 +289,15 @@ def test_tags_are_set_listed_and_removed(sqs: Any, url: str) -> None:
     sqs.untag_queue(QueueUrl=url, TagKeys=["tier"])
 
     assert {"team": "b"} == sqs.list_queue_tags(QueueUrl=url)["Tags"]
+
+
+def test_a_change_of_no_tag_or_of_too_many_is_refused(sqs: Any, url: str) -> None:
+    sqs.tag_queue(QueueUrl=url, Tags={"team": "a"})
+    assert "MissingParameter" == code_of(sqs.tag_queue, QueueUrl=url, Tags={})
+    assert "InvalidParameterValue" == code_of(sqs.untag_queue, QueueUrl=url, TagKeys=[])
+    many = {f"tag{n}": "x" for n in range(51)}
+    assert "InvalidParameterValue" == code_of(sqs.tag_queue, QueueUrl=url, Tags=many)
+    assert {"team": "a"} == sqs.list_queue_tags(QueueUrl=url)["Tags"]
 
 
 def test_a_purge_leaves_nothing(sqs: Any, url: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from cassieq_spark.errors import QueueExists, QueueNotFound
 from cassieq_spark.server.sqs import attributes
-from cassieq_spark.server.sqs.errors import SqsError, invalid, no_queue
+from cassieq_spark.server.sqs.errors import SqsError, invalid, missing, no_queue
 from cassieq_spark.server.sqs.names import name_of_url
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 MOST_RESULTS: Final = 1_000
 MOST_TAGS: Final = 50
+LONGEST_TAG_KEY: Final = 128
+LONGEST_TAG: Final = 256
+"""As AWS documents them, in characters."""
 
 _NEW_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
@@ -32,6 +35,7 @@ async def create(call: Call) -> dict[str, Any]:
     given: dict[str, str] = call.get("Attributes") or {}
     changes = attributes.changes_of(call, given)
     tags = _tags(call.get("tags") or {})
+    _check_count(len(tags), call.parameters["QueueName"])
     labels = {key: text for key, text in {**changes.labels, **tags}.items() if text is not None}
 
     def work() -> None:
@@ -154,13 +158,18 @@ async def set_attributes(call: Call) -> dict[str, Any]:
 
 async def tag(call: Call) -> dict[str, Any]:
     """TagQueue."""
-    await _label(call, _tags(call.parameters["Tags"]))
+    tags: dict[str, str] = call.parameters["Tags"]
+    if not tags:
+        raise missing("Tags")
+    await _label(call, _tags(tags))
     return {}
 
 
 async def untag(call: Call) -> dict[str, Any]:
     """UntagQueue."""
     keys: list[str] = call.parameters["TagKeys"]
+    if not keys or any(not 1 <= len(key) <= LONGEST_TAG_KEY for key in keys):
+        raise invalid(f"Tag keys must be between 1 and {LONGEST_TAG_KEY} characters in length.")
     await _label(call, {attributes.TAG + key: None for key in keys})
     return {}
 
@@ -191,8 +200,8 @@ async def no_permissions(call: Call) -> NoReturn:
 async def _label(call: Call, labels: dict[str, str | None]) -> None:
     def work(queue: Queue) -> None:
         there = {key for key in queue.labels if key.startswith(attributes.TAG)}
-        if len(there | {key for key, text in labels.items() if text is not None}) > MOST_TAGS:
-            raise invalid(f"Too many tags added for queue: more than {MOST_TAGS}.")
+        there |= {key for key, text in labels.items() if text is not None}
+        _check_count(len(there), queue.name.rpartition("/")[2])
         call.backend.keep(call.backend.client.label_queue(queue.name, labels))
 
     await call.backend.on_queue(call.queue(), work)
@@ -200,11 +209,17 @@ async def _label(call: Call, labels: dict[str, str | None]) -> None:
 
 def _tags(given: dict[str, str]) -> dict[str, str | None]:
     for key, text in given.items():
-        if not 1 <= len(key) <= 128 or len(text) > 256:  # noqa: PLR2004 - limits of AWS
-            raise invalid("A tag has a key of 1 to 128 characters and a value of up to 256.")
-    if len(given) > MOST_TAGS:
-        raise invalid(f"Too many tags added for queue: more than {MOST_TAGS}.")
+        if not 1 <= len(key) <= LONGEST_TAG_KEY or len(text) > LONGEST_TAG:
+            raise invalid(
+                f"A tag has a key of 1 to {LONGEST_TAG_KEY} characters and a value of up to "
+                f"{LONGEST_TAG}."
+            )
     return {attributes.TAG + key: text for key, text in given.items()}
+
+
+def _check_count(tags: int, queue: str) -> None:
+    if tags > MOST_TAGS:
+        raise invalid(f"Too many tags added for queue {queue}.")
 
 
 def _check_new_name(name: str) -> None:
