@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +131,22 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of these
             globals()[name] = found
             return found
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _name_this_python() -> None:
+    """Let a Spark that this process starts look for formats here, unless somebody said where.
+
+    It asks PYSPARK_DRIVER_PYTHON, PYSPARK_PYTHON and ``python3`` in turn, and runs the tasks of a
+    format that it has found in the same one (4.2 and 4.3). In an environment that was not activated
+    ``python3`` is another, which has no ``pyspark_cassieq``: there would be no format "cassieq".
+    Under spark-submit Spark runs already, and has chosen this interpreter itself.
+    """
+    said = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT")
+    if sys.executable and not any(name in os.environ for name in said):
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
+_name_this_python()
 
 
 def __dir__() -> list[str]:

@@ -83,6 +83,7 @@ def register(spark: SparkSession) -> None:
     Raises:
         WorkerEnvironment: The workers' Python lacks something; the error says what to do.
     """
+    worker.prefer_this_python(spark)
     worker.check_workers(spark)
     spark.dataSource.register(CassieqDataSource)
     # This public call makes a session active in its thread.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import os
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -68,6 +69,18 @@ def check_here() -> None:
         WorkerEnvironment: Something is missing; the error says what, where, and what to do.
     """
     _raise_for(sys.executable, problems())
+
+
+def prefer_this_python(spark: SparkSession) -> None:
+    """Let workers on this machine run the driver's interpreter, if nobody has said which.
+
+    On a cluster the driver's path may mean nothing: there, nothing is changed.
+    """
+    context = spark.sparkContext
+    is_local = (context.master or "").startswith("local")
+    is_said = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if is_local and not is_said:
+        context.pythonExec = sys.executable
 
 
 def check_workers(spark: SparkSession) -> None:

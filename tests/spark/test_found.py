@@ -64,6 +64,39 @@ def test_a_format_of_another_name_is_not_ours(spark: SparkSession) -> None:
         spark.read.format("cassieq2").load()
 
 
+@pytest.mark.parametrize("how", ["found", "registered"])
+def test_a_program_in_an_environment_that_was_not_activated_finds_the_format(
+    start_script: Callable[..., Script], streams: Streams, tmp_path: Path, how: str
+) -> None:
+    """Its ``python3`` is another one, and nobody has said which Spark is to run."""
+    streams.put(streams.numbered(0, 5))
+    venv.create(tmp_path / "other", with_pip=False)
+    script = start_script(
+        f"""
+        import os
+        for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+            os.environ.pop(name)
+        os.environ["PATH"] = {str(tmp_path / "other" / "bin")!r} + ":" + os.environ["PATH"]
+
+        import cassieq_spark
+        from pyspark.sql import SparkSession
+
+        spark = (
+            SparkSession.builder.master("local[1]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .getOrCreate()
+        )
+        if {how == "registered"}:
+            cassieq_spark.register(spark)
+        print("COUNT", spark.read.format("cassieq").options(**{streams.options!r}).load().count())
+        """
+    )
+
+    assert 0 == script.wait(), script.output
+    assert "COUNT 5" in script.lines
+
+
 def test_workers_with_a_wrong_python_are_told_plainly(
     start_script: Callable[..., Script], tmp_path: Path
 ) -> None:
