@@ -8,7 +8,7 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.errors import StoreTimeout, StoreUnavailable, UsageError
-from cassieq_spark.testing import EmbeddedCassandra, ManualClock
+from cassieq_spark.testing import EmbeddedCassandra, ManualClock, wait_until
 from cassieq_spark.testing.faults import FaultyStore
 from tests.fixtures.queues import Crash, crash
 
@@ -33,6 +33,8 @@ def centres() -> Iterator[EmbeddedCassandra]:
 def east(centres: EmbeddedCassandra) -> Iterator[cassieq.Client]:
     centres.start()  # whatever a test before this one did
     with cassieq.connect(centres.nodes[0].contact_point, keyspace=KEYSPACE) as client:
+        # A node calls another one up before it knows where that is.
+        wait_until(lambda: {EAST, WEST} == client._session.nodes().keys())
         client.bootstrap({"class": "NetworkTopologyStrategy", EAST: 1, WEST: 1})
         yield client
 
