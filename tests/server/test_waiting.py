@@ -91,12 +91,17 @@ def test_a_thousand_idle_waiters_read_no_more_than_one(
 def test_who_waits_misses_nothing_that_was_visible_a_second_before_he_went(
     client: cassieq.Client, queue: cassieq.Queue
 ) -> None:
+    async def put_later() -> None:
+        await asyncio.sleep(1)
+        await asyncio.to_thread(queue.put, b"late")  # by another client: no poller hears of it
+
     async def work(waiting: Waiting) -> list[int]:
         found = []
         for wait_s in (3.0, *[2.0] * 6):  # at first the poller comes to its longest pauses
-            if wait_s < 3:
-                await asyncio.to_thread(queue.put, b"late", delay=1)
+            putting = asyncio.create_task(put_later()) if wait_s < 3 else None
             got = await waiting.receive(queue.name, at_most=1, visibility_s=None, wait_s=wait_s)
+            if putting is not None:
+                await putting
             await asyncio.to_thread(queue.ack, got)
             found.append(len(got))
         return found
