@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, Unpack
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from cassieq_spark.aio.calls import Calls
-from cassieq_spark.aio.mirror import documented, in_thread
+from cassieq_spark.aio.mirror import documented, in_thread, in_thread_then
 from cassieq_spark.aio.queue import AsyncQueue, OnHandle
 from cassieq_spark.aio.waiting import Waiting
 from cassieq_spark.client import Client
@@ -23,13 +22,12 @@ from cassieq_spark.options import (
 from cassieq_spark.options.arguments import MOST_MESSAGES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.handle import Queue
     from cassieq_spark.queue.message import Message
 
-P = ParamSpec("P")
 
 THREADS: Final = 16
 """Calls at once, unless the program says otherwise. Each waits for Cassandra most of its time."""
@@ -59,17 +57,12 @@ def connect_async(
     return AsyncClient(options, threads=arguments.count("threads", threads))
 
 
-def _opening(
-    method: Callable[Concatenate[Client, P], Queue],
-) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, AsyncQueue]]:
-    """A method that returns a queue, as a coroutine function that returns one for asyncio."""
+def _opened(client: AsyncClient, queue: Queue) -> AsyncQueue:
+    return client._queue(queue)  # noqa: SLF001 - its own
 
-    @functools.wraps(method)
-    async def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> AsyncQueue:
-        opened = await self._calls.run(method.__name__, lambda: method(self._sync, *args, **kwargs))
-        return self._queue(opened)
 
-    return call
+def _found_or_created(client: AsyncClient, found: tuple[Queue, bool]) -> tuple[AsyncQueue, bool]:
+    return _opened(client, found[0]), found[1]
 
 
 class AsyncClient:
@@ -97,30 +90,24 @@ class AsyncClient:
         return self._sync.keyspace
 
     # mypy takes self for a further keyword where a method has **keywords.
-    alter_queue = _opening(Client.alter_queue)  # type: ignore[arg-type]  # see above
+    alter_queue = in_thread_then(Client.alter_queue, _opened)  # type: ignore[arg-type]  # see above
     bootstrap = in_thread(Client.bootstrap)
     check = in_thread(Client.check)
-    create_queue = _opening(Client.create_queue)  # type: ignore[arg-type]  # see above
+    create_queue = in_thread_then(Client.create_queue, _opened)  # type: ignore[arg-type]  # see above
     delete_queue = in_thread(Client.delete_queue)
+    find_or_create_queue = in_thread_then(
+        Client.find_or_create_queue,  # type: ignore[arg-type]  # see above
+        _found_or_created,
+    )
     forget_sink = in_thread(Client.forget_sink)
-    label_queue = _opening(Client.label_queue)
+    label_queue = in_thread_then(Client.label_queue, _opened)
     now_us = in_thread(Client.now_us)
-    queue = _opening(Client.queue)
+    queue = in_thread_then(Client.queue, _opened)
     queues = in_thread(Client.queues)
     redrive = in_thread(Client.redrive)
     repair = in_thread(Client.repair)
     repair_as_leader = in_thread(Client.repair_as_leader)
     verify = in_thread(Client.verify)
-
-    @documented(Client.find_or_create_queue)
-    async def find_or_create_queue(
-        self, name: str, *, labels: Mapping[str, str] | None = None, **settings: Any
-    ) -> tuple[AsyncQueue, bool]:
-        queue, is_new = await self._calls.run(
-            "find_or_create_queue",
-            lambda: self._sync.find_or_create_queue(name, labels=labels, **settings),
-        )
-        return self._queue(queue), is_new
 
     @documented(Client.browse)
     async def browse(self, queue: str) -> AsyncIterator[Message]:

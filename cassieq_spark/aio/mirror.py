@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+U = TypeVar("U")
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -38,6 +39,19 @@ def in_thread(
             method.__name__,
             lambda: method(self._sync, *args, **kwargs),
         )
+
+    return call
+
+
+def in_thread_then(
+    method: Callable[Concatenate[S, P], T], then: Callable[[Any, T], U]
+) -> Callable[Concatenate[Mirror[S], P], Coroutine[Any, Any, U]]:
+    """As `in_thread`; the result is what ``then`` makes of it, in the event loop."""
+    before = in_thread(method)
+
+    @functools.wraps(method)
+    async def call(self: Mirror[S], /, *args: P.args, **kwargs: P.kwargs) -> U:
+        return then(self, await before(self, *args, **kwargs))
 
     return call
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from cassieq_spark.aio.consumer import AsyncConsumer
-from cassieq_spark.aio.mirror import documented, in_thread
+from cassieq_spark.aio.mirror import documented, in_thread, in_thread_then
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.handle import Queue
 
@@ -36,6 +36,12 @@ class OnHandle:
     async def on_queue(self, name: str, work: Callable[[Queue], T]) -> T:  # noqa: ARG002 - protocol
         """Run it in a thread."""
         return await self._calls.pool.run(lambda: work(self._queue))
+
+
+def _was_put(queue: AsyncQueue, found: T) -> T:
+    """Whoever waits for messages here need not wait for the next look."""
+    queue._waiting.put(queue.name)  # noqa: SLF001 - its own
+    return found
 
 
 class AsyncQueue:
@@ -83,104 +89,46 @@ class AsyncQueue:
     scheduled = in_thread(Queue.scheduled)
     stats = in_thread(Queue.stats)
     update = in_thread(Queue.update)
-    _put = in_thread(Queue.put)
+    put = in_thread_then(Queue.put, _was_put)
 
-    @documented(Queue.put)
-    async def put(
-        self,
-        body: bytes,
-        *,
-        priority: int = 0,
-        key: str | None = None,
-        delay: Seconds = 0,
-        due_at: datetime | None = None,
-        ttl: Seconds | None = None,
-        tag: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        message_id: UUID | str | None = None,
-        dedup_key: str | None = None,
-    ) -> str:
-        found = await self._put(
-            body,
-            priority=priority,
-            key=key,
-            delay=delay,
-            due_at=due_at,
-            ttl=ttl,
-            tag=tag,
-            headers=headers,
-            message_id=message_id,
-            dedup_key=dedup_key,
-        )
-        self._waiting.put(self.name)
-        return found
+    if TYPE_CHECKING:  # a decorator keeps the first of two overloads only
 
-    @overload
-    async def put_many(
-        self,
-        bodies: Iterable[bytes],
-        *,
-        priority: int = 0,
-        key: str | None = None,
-        delay: Seconds = 0,
-        due_at: datetime | None = None,
-        ttl: Seconds | None = None,
-        tag: str | None = None,
-        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
-        message_ids: Sequence[UUID | str | None] | None = None,
-        dedup_keys: None = None,
-    ) -> list[str]: ...
+        @overload
+        async def put_many(
+            self,
+            bodies: Iterable[bytes],
+            *,
+            priority: int = 0,
+            key: str | None = None,
+            delay: Seconds = 0,
+            due_at: datetime | None = None,
+            ttl: Seconds | None = None,
+            tag: str | None = None,
+            headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+            message_ids: Sequence[UUID | str | None] | None = None,
+            dedup_keys: None = None,
+        ) -> list[str]: ...
 
-    @overload
-    async def put_many(
-        self,
-        bodies: Iterable[bytes],
-        *,
-        priority: int = 0,
-        key: str | None = None,
-        delay: Seconds = 0,
-        due_at: datetime | None = None,
-        ttl: Seconds | None = None,
-        tag: str | None = None,
-        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
-        message_ids: Sequence[UUID | str | None] | None = None,
-        dedup_keys: Sequence[str | None],
-    ) -> list[PutResult]: ...
+        @overload
+        async def put_many(
+            self,
+            bodies: Iterable[bytes],
+            *,
+            priority: int = 0,
+            key: str | None = None,
+            delay: Seconds = 0,
+            due_at: datetime | None = None,
+            ttl: Seconds | None = None,
+            tag: str | None = None,
+            headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+            message_ids: Sequence[UUID | str | None] | None = None,
+            dedup_keys: Sequence[str | None],
+        ) -> list[PutResult]: ...
 
-    @documented(Queue.put_many)
-    async def put_many(
-        self,
-        bodies: Iterable[bytes],
-        *,
-        priority: int = 0,
-        key: str | None = None,
-        delay: Seconds = 0,
-        due_at: datetime | None = None,
-        ttl: Seconds | None = None,
-        tag: str | None = None,
-        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
-        message_ids: Sequence[UUID | str | None] | None = None,
-        dedup_keys: Sequence[str | None] | None = None,
-    ) -> list[str] | list[PutResult]:
-        more: dict[str, Any] = {
-            "priority": priority,
-            "key": key,
-            "delay": delay,
-            "due_at": due_at,
-            "ttl": ttl,
-            "tag": tag,
-            "headers": headers,
-            "message_ids": message_ids,
-            "dedup_keys": dedup_keys,
-        }
+        async def put_many(self, bodies: Iterable[bytes], **more: Any) -> Any: ...
 
-        def put() -> list[str] | list[PutResult]:
-            found: list[str] | list[PutResult] = self._sync.put_many(bodies, **more)
-            return found
-
-        found = await self._calls.run("put_many", put)
-        self._waiting.put(self.name)
-        return found
+    else:
+        put_many = in_thread_then(Queue.put_many, _was_put)
 
     @documented(Queue.get)
     async def get(

@@ -234,9 +234,9 @@ def _counts(client: Client, queue: str) -> Iterator[dict[str, Any]]:
 
 def first_line(message: Message) -> str:
     """The first line of a body, cut to `MOST_SHOWN` characters; the cut is marked by ``...``."""
-    line = message.body.partition(b"\n")[0]
-    shown = show_body(replace(message, body=line) if _is_text(message.body) else message)
-    is_cut = len(shown) > MOST_SHOWN or (_is_text(message.body) and line != message.body)
+    line = message.body.partition(b"\n")[0] if _is_text(message.body) else message.body
+    shown = show_body(replace(message, body=line))
+    is_cut = len(shown) > MOST_SHOWN or line != message.body
     return f"{shown[:MOST_SHOWN]}..." if is_cut else shown
 
 

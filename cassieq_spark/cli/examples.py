@@ -27,7 +27,7 @@ EXAMPLES: Final[dict[str, str]] = {
     "repair": "cassieq repair orders --dry-run",
     "serve": "cassieq serve --port 8080",
     "exporter": "cassieq exporter",
-    "worker": "cassieq worker shop.orders:handle orders --concurrency 4",
+    "worker": "cassieq worker shop.mail:send mail --concurrency 4 --timeout 1m",
     "job-path": "cassieq job-path repair",
     "dead list": "cassieq dead list orders.dead",
     "dead show": "cassieq dead show orders.dead --where reason=timeout --after 1h --body",

@@ -113,8 +113,6 @@ def worker(
     A message is acked when the function has returned. If the function raises an error, takes too
     long, or its process dies, the message comes again after a delay that grows. After the queue's
     max_deliveries it is dead. SIGTERM ends the worker with exit code 0.
-
-    Example: cassieq worker shop.mail:send mail --concurrency 4 --timeout 1m
     """
     processes = concurrency or os.cpu_count() or 1
     settings = WorkSettings(

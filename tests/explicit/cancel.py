@@ -167,11 +167,7 @@ class CancelWorld:
 
     # --- queue/settle/cancel.py -------------------------------------------------------------------
     def _cancel(self, state: State, number: int, one: Cancel) -> Iterator[Step]:
-        def at(after: State, **changes: object) -> State:
-            changed = one._replace(**changes)  # type: ignore[arg-type]
-            cancels = (*state.cancels[:number], changed, *state.cancels[number + 1 :])
-            return after._replace(cancels=cancels)
-
+        at = _changing("cancels", number)
         if one.seen is None:
             yield "reads the row", at(state, seen=(state.row, state.version))
             return
@@ -191,11 +187,7 @@ class CancelWorld:
 
     # --- queue/get/claim.py, queue/settle/settle.py -----------------------------------------------
     def _claim(self, state: State, number: int, one: Claim) -> Iterator[Step]:
-        def at(after: State, **changes: object) -> State:
-            changed = one._replace(**changes)  # type: ignore[arg-type]
-            claims = (*state.claims[:number], changed, *state.claims[number + 1 :])
-            return after._replace(claims=claims)
-
+        at = _changing("claims", number)
         if one.late is not None:
             back = lease_rules.release(
                 state.row, {one.late: None}, now_us=state.now * TICK_US, is_counted=False
@@ -253,11 +245,7 @@ class CancelWorld:
 
     # --- repair/steps.py --------------------------------------------------------------------------
     def _repair(self, state: State, number: int, one: Repair) -> Iterator[Step]:
-        def at(after: State, **changes: object) -> State:
-            changed = one._replace(**changes)  # type: ignore[arg-type]
-            repairs = (*state.repairs[:number], changed, *state.repairs[number + 1 :])
-            return after._replace(repairs=repairs)
-
+        at = _changing("repairs", number)
         if one.seen is None:
             if one.passes:
                 seen = (state.row, state.version, state.now)
@@ -273,6 +261,17 @@ class CancelWorld:
         else:
             written = _written(state, new)._replace(serial=state.serial + 1)
             yield "takes out what expired", at(written, seen=None)
+
+
+def _changing(clients: str, number: int) -> Callable[..., State]:
+    """How a step changes one client, beside what else it has changed."""
+
+    def at(after: State, **changes: object) -> State:
+        some = getattr(after, clients)
+        changed = some[number]._replace(**changes)
+        return after._replace(**{clients: (*some[:number], changed, *some[number + 1 :])})
+
+    return at
 
 
 def _written(state: State, row: Bucket) -> State:

@@ -11,19 +11,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import schemathesis
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from requests.auth import AuthBase
 from schemathesis import GenerationMode
 
-from cassieq_spark.server.rest.openapi import document
 from cassieq_spark.server.rest.operations import OPERATIONS
 from tests.fixtures.accounts import pair
-from tests.server.test_rest_schema import CHECKS, takes_anything
+from tests.server.test_rest_schema import CHECKS, SCHEMA, examples, takes_anything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,12 +30,8 @@ if TYPE_CHECKING:
     from tests.fixtures.accounts import Account
     from tests.server.conftest import Gateway
 
-EXAMPLES = 12
-"""For each operation: so many requests that fit its description, and so many that do not."""
-
 BODY = "what only the victim may read"
 QUEUE = "victims-own-orders"
-SCHEMA = schemathesis.openapi.from_dict(document())
 OF_KEYS = [one for one in OPERATIONS if one.path.startswith(("/keys", "/tokens"))]
 MAKES = ("createKey", "rotateKey", "signToken")
 
@@ -184,15 +177,7 @@ def test_keys_and_tokens_answer_as_described_and_give_nothing_away(
     described = SCHEMA[f"/v1{operation.path}"][operation.method]
     seen: set[int] = set()
 
-    @seed(20_261_124)
-    @settings(
-        max_examples=EXAMPLES,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(st.data())
+    @examples(20_261_124)
     def run(data: st.DataObject) -> None:
         case = data.draw(described.as_strategy(mode))
         named(case, scene, data.draw)

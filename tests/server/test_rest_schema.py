@@ -23,6 +23,8 @@ from cassieq_spark.server.rest.openapi import document
 from cassieq_spark.server.rest.operations import OPERATIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import httpx
 
     from cassieq_spark.server.rest.call import Operation
@@ -40,6 +42,23 @@ CHECKS = [
 ]
 
 SCHEMA = schemathesis.openapi.from_dict(document())
+
+
+def examples(seed_: int) -> Callable[[Callable[[st.DataObject], None]], Callable[[], None]]:
+    """Run it for `EXAMPLES` drawings, the same each time; found ones are not kept."""
+
+    def decorate(run: Callable[[st.DataObject], None]) -> Callable[[], None]:
+        every = settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        found: Callable[[], None] = seed(seed_)(every(given(st.data())(run)))
+        return found
+
+    return decorate
 
 
 def called(case: Any, queue: str, receipts: list[str], draw: Any) -> None:
@@ -82,15 +101,7 @@ def test_answers_are_as_described(
     name = queue.rpartition("/")[2][-80:]
     described = SCHEMA[f"/v1{operation.path}"][operation.method]
 
-    @seed(20_261_123)
-    @settings(
-        max_examples=EXAMPLES,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(st.data())
+    @examples(20_261_123)
     def run(data: st.DataObject) -> None:
         case = data.draw(described.as_strategy(mode))
         rest.post(f"{queue}/messages", content=b"x")

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
-import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from cassieq_spark.options import OPTIONS, Scope
+from tests.fixtures import scripts
 
 ROOT = Path(__file__).resolve().parents[2]
 README = "# A\n\n<!-- numbers:begin -->\nwhat was here\n<!-- numbers:end -->\n\nB\n"
 
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(ROOT / "docs"))  # as for a script: its neighbour is imported
-    spec.loader.exec_module(module)
-    return module
-
-
-generate = _load()
+generate = scripts.load("generate")
 
 
 @pytest.fixture

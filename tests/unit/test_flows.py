@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
 
+from tests.fixtures import scripts
+
 ROOT = Path(__file__).resolve().parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
 
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("flows", ROOT / "docs" / "flows.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-flows = _load()
+flows = scripts.load("flows")
 
 
 @pytest.mark.parametrize("path", flows.FLOWS)

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 from xml.etree import ElementTree
 
 from cassieq_spark.model.lanes import shard_of
+from tests.fixtures import scripts
 
 ROOT = Path(__file__).resolve().parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
 
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("pictures", ROOT / "docs" / "pictures.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-pictures = _load()
+pictures = scripts.load("pictures")
 
 
 def test_lanes_are_numbered_as_they_are_asked_and_the_right_ones_are_taken() -> None:
