@@ -1,4 +1,4 @@
-"""Build the source's columns without a Python loop, and check which of them a user asks for."""
+"""Build the source's columns without a Python loop."""
 
 from __future__ import annotations
 
@@ -11,47 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
-from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model import receipt
 from cassieq_spark.model.ids import BucketNo, LaneId, QueueName, Runs, derived_message_id
+from cassieq_spark.spark.schema import ALL
 from cassieq_spark.store import chunk as chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
-
-SCHEMA: Final = StructType(
-    [
-        StructField("message_id", StringType()),
-        StructField("queue", StringType()),
-        StructField("body", BinaryType()),
-        StructField("tag", StringType()),
-        StructField("headers", MapType(StringType(), StringType())),
-        StructField("id", LongType()),
-        StructField("bucket", LongType()),
-        StructField("enqueued_at", TimestampType()),
-        StructField("delivery_count", IntegerType()),
-        StructField("receipt", StringType()),
-    ]
-)
-"""The columns of a load without a schema, in their order."""
-
-ALL: Final = StructType(
-    [*SCHEMA, StructField("lane", StringType()), StructField("priority", IntegerType())]
-)
-"""All columns; those that are not in `SCHEMA` exist where a user's schema names them."""
 
 _HEX: Final = np.frombuffer(bytes(range(256)).hex().encode("ascii"), dtype=np.uint16)
 """The two hex digits of each byte."""
@@ -77,37 +47,6 @@ def _crc_parts(low_bit: int) -> NDArray[np.uint32]:
 
 _CRC_LOW: Final = _crc_parts(0)
 _CRC_HIGH: Final = _crc_parts(16)
-
-
-def resolve(schema: StructType, has: StructType = ALL, whose: str = "a queue") -> tuple[str, ...]:
-    """The names that a user's schema asks for.
-
-    Args:
-        has: All existing columns.
-        whose: Their owner, as errors call it.
-
-    Raises:
-        OptionInvalid: The schema names an unknown column, or another type; raised before anything
-            is read or taken.
-    """
-    all_columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in has)
-    if not schema.fields:
-        raise OptionInvalid(
-            f"the schema names no column. {whose[0].upper()}{whose[1:]} has: {all_columns}"
-        )
-    for field in schema.fields:
-        if field.name not in has.names:
-            raise OptionInvalid(
-                f"unknown column {field.name!r} in the schema. {whose[0].upper()}{whose[1:]} has: "
-                f"{all_columns}"
-            )
-        expected = has[field.name].dataType
-        if field.dataType.simpleString() != expected.simpleString():
-            raise OptionInvalid(
-                f"column {field.name!r} of the schema is {field.dataType.simpleString()}, but "
-                f"{whose} has it as {expected.simpleString()}"
-            )
-    return tuple(schema.names)
 
 
 def arrow_schema(names: tuple[str, ...]) -> pa.Schema:

@@ -12,7 +12,8 @@ from pyspark.sql.types import StructType
 
 from cassieq_spark.errors import UsageError
 from cassieq_spark.options import parse_read, parse_sink, parse_source, parse_view
-from cassieq_spark.spark import boundary, worker
+from cassieq_spark.spark import boundary, environment
+from cassieq_spark.spark.schema import resolve
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,29 +34,28 @@ class CassieqDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return all columns of the view; a user schema may name some of them instead."""
-        worker.check_here()
-        from cassieq_spark.spark.views import reader  # noqa: PLC0415 - after the check: needs pyarrow
+        environment.check_here()
+        from cassieq_spark.spark.views.columns import VIEWS  # noqa: PLC0415 - after the check: needs pyarrow
 
-        return reader.schema_of(parse_view(self.options))
+        return VIEWS[parse_view(self.options)].schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of visible messages, or of another view, without a lease."""
-        worker.check_here()
+        environment.check_here()
         from cassieq_spark.spark.views import reader  # noqa: PLC0415 - after the check: needs pyarrow
 
         return reader.reader(parse_read(self.options), schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """Return a consumer that leases messages and acks them when their micro-batch is done."""
-        worker.check_here()
-        from cassieq_spark.spark import columns  # noqa: PLC0415 - after the check: needs pyarrow
-        from cassieq_spark.spark.source.reader import StreamReader  # noqa: PLC0415 - as above
+        environment.check_here()
+        from cassieq_spark.spark.source.reader import StreamReader  # noqa: PLC0415 - after the check
 
-        return StreamReader(parse_source(self.options), columns.resolve(schema))
+        return StreamReader(parse_source(self.options), resolve(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return a writer that puts a whole DataFrame as one transaction."""
-        worker.check_here()
+        environment.check_here()
         from cassieq_spark.spark.sink import BatchWriter  # noqa: PLC0415 - as above
 
         _refuse_overwrite(overwrite)
@@ -63,7 +63,7 @@ class CassieqDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """Return a writer that makes one transaction per micro-batch."""
-        worker.check_here()
+        environment.check_here()
         from cassieq_spark.spark.sink import StreamWriter  # noqa: PLC0415 - as above
 
         _refuse_overwrite(overwrite)
@@ -83,8 +83,8 @@ def register(spark: SparkSession) -> None:
     Raises:
         WorkerEnvironment: The workers' Python lacks something; the error says what to do.
     """
-    worker.prefer_this_python(spark)
-    worker.check_workers(spark)
+    environment.prefer_this_python(spark)
+    environment.check_workers(spark)
     spark.dataSource.register(CassieqDataSource)
     # This public call makes a session active in its thread.
     spark.createDataFrame([], StructType())

@@ -1,4 +1,4 @@
-"""Spread planned messages over input partitions, and read them in tasks (design 7)."""
+"""Spread planned messages over input partitions (design 7)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from cassieq_spark.queue.fetch import Planned, fetch
-from cassieq_spark.spark.columns import Builder
-from cassieq_spark.spark.worker import task_store
-from cassieq_spark.store import chunk as chunks
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Sequence
 
     from cassieq_spark.model.ids import QueueName
     from cassieq_spark.model.lanes import Fixed
     from cassieq_spark.options import ConnectionOptions
+    from cassieq_spark.queue.fetch import Planned
     from cassieq_spark.queue.lane import Lane
 
 MOST_PER_PARTITION: Final = 100_000
@@ -108,38 +102,3 @@ def spread(
         )
         for part in parts
     ]
-
-
-def read_partition(partition: PlannedPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the planned messages, a record batch per stored chunk, with only the requested columns.
-
-    Runs in a Python worker, as often as Spark retries, speculates or runs another action; the same
-    rows each time (I8). The worker's store is kept between tasks.
-
-    Raises:
-        DataLoss: A planned message does not exist.
-    """
-    reader = task_store(partition.connection)
-    for where, plan in partition.plan:
-        builders = {
-            lane: Builder(
-                partition.names,
-                where.queue,
-                lane,
-                bucket_size=where.bucket_size,
-                priority=where.lanes.priority_of(lane),
-            )
-            for lane in {planned.lane for planned in plan}
-        }
-        for found in fetch(reader, where.queue, where.lanes, plan):
-            planned, row = found.planned, found.chunk
-            yield builders[planned.lane].build(
-                chunks.decode(row.payload),
-                bucket=planned.bucket,
-                first=row.first,
-                keep=found.keep,
-                bodies=found.bodies,
-                lease=planned.lease_id,
-                delivery_count=planned.delivery_count,
-                enqueued_us=row.enqueued_us,
-            )

@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.ids import BucketNo, LaneId, QueueName, derived_message_id
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.spark import columns
 from cassieq_spark.spark.columns import Builder
+from cassieq_spark.spark.schema import SCHEMA
 
 if TYPE_CHECKING:
     from tests.fixtures.streams import Streams
@@ -38,7 +38,7 @@ def test_every_column_comes_back_as_it_was_put(streams: Streams) -> None:
     first, second = sorted(streams.drain().rows, key=lambda row: row.id)
 
     lane = streams.lane.lane_id
-    assert columns.SCHEMA.names == list(first.asDict())
+    assert SCHEMA.names == list(first.asDict())
     assert [chosen, str(derived_message_id(lane, 1))] == [first.message_id, second.message_id]
     assert [b"\x00\xff", b""] == [bytes(first.body), bytes(second.body)]
     assert ["red", None] == [first.tag, second.tag]
@@ -94,7 +94,7 @@ def test_a_schema_that_no_queue_has_is_refused_by_name_before_a_message_is_taken
 _EXPENSIVE = {"message_id": "_message_ids", "receipt": "_receipts"}
 
 
-@pytest.mark.parametrize("name", columns.SCHEMA.names)
+@pytest.mark.parametrize("name", SCHEMA.names)
 def test_a_column_that_nobody_asked_for_is_not_built(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -15,14 +15,14 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructField, Stru
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.ids import BucketNo, LaneId, QueueName, Runs, derived_message_id
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.spark import columns
+from cassieq_spark.spark import columns, schema
 from cassieq_spark.spark.packer import check_sink_schema
 
 LANE = LaneId(UUID("5aa96f9f-94e2-456f-8eb0-0123456789ab"))
 LEASE = UUID("0189abcd-ef01-4234-8567-89abcdef0123")
 BUCKET = BucketNo(7)
 SIZE = 10_000
-ALL = tuple(columns.ALL.names)
+ALL = tuple(schema.ALL.names)
 
 
 def build(chunk: pa.RecordBatch, names: tuple[str, ...] = ALL, **changes: Any) -> pa.RecordBatch:
@@ -110,31 +110,31 @@ def test_a_look_has_no_receipts() -> None:
 
 @pytest.mark.parametrize("names", [ALL, ("body",), ("id", "receipt")])
 def test_the_schema_is_the_one_spark_checks_against(names: tuple[str, ...]) -> None:
-    asked = StructType([columns.ALL[name] for name in names])
+    asked = StructType([schema.ALL[name] for name in names])
 
     assert to_arrow_schema(asked, timezone="UTC") == build(chunk_of(3), names).schema
 
 
 def test_a_user_schema_is_resolved_or_refused_by_column() -> None:
-    assert ("id", "body") == columns.resolve(
-        StructType([columns.SCHEMA["id"], columns.SCHEMA["body"]])
+    assert ("id", "body") == schema.resolve(
+        StructType([schema.SCHEMA["id"], schema.SCHEMA["body"]])
     )
-    assert ("lane", "priority") == columns.resolve(
-        StructType([columns.ALL["lane"], columns.ALL["priority"]])
+    assert ("lane", "priority") == schema.resolve(
+        StructType([schema.ALL["lane"], schema.ALL["priority"]])
     )
     with pytest.raises(OptionInvalid, match="'bdoy'"):
-        columns.resolve(StructType([StructField("bdoy", StringType())]))
+        schema.resolve(StructType([StructField("bdoy", StringType())]))
     with pytest.raises(OptionInvalid, match=r"'body' .* is bigint, but a queue has it as binary"):
-        columns.resolve(StructType([StructField("body", LongType())]))
+        schema.resolve(StructType([StructField("body", LongType())]))
     with pytest.raises(OptionInvalid, match="no column"):
-        columns.resolve(StructType([]))
+        schema.resolve(StructType([]))
 
 
 def test_a_sink_refuses_what_a_queue_does_not_store() -> None:
-    check_sink_schema(StructType([columns.SCHEMA["body"], columns.SCHEMA["headers"]]))
+    check_sink_schema(StructType([schema.SCHEMA["body"], schema.SCHEMA["headers"]]))
     with pytest.raises(OptionInvalid, match=r"'body' .binary. is missing"):
-        check_sink_schema(StructType([columns.SCHEMA["tag"]]))
+        check_sink_schema(StructType([schema.SCHEMA["tag"]]))
     with pytest.raises(OptionInvalid, match="'list'"):
         check_sink_schema(
-            StructType([columns.SCHEMA["body"], StructField("list", ArrayType(LongType()))])
+            StructType([schema.SCHEMA["body"], StructField("list", ArrayType(LongType()))])
         )

@@ -24,7 +24,8 @@ from cassieq_spark.queue.find import LaneSpec, open_lane
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.repair.redrive import RedriveRequest, redrive
 from cassieq_spark.repair.report import Redriven
-from cassieq_spark.spark import boundary, columns
+from cassieq_spark.spark import boundary
+from cassieq_spark.spark.schema import ALL
 from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import store
 
@@ -111,7 +112,7 @@ def letters_of(
     """View ``messages`` of a queue, with the additional columns of `redrive_where`."""
     given = {name: str(value) for name, value in connection.items() if value is not None}
     reader = spark.read.format("cassieq").options(**given, queue=queue)
-    messages = reader.schema(columns.ALL).load()
+    messages = reader.schema(ALL).load()
 
     def header(name: str, kind: str) -> Column:
         # A producer may have written anything there.

@@ -13,10 +13,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from cassieq_spark.model.offset import INITIAL
 from cassieq_spark.spark import boundary
-from cassieq_spark.spark.partition import PlannedPartition, read_partition, spread
+from cassieq_spark.spark.partition import PlannedPartition, spread
 from cassieq_spark.spark.source.admission import Limits, read_limit
-from cassieq_spark.spark.source.planner import Planner
-from cassieq_spark.store import store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cassieq_spark.options import SourceOptions
+    from cassieq_spark.spark.source.planner import Planner
 
 
 @boundary.spark_facing
@@ -75,6 +74,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a partition. Runs in tasks, as often as they run: the same rows each time (I8)."""
+        from cassieq_spark.spark.partition_reader import read_partition  # noqa: PLC0415 - tasks only
+
         if isinstance(partition, PlannedPartition):
             yield from read_partition(partition)
 
@@ -89,5 +90,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self) -> Planner:
         if self._planner is None:
+            # Tasks, and the process that pickles this reader for them, need neither.
+            from cassieq_spark.spark.source.planner import Planner  # noqa: PLC0415 - as said
+            from cassieq_spark.store import store  # noqa: PLC0415 - as said
+
             self._planner = Planner(store.shared(self._options.connection), self._options)
         return self._planner

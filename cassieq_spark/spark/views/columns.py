@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from cassieq_spark.model.pointer import MINUTE_US
-from cassieq_spark.spark import columns
+from cassieq_spark.spark.schema import ALL, SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -241,13 +241,13 @@ SCHEDULED: Final = _of_facts(
     _fact("messages", _NUMBER),
 )
 
-_LANE: Final = StructType(columns.ALL.fields[len(columns.SCHEMA) :])
+_LANE: Final = StructType(ALL.fields[len(SCHEMA) :])
 
 _OF_A_MESSAGE: Final = ("message_id", "queue", "body", "tag", "headers", "id", "bucket")
 
 MESSAGES: Final = View(
     name="messages",
-    schema=columns.SCHEMA,
+    schema=SCHEMA,
     filtered={"queue": str, "bucket": int, "id": int},
     ids=frozenset({"id"}),
     columns={},
@@ -258,7 +258,7 @@ DEAD: Final = View(
     name="dead",
     schema=StructType(
         [
-            *(columns.SCHEMA[name] for name in (*_OF_A_MESSAGE, "enqueued_at", "delivery_count")),
+            *(SCHEMA[name] for name in (*_OF_A_MESSAGE, "enqueued_at", "delivery_count")),
             StructField("died_at", TimestampType()),
             StructField("reason", StringType()),
             StructField("set_id", StringType()),

@@ -19,8 +19,10 @@ from cassieq_spark.queue.find import lanes_of
 from cassieq_spark.queue.inspect.stats import plan_visible
 from cassieq_spark.queue.lane import live_buckets
 from cassieq_spark.queue.schedule import looked_at_lanes
-from cassieq_spark.spark import boundary, columns
-from cassieq_spark.spark.partition import PlannedPartition, read_partition, spread
+from cassieq_spark.spark import boundary
+from cassieq_spark.spark.partition import PlannedPartition, spread
+from cassieq_spark.spark.partition_reader import read_partition
+from cassieq_spark.spark.schema import resolve
 from cassieq_spark.spark.views import pushdown
 from cassieq_spark.spark.views.columns import MESSAGES, VIEWS
 from cassieq_spark.spark.views.rows import (
@@ -166,11 +168,6 @@ def selected(where: Store, queues: QueueSelection, conditions: tuple[Condition, 
     ]
 
 
-def schema_of(view: str) -> StructType:
-    """All columns of a view."""
-    return VIEWS[view].schema
-
-
 def reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
     """Return the reader of a view.
 
@@ -178,7 +175,7 @@ def reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
         OptionInvalid: The schema names a column that the view does not have, or another type.
     """
     view = VIEWS[options.view]
-    names = columns.resolve(schema, view.all, view.whose)
+    names = resolve(schema, view.all, view.whose)
     if view is MESSAGES:
         return (PushingLookReader if options.push_filters else LookReader)(options, names)
     return (PushingViewReader if options.push_filters else ViewReader)(options, names)

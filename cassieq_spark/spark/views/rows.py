@@ -17,8 +17,8 @@ from cassieq_spark.queue.find import LaneSpec, at_home, every_row, find_row, lan
 from cassieq_spark.queue.inspect import facts, stats
 from cassieq_spark.queue.inspect.hours import by_hour
 from cassieq_spark.queue.schedule import every_lane
-from cassieq_spark.spark import columns
 from cassieq_spark.spark.columns import Builder
+from cassieq_spark.spark.schema import ALL
 from cassieq_spark.spark.views import pushdown
 from cassieq_spark.spark.views.columns import (
     DEAD,
@@ -237,7 +237,7 @@ def _dead(lane: Lane, spans: tuple[range, ...], asked: Asked) -> Iterator[pa.Rec
     """Messages of dead sets, without those that repair has moved and dropped meanwhile."""
     ids = pushdown.id_spans(asked.conditions)
     builder = Builder(
-        tuple(name for name in asked.names if name in columns.ALL.names),
+        tuple(name for name in asked.names if name in ALL.names),
         lane.queue,
         lane.lane_id,
         bucket_size=lane.bucket_size,

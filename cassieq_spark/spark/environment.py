@@ -1,0 +1,73 @@
+"""Check the Python that Spark runs: for the driver's side of a data source, and for tasks."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.errors import WorkerEnvironment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OLDEST_PYTHON: Final = (3, 11)
+NEEDED: Final = ("pyarrow", "numpy", "cassandra", "msgpack", "cassieq_spark")
+
+
+def problems() -> list[str]:
+    """List what this interpreter lacks. It runs inside Spark's tasks too, so it imports nothing."""
+    found = [f"has no {name}" for name in NEEDED if importlib.util.find_spec(name) is None]
+    if sys.version_info < OLDEST_PYTHON:
+        found.append(
+            f"is Python {sys.version_info.major}.{sys.version_info.minor}, which is too old"
+        )
+    return found
+
+
+def check_here() -> None:
+    """Check this interpreter: Spark runs it for the driver's side of a data source.
+
+    Raises:
+        WorkerEnvironment: Something is missing; the error says what, where, and what to do.
+    """
+    _raise_for(sys.executable, problems())
+
+
+def prefer_this_python(spark: SparkSession) -> None:
+    """Let workers on this machine run the driver's interpreter, if nobody has said which.
+
+    On a cluster the driver's path may mean nothing: there, nothing is changed.
+    """
+    context = spark.sparkContext
+    is_local = (context.master or "").startswith("local")
+    is_said = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if is_local and not is_said:
+        context.pythonExec = sys.executable
+
+
+def check_workers(spark: SparkSession) -> None:
+    """Check the interpreter that tasks run in, by one small job that needs no pyarrow itself.
+
+    Raises:
+        WorkerEnvironment: See `check_here`.
+    """
+
+    def look(_: object) -> tuple[str, list[str]]:
+        needed = ("pyarrow", "numpy", "cassandra", "msgpack", "cassieq_spark")
+        missing = [f"has no {name}" for name in needed if importlib.util.find_spec(name) is None]
+        return sys.executable, missing
+
+    executable, missing = spark.sparkContext.parallelize([0], 1).map(look).first()
+    _raise_for(executable, missing)
+
+
+def _raise_for(executable: str, missing: list[str]) -> None:
+    if missing:
+        raise WorkerEnvironment(
+            f"Spark's Python workers run {executable}, which {', '.join(missing)}. Set "
+            "PYSPARK_PYTHON (or spark.pyspark.python) to an interpreter in which "
+            '"cassieq_spark[spark]" is installed, or "cassieq_spark[cluster]" where Spark itself '
+            "brings PySpark, on every node"
+        )
