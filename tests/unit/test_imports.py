@@ -1,0 +1,35 @@
+"""What a process imports, for Spark starts several for each query, and waits for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"cassandra", "numpy", "pyarrow", "tenacity"}
+"""What takes a tenth of a second or more."""
+
+
+def imported(code: str) -> set[str]:
+    """The packages in a fresh process after some code."""
+    code += "\nimport sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pyspark_cassieq",  # Spark looks formats up
+        "from cassieq_spark.spark.source.reader import StreamReader",  # and pickles a reader
+    ],
+)
+def test_spark_plans_without_what_only_tasks_need(code: str) -> None:
+    spark_itself = imported("import pyspark.sql.datasource, pyspark.sql.streaming.datasource")
+    assert not HEAVY & (imported(code) - spark_itself)
+
+
+def test_a_store_needs_no_asyncio() -> None:
+    """The driver's look for Twisted would import it, and more."""
+    assert not {"asyncio", "wrapt", "deprecated"} & imported("import cassieq_spark.store.store")
