@@ -20,7 +20,7 @@ from cassieq_spark import tracing
 from cassieq_spark.aio.pool import Busy
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.queue.get.poll import pause_after
+from cassieq_spark.queue.get.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -202,7 +202,7 @@ class _Poller:
         self._waiters: deque[_Waiter] = deque()
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._empty_looks = 0
+        self._pace = Pace()
         self._look_at = -inf
         self._began_at = -inf
         self._is_draining = False
@@ -229,7 +229,7 @@ class _Poller:
 
     def look_soon(self) -> None:
         """Look now, as something was put."""
-        self._empty_looks = 0
+        self._pace.look_soon()
         self._look_at = -inf
         self._changed.set()
 
@@ -301,18 +301,17 @@ class _Poller:
         try:
             found = await self._look(min(self._most_at_once, sum(one.at_most for one in asked)))
         except Exception as error:  # noqa: BLE001 - it is raised where the requests wait
-            self._empty_looks += 1
             for waiter in asked:
                 if not waiter.answer.done():
                     waiter.answer.set_exception(error)
             found = []
         for waiter in asked:
             waiter.needs_look = False
-        self._empty_looks = 0 if found else self._empty_looks + 1
+        self._pace.note(loop.time(), has_found=bool(found))
         if left := self._hand_out(found):
             self._give_back(left)
-        pause_s = pause_after(self._empty_looks) if self._empty_looks else 0.0
-        self._look_at = min(self._look_at, loop.time() + pause_s)
+        now = loop.time()
+        self._look_at = min(self._look_at, now + self._pace.pause_s(now))
 
     def _hand_out(self, found: list[Message]) -> list[Message]:
         """Give messages to the waiters in their order; return what nobody is left for."""

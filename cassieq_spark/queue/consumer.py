@@ -18,7 +18,8 @@ from cassieq_spark.errors import CassieqError, QueueDeleted, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.settlement import Extend, Release
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.get.poll import GetRequest, Getter, pause_after
+from cassieq_spark.queue.get.pace import Pace
+from cassieq_spark.queue.get.poll import GetRequest, Getter
 from cassieq_spark.queue.message import Message, time_of, us_of
 from cassieq_spark.queue.settle.ack_buffer import RETRY_S, AckBuffer
 from cassieq_spark.queue.settle.ack_group import AckGroup
@@ -90,7 +91,8 @@ class Consumer:
         self._is_due = threading.Condition(self._lock)
         self._is_wanted = threading.Condition(self._lock)
         self._waiting: deque[_Held] = deque()
-        self._looks_begun = self._looks_ended = self._empty_looks = 0
+        self._looks_begun = self._looks_ended = 0
+        self._pace = Pace()
         self._failure: Exception | None = None  # raised once
         self._end: Exception | None = None  # raised for every caller: the thread is gone
         self._is_closing = False
@@ -370,16 +372,14 @@ class Consumer:
         held = map(_Held, found, self._ways.receipts(found), map(_until_us, found))
         with self._lock:
             self._looks_ended = self._looks_begun
+            now = self._clock.monotonic()
+            self._pace.note(now, has_found=bool(found))
             if found:
-                self._empty_looks = 0
                 self._waiting += held
                 self._plan_renewal()
                 self._is_due.notify()
-            else:
-                self._empty_looks += 1
-                if self._look_wanted <= self._looks_begun:
-                    pause_s = pause_after(self._empty_looks, lanes=self._ways.getter.lanes)
-                    self._look_at = self._clock.monotonic() + pause_s
+            elif self._look_wanted <= self._looks_begun:
+                self._look_at = now + self._pace.pause_s(now, lanes=self._ways.getter.lanes)
             self._failure = self._end  # the failure is over
             self._arrived.notify_all()
             is_late = self._is_closing

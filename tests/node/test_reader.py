@@ -14,11 +14,13 @@ from cassieq_spark.model.row_limits import RUNS_PER_LEASE
 from cassieq_spark.queue import admin, seal
 from cassieq_spark.queue.get import claim
 from cassieq_spark.queue.get import reader as reading
-from cassieq_spark.queue.get.reader import SEALS_PER_CALL
+from cassieq_spark.queue.get.claim import Budget
+from cassieq_spark.queue.get.reader import FEW, SEALS_PER_CALL
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:
+    from cassieq_spark.queue.get.reader import Reader
     from tests.fixtures.queues import Door, OpenDoor
 
 GAP_S = 11
@@ -68,6 +70,58 @@ def test_r10_one_call_seals_at_most_so_many_young_buckets(door: Door) -> None:
     before = door.session.counts["insert_bucket"]
     assert SEALS_PER_CALL == len(door.reader().get(1_000))
     assert before + SEALS_PER_CALL == door.session.counts["insert_bucket"]
+
+
+LINGER_S = 60
+
+
+def look(reader: Reader) -> int:
+    """Look once, and wait for nothing; return how many messages were claimed."""
+    search = reader.search()
+    claimed = reader.go_round(search, Budget(messages=1_000), None, waits=False)
+    return sum(one.lease.runs.count for one in claimed)
+
+
+def test_messages_that_come_singly_are_taken_at_once(open_door: OpenDoor) -> None:
+    door = open_door(linger=LINGER_S)
+    reader = door.reader(visibility_s=3_600)
+    door.put(b"the first: more may come soon")
+    assert 0 == look(reader)
+    door.clock.advance(LINGER_S + 1)
+    assert 1 == look(reader)
+    door.clock.advance(LINGER_S + 1)
+    door.put(b"nothing has come since")
+    assert 1 == look(reader)
+
+
+def test_r10_no_two_seals_of_messages_that_come_singly_are_close_together(
+    open_door: OpenDoor,
+) -> None:
+    door = open_door(linger=LINGER_S)
+    reader = door.reader(visibility_s=3_600)
+    door.put(b"one")
+    look(reader)
+    door.clock.advance(LINGER_S + 1)
+    assert 1 == look(reader)
+    door.put(b"soon after it")
+    assert 0 == look(reader)
+    door.clock.advance(LINGER_S - 1)
+    door.put(b"shares its wait")
+    assert 0 == look(reader)
+    door.clock.advance(2)
+    assert 1 == look(reader)
+
+
+def test_r10_after_a_bucket_of_many_the_next_stays_open(open_door: OpenDoor) -> None:
+    door = open_door(linger=LINGER_S, bucket_size=1_000)
+    reader = door.reader(visibility_s=3_600)
+    door.put(*[b"x"] * (FEW + 1))
+    look(reader)
+    door.clock.advance(LINGER_S + 1)
+    assert FEW + 1 == look(reader)
+    door.clock.advance(LINGER_S + 1)
+    door.put(b"perhaps one of many")
+    assert 0 == look(reader)
 
 
 @pytest.mark.invariant("I10")

@@ -9,29 +9,16 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark import metrics
-from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost, RowCorrupt, StoreTimeout
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, give_back
 from cassieq_spark.queue.get.lanes import Readers
+from cassieq_spark.queue.get.pace import Pace
 from cassieq_spark.queue.message import Message, read_messages
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.get.claim import Claimed
     from cassieq_spark.queue.lane import Lane
-
-READS_PER_S: Final = 64
-LONGEST_PAUSE_S: Final = 2.0
-"""An idle consumer of a queue with many lanes looks less often, so that it sends no more reads than
-this, but at least once in this time."""
-
-PAUSES_S: Final = (0.03, 0.12, 0.5, 1.6)
-"""A long poll pauses for a quarter to all of each of these in turn, at random; the last repeats. A
-look at a quiet queue is two reads, so an idle consumer stays below five a second, also in polls
-of one second."""
-
-READS_A_LOOK: Final = 2
-"""How many reads a look at a quiet lane is."""
 
 _READS: Final = 4
 """How many times leases may run out while their bodies are read: each is longer than the last read
@@ -66,9 +53,8 @@ class Getter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: deque[Readers] = deque()
-        # Kept between calls: a client that polls an idle queue must not begin anew each time. A
-        # race of two threads on them only makes a pause shorter.
-        self._empty_looks = 0
+        # Kept between calls: a client that polls an idle queue must not begin anew each time.
+        self._pace = Pace()
         self._looked_at = -inf
         self.lanes = 1
 
@@ -112,8 +98,8 @@ class Getter:
         clock = lane.clock
         now = clock.monotonic()
         while True:
-            if self._empty_looks and now < deadline:
-                pause_s = pause_after(self._empty_looks, lanes=self.lanes)
+            if self._pace.has_paused and now < deadline:
+                pause_s = self._pace.pause_s(now, lanes=self.lanes)
                 due = self._looked_at + pause_s
                 if due > now:
                     # The last look is at the deadline: not one just before it, too.
@@ -122,11 +108,10 @@ class Getter:
             self._looked_at = clock.monotonic()
             claimed = _look(reader, wanted)
             self.lanes = reader.looked_at
-            if claimed:
-                self._empty_looks = 0
-                return claimed
-            self._empty_looks += 1
             now = clock.monotonic()
+            self._pace.note(now, has_found=bool(claimed))
+            if claimed:
+                return claimed
             if now >= deadline:
                 return []
 
@@ -139,14 +124,6 @@ class Getter:
                     reader.lease_as(wanted.owner, wanted.visibility_us)
                     return reader
         return Readers(lane, owner=wanted.owner, run=None, visibility_us=wanted.visibility_us)
-
-
-def pause_after(empty_looks: int, *, lanes: int = 1) -> float:
-    """Seconds until the next look, after 1 or more looks that found nothing."""
-    pause_s = jitter(PAUSES_S[min(empty_looks, len(PAUSES_S)) - 1], 0)
-    if lanes == 1 or empty_looks < len(PAUSES_S):
-        return pause_s
-    return min(LONGEST_PAUSE_S, max(pause_s, READS_A_LOOK * lanes / READS_PER_S))
 
 
 def _look(reader: Readers, wanted: GetRequest) -> list[Claimed]:

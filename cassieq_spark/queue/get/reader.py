@@ -41,6 +41,9 @@ CLAIMS_PER_HINT = 64
 """How many claims are sent under hints that were written together: their leases begin to run with
 the hints, and must not be old when the last CAS is sent."""
 
+FEW = 100
+"""A bucket with so few messages gained nothing from having been left open."""
+
 QUIET_FOR_S = 30.0
 """How long an idle consumer goes without a whole look, which also moves the pointers on."""
 
@@ -71,6 +74,7 @@ class Reader:
         self._scanner = Scanner(lane)
         self._first_seen: dict[BucketNo, float] = {}
         self._looked_at: dict[BucketNo, float] = {}
+        self._eager_after = math.inf
         self._quiet: tuple[Scan, float] | None = None
         self._ahead: _Ahead | None = None
         self._passed: tuple[Scan, Rows] | None = None
@@ -148,7 +152,8 @@ class Reader:
         It claims about ``at_most_bytes``, as stored, but at least one message.
 
         One LWT per sealed bucket, two more per bucket it has to seal first. May wait up to
-        ``linger`` for a bucket that is still too young.
+        ``linger`` for a bucket that is still too young, but not if messages come singly: see
+        `_note_sealed`.
 
         Raises:
             QueueDeleted: The lane is dead.
@@ -347,10 +352,22 @@ class Reader:
             )
             gathered = try_one(self._lane, bucket, close, has_found=bool(claimed))
             self._settle_up(gathered, updated)
-            self._first_seen.pop(bucket, None)
+            if self._first_seen.pop(bucket, None) is not None:
+                self._note_sealed(updated.get(bucket))
             claimed += gathered.claimed
             budget.take_claimed(gathered.claimed)
         return young_for_s if nothing_else else None
+
+    def _note_sealed(self, row: Stored[Bucket] | None) -> None:
+        """Learn whether it pays to leave buckets open for more messages.
+
+        If this one held a few only, the next that comes later than ``linger`` after it is taken at
+        once. What comes sooner would have shared this bucket, so it waits for others: there is no
+        more than one seal per ``linger``, as ever, and puts reserve no more often [R10].
+        """
+        is_single = row is not None and row.value.manifest.count <= FEW
+        linger = self._lane.settings.linger_s
+        self._eager_after = self._lane.clock.monotonic() + linger if is_single else math.inf
 
     def _ripe(
         self, scan: Scan, *, has_found: bool, only_gaps: bool = False
@@ -390,6 +407,8 @@ class Reader:
             elif is_old[bucket]:
                 ripe.append(bucket)
         oldest_allowed = max(linger, YOUNG_PER_OPEN_S * len(filled) if has_found else 0.0)
+        if seen_at >= self._eager_after and not has_found:
+            oldest_allowed = 0.0
         ages = {bucket: seen_at - self._first_seen[bucket] for bucket in filled}
         ripe += [bucket for bucket in filled if ages[bucket] >= oldest_allowed]
         waits = [oldest_allowed - ages[bucket] for bucket in filled if bucket not in ripe]

@@ -1,0 +1,68 @@
+"""Decide when a consumer that waits looks again."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Final
+
+from cassieq_spark.entropy import jitter
+
+READS_PER_S: Final = 64
+LONGEST_PAUSE_S: Final = 2.0
+"""An idle consumer of a queue with many lanes looks less often, so that it sends no more reads than
+this, but at least once in this time."""
+
+PAUSES_S: Final = (0.03, 0.12, 0.5, 1.6)
+"""A long poll pauses for a quarter to all of each of these in turn, at random; the last repeats. A
+look at a quiet queue is two reads, so an idle consumer stays below five a second, also in polls
+of one second."""
+
+READS_A_LOOK: Final = 2
+"""How many reads a look at a quiet lane is."""
+
+QUICK_PAUSE_S: Final = 0.012
+QUICK_FOR_S: Final = 0.5
+"""For so long after something was found, the pauses are only so long: where messages come one after
+the other, a reader is there when the next one comes. That is some 130 reads for a message at most,
+and none for an idle consumer."""
+
+
+class Pace:
+    """The pauses between the looks of one consumer: short while messages come, then longer.
+
+    A race of two threads on it only makes a pause shorter.
+    """
+
+    def __init__(self) -> None:
+        self._empty_looks = 0
+        self._found_at = -inf
+
+    @property
+    def has_paused(self) -> bool:
+        """Whether the last look found nothing, so that there is a pause before the next."""
+        return self._empty_looks > 0
+
+    def look_soon(self) -> None:
+        """Begin anew with the shortest pauses."""
+        self._empty_looks = 0
+
+    def note(self, now: float, *, has_found: bool) -> None:
+        """Note the end of a look, by a monotonic clock."""
+        if has_found:
+            self._empty_looks, self._found_at = 0, now
+        else:
+            self._empty_looks = 1 if self._is_quick(now) else self._empty_looks + 1
+
+    def pause_s(self, now: float, *, lanes: int = 1) -> float:
+        """Seconds from the last look to the next; 0 after one that found something."""
+        if not self._empty_looks:
+            return 0.0
+        if lanes == 1 and self._is_quick(now):
+            return jitter(QUICK_PAUSE_S, 0)
+        pause_s = jitter(PAUSES_S[min(self._empty_looks, len(PAUSES_S)) - 1], 0)
+        if lanes == 1 or self._empty_looks < len(PAUSES_S):
+            return pause_s
+        return min(LONGEST_PAUSE_S, max(pause_s, READS_A_LOOK * lanes / READS_PER_S))
+
+    def _is_quick(self, now: float) -> bool:
+        return now - self._found_at < QUICK_FOR_S
