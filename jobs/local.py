@@ -1,21 +1,68 @@
-"""A Spark session for the demos: this machine only, quiet, and small."""
+"""Cassandra and Spark for the demos: on this machine only, quiet, small, and gone afterwards."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import SparkSession
+
+import cassieq_spark as cassieq
+from cassieq_spark.embedded import EmbeddedCassandra
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 LOG4J: Final = (Path(__file__).parent.parent / "conf" / "log4j2.properties").as_uri()
 
 
-def local_spark(name: str, folder: str) -> SparkSession:
-    """A session on two cores.
+class Local(NamedTuple):
+    """What a demo runs on."""
+
+    spark: SparkSession
+    client: cassieq.Client
+    contact_points: str
+
+
+@contextmanager
+def started(name: str, folder: str, queues: Sequence[str] = ()) -> Iterator[Local]:
+    """Start Cassandra and Spark side by side, as both wait for the disk now and then.
 
     Args:
-        folder: Where it may leave files.
+        name: What Spark calls the session.
+        folder: Where Spark may leave files.
+        queues: They are created.
     """
+    cassandra = EmbeddedCassandra()
+    with ExitStack() as stack:
+        stack.callback(_end, cassandra)
+        with ThreadPoolExecutor(1) as aside:
+            connecting = aside.submit(_connect, cassandra, queues)
+            spark = _spark(name, folder)
+            stack.callback(spark.stop)
+        client = stack.enter_context(connecting.result())
+        yield Local(spark=spark, client=client, contact_points=cassandra.contact_points)
+
+
+def _connect(cassandra: EmbeddedCassandra, queues: Sequence[str]) -> cassieq.Client:
+    cassandra.start()
+    client = cassieq.connect(cassandra.contact_points, datacenter=cassandra.datacenter)
+    client.bootstrap()
+    for queue in queues:
+        client.create_queue(queue)
+    return client
+
+
+def _end(cassandra: EmbeddedCassandra) -> None:
+    """End it at once: nothing in it is kept, so it need not write its tables to the disk first."""
+    cassandra.kill()
+    cassandra.stop()
+
+
+def _spark(name: str, folder: str) -> SparkSession:
+    """A session on two cores."""
     settings: dict[str, bool | float | int | str | None] = {
         "spark.driver.memory": "1g",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -24,6 +71,7 @@ def local_spark(name: str, folder: str) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
+        "spark.sql.debug.maxToStringFields": "100",  # else it warns about the 19 columns of a CSV
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
     }
     return SparkSession.builder.master("local[2]").appName(name).config(map=settings).getOrCreate()

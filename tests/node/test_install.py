@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +13,8 @@ import cassieq_spark
 from tests.fixtures.installed import producer, wheel
 
 if TYPE_CHECKING:
+    import pytest
+
     from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.installed import Installed
 
@@ -98,17 +102,25 @@ def test_a_program_puts_gets_and_acks(producer: Installed, cassandra: EmbeddedCa
     assert ["3001 0 0", "[]"] == producer.says(PUT_GET_ACK, cassandra.contact_points).splitlines()
 
 
-def test_the_shell_puts_and_gets(producer: Installed, cassandra: EmbeddedCassandra) -> None:
+def test_the_shell_does_what_the_page_about_installing_says(
+    producer: Installed, cassandra: EmbeddedCassandra, pytestconfig: pytest.Config
+) -> None:
+    page = (pytestconfig.rootpath / "docs" / "installing.md").read_text("utf-8")
+    commands = re.findall(r"^\$ cassieq (.*)$", page, re.MULTILINE)
     where = {
         "CASSIEQ_CONTACT_POINTS": cassandra.contact_points,
         "CASSIEQ_KEYSPACE": "cassieq_shell",
     }
-    for arguments in (("bootstrap",), ("queue", "create", "mail"), ("put", "mail", "hello")):
-        done = producer.run("cassieq", *arguments, **where)
-        assert 0 == done.returncode, done.stderr
-    got = producer.run("cassieq", "get", "mail", "--ack", **where)
-    assert 0 == got.returncode, got.stderr
-    assert "hello" in got.stdout
+
+    printed = {}
+    for command in commands:
+        done = producer.run("cassieq", *shlex.split(command), **where)
+        assert 0 == done.returncode, (command, done.stderr)
+        printed[command.split()[0]] = done.stdout
+    assert ["bootstrap", "queue", "put", "get"] == list(printed)
+    receipt, body = printed["get"].split()
+    assert receipt
+    assert "hello" == body
 
 
 def test_a_local_cassandra_without_a_spark_says_which_extra_brings_what_fetches_it(
