@@ -188,7 +188,7 @@ $(PYTHON):
 		echo 'On Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
 
 $(INSTALLED): pyproject.toml | $(PYTHON)
-	@echo 'Installing PySpark and all packages (1 GB to download the first time: some minutes)'
+	@echo 'Installing PySpark and all other packages (some minutes the first time)'
 	@$(PIP_INSTALL) --editable '.[dev]'; echo "Installed the packages in $$SECONDS s"
 	@touch $@
 

@@ -53,8 +53,9 @@ PER_TRIGGER: Final = {FLIGHTS: 50_000, LATE_FLIGHTS: 5_000}
 POLL_S: Final = 1
 MEANING: Final = (
     "Warm: the median of the later half of a leg's writes or micro-batches. The earlier ones are "
-    "slow, because Python workers start and the JVMs compile what they run. A rate is that of "
-    "the whole leg: it has Spark's own work in it, such as JSON."
+    "slow, because Python workers start and the JVMs compile what they run. Spark's own work, such "
+    "as JSON, is part of it. To start sooner, both JVMs compile quickly and not well, so this is "
+    "no benchmark: docs/benchmarks.md has those."
 )
 
 

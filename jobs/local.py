@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 LOG4J: Final = (Path(__file__).parent.parent / "conf" / "log4j2.properties").as_uri()
+QUICK_JIT: Final = "-XX:TieredStopAtLevel=1"
+"""The JVMs compile quickly, not well: both start with about half of the CPU time. In a demo of a
+minute, on two cores, better code would not pay back what its compiler takes."""
 
 
 class Local(NamedTuple):
@@ -35,7 +38,7 @@ def started(name: str, folder: str, queues: Sequence[str] = ()) -> Iterator[Loca
         folder: Where Spark may leave files.
         queues: They are created.
     """
-    cassandra = EmbeddedCassandra()
+    cassandra = EmbeddedCassandra(environment={1: {"JDK_JAVA_OPTIONS": QUICK_JIT}})
     with ExitStack() as stack:
         stack.callback(_end, cassandra)
         with ThreadPoolExecutor(1) as aside:
@@ -67,7 +70,7 @@ def _spark(name: str, folder: str) -> SparkSession:
         "spark.driver.memory": "1g",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG4J}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG4J} {QUICK_JIT}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
