@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cassieq_spark.client import Client
     from cassieq_spark.clock import Clock
 
-LOOK_EVERY_S: Final = 0.5
+LOOK_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def warm_rate(pieces: Sequence[Piece]) -> float:
 
 
 class Watch:
-    """Look at queues every half second, on a thread of its own, as long as the block runs."""
+    """Look at queues every second, on a thread of its own, as long as the block runs."""
 
     def __init__(self, client: Client, queues: Sequence[str], clock: Clock) -> None:
         self._queues = {name: client.queue(name) for name in queues}
