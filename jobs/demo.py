@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +27,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--plot", type=Path, default=Path("demo.svg"), help="where the plot is written, as SVG"
     )
     plot: Path = parser.parse_args(arguments).plot.absolute()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     clock, output = SystemClock(), Console(soft_wrap=True, highlight=False)
     began_s = clock.monotonic()
     output.print(

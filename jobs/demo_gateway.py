@@ -79,7 +79,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--orders", type=int, default=5_000, help="how many are sent")
     count = parser.parse_args(arguments).orders
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     clock, output = SystemClock(), Console(soft_wrap=True, highlight=False)
     began_s = clock.monotonic()
     output.print(
