@@ -267,7 +267,7 @@ class Demo:
         for leg in self._legs:
             rate = f"{warm_rate(leg.pieces):,.0f}" if leg.pieces else ""
             legs.add_row(leg.name, f"{leg.messages:,}", f"{leg.seconds:.1f}", rate)
-        queues = Table(title="Queues")
+        queues = Table(title="Queues (LWT: a light-weight transaction of Cassandra)")
         for column in ("queue", "LWTs", "LWTs a message", "left"):
             queues.add_column(column, justify="left" if column == "queue" else "right")
         for queue, messages in zip(QUEUES, (self._legs[0], self._legs[2]), strict=True):

@@ -30,7 +30,7 @@ def test_every_count_agrees_and_the_run_is_drawn(
 
     assert 0 == ended.returncode, ended.stdout + ended.stderr[-5_000:]
     assert "Every count agrees with the CSV file: 336,776 flights" in ended.stdout
-    table = ended.stdout.partition("Legs")[2].partition("Queues")[0]
+    table = ended.stdout.partition("Legs")[2].partition("Queues (")[0]
     (_, put, put_rate), (_, read, read_rate), (_, late, late_rate) = LEG.findall(table)
     assert ("336,776", "336,776") == (put, read)
     assert f"flights, {late} of them late." in ended.stdout

@@ -1,4 +1,4 @@
-"""The plot that `make demo` ends with shows each number that was recorded, and where."""
+"""The plot that `make demo` ends with shows each number that was noted, and where."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORDED = Path(__file__).with_name("demo-recorded.json")
+NUMBERS = Path(__file__).with_name("demo-numbers.json")
 SVG = "{http://www.w3.org/2000/svg}"
 LEGS = ["put into 'flights'", "late ones to 'late-flights'", "table per carrier"]
 
@@ -26,17 +26,17 @@ def history(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture
-def recorded(history: ModuleType) -> dict[str, list[Any]]:
-    """A run of the demo."""
-    found = json.loads(RECORDED.read_text("utf-8"))
+def noted(history: ModuleType) -> dict[str, list[Any]]:
+    """Numbers as a run of the demo notes them."""
+    found = json.loads(NUMBERS.read_text("utf-8"))
     return {
         "looks": [history.Look(**one) for one in found["looks"]],
         "pieces": [history.Piece(**one) for one in found["pieces"]],
     }
 
 
-def drawn(recorded: dict[str, list[Any]], path: Path) -> ET.Element:
-    importlib.import_module("plot").draw(recorded["looks"], recorded["pieces"], path)
+def drawn(noted: dict[str, list[Any]], path: Path) -> ET.Element:
+    importlib.import_module("plot").draw(noted["looks"], noted["pieces"], path)
     return ET.parse(path).getroot()  # noqa: S314 - ditto
 
 
@@ -51,12 +51,12 @@ def points(root: ET.Element, series: str) -> list[tuple[float, float]]:
 
 
 def test_depth_and_lag_have_a_point_for_each_look(
-    recorded: dict[str, list[Any]], tmp_path: Path
+    noted: dict[str, list[Any]], tmp_path: Path
 ) -> None:
-    root = drawn(recorded, tmp_path / "demo.svg")
+    root = drawn(noted, tmp_path / "demo.svg")
 
     for queue in ("flights", "late-flights"):
-        looks = [one for one in recorded["looks"] if one.queue == queue]
+        looks = [one for one in noted["looks"] if one.queue == queue]
         for kind, values in (
             ("depth", [one.depth for one in looks]),
             ("lag", [one.lag_s for one in looks]),
@@ -69,11 +69,11 @@ def test_depth_and_lag_have_a_point_for_each_look(
 
 
 def test_each_write_and_micro_batch_has_a_bar_of_its_rate(
-    recorded: dict[str, list[Any]], tmp_path: Path
+    noted: dict[str, list[Any]], tmp_path: Path
 ) -> None:
-    root = drawn(recorded, tmp_path / "demo.svg")
+    root = drawn(noted, tmp_path / "demo.svg")
 
-    pieces = recorded["pieces"]
+    pieces = noted["pieces"]
     assert LEGS == list(dict.fromkeys(one.leg for one in pieces))
     bars = [points(root, f"rate-{number}") for number in range(len(pieces))]
     begins = [min(x for x, _ in bar) for bar in bars]
@@ -85,8 +85,8 @@ def test_each_write_and_micro_batch_has_a_bar_of_its_rate(
     assert_same_shape([0.0] + [one.rate for one in pieces], [0.0, *heights])
 
 
-def test_the_words_say_what_is_drawn(recorded: dict[str, list[Any]], tmp_path: Path) -> None:
-    root = drawn(recorded, tmp_path / "demo.svg")
+def test_the_words_say_what_is_drawn(noted: dict[str, list[Any]], tmp_path: Path) -> None:
+    root = drawn(noted, tmp_path / "demo.svg")
 
     words = [one.text for one in root.iter(f"{SVG}text")]
     for word in (*LEGS, "queue 'flights'", "queue 'late-flights'"):
@@ -96,11 +96,9 @@ def test_the_words_say_what_is_drawn(recorded: dict[str, list[Any]], tmp_path: P
     ]
 
 
-def test_the_same_numbers_give_the_same_file(
-    recorded: dict[str, list[Any]], tmp_path: Path
-) -> None:
+def test_the_same_numbers_give_the_same_file(noted: dict[str, list[Any]], tmp_path: Path) -> None:
     for name in ("one.svg", "two.svg"):
-        drawn(recorded, tmp_path / name)
+        drawn(noted, tmp_path / name)
 
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
