@@ -50,11 +50,11 @@ def draw(looks: Sequence[Look], pieces: Sequence[Piece], path: Path) -> None:
         lag.set_title(
             "Lag: age of the oldest message in each queue that is not acked, in seconds", loc="left"
         )
-        lag.set_xlabel("seconds since the first write began")
+        lag.set_xlabel("seconds since Cassandra and Spark had started")
         for panel in (depth, rate, lag):
             panel.yaxis.set_major_formatter(THOUSANDS)
             panel.set_ylim(bottom=0)
-            panel.legend(loc="upper right")
+            panel.legend(loc="upper left")  # all series begin with nothing
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 

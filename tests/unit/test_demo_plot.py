@@ -27,7 +27,7 @@ def history(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def noted(history: ModuleType) -> dict[str, list[Any]]:
-    """Numbers as a run of the demo notes them."""
+    """A run of the demo on a busy machine, every fifth look."""
     found = json.loads(NUMBERS.read_text("utf-8"))
     return {
         "looks": [history.Look(**one) for one in found["looks"]],
