@@ -14,6 +14,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from cassieq_spark.interpreter import for_spark
+
 ROOT = Path(__file__).resolve().parents[1]
 HEAP = "1g"
 FULL = (2_000_000, 5, 4)
@@ -105,7 +107,7 @@ def set_environment() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
     )
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = for_spark()
 
 
 def spark_session(folder: str, **more: str) -> SparkSession:

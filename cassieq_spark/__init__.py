@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from cassieq_spark.interpreter import name_for_spark
 
 if TYPE_CHECKING:
     from cassieq_spark.aio.client import AsyncClient, connect_async
@@ -133,20 +133,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of these
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _name_this_python() -> None:
-    """Let a Spark that this process starts look for formats here, unless somebody said where.
-
-    It asks PYSPARK_DRIVER_PYTHON, PYSPARK_PYTHON and ``python3`` in turn, and runs the tasks of a
-    format that it has found in the same one (4.2 and 4.3). In an environment that was not activated
-    ``python3`` is another, which has no ``pyspark_cassieq``: there would be no format "cassieq".
-    Under spark-submit Spark runs already, and has chosen this interpreter itself.
-    """
-    said = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT")
-    if sys.executable and not any(name in os.environ for name in said):
-        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-
-
-_name_this_python()
+name_for_spark()
 
 
 def __dir__() -> list[str]:

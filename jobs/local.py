@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import pyspark
 from pyspark.sql import SparkSession
 
 import cassieq_spark as cassieq
 from cassieq_spark.embedded import EmbeddedCassandra
+from cassieq_spark.interpreter import for_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -67,23 +66,9 @@ def _end(cassandra: EmbeddedCassandra) -> None:
     cassandra.stop()
 
 
-def _home(folder: Path) -> Path:
-    """PySpark's programs and jars without its ``pyspark.zip``, so that workers import the package.
-
-    The zip has no compiled modules: each of a dozen worker processes would compile what it imports,
-    and take 1.2 s of CPU time for that instead of 0.4 s (PySpark 4.3.0).
-    """
-    home = folder / "spark"
-    home.mkdir()
-    for part in ("bin", "jars"):
-        (home / part).symlink_to(Path(pyspark.__file__).parent / part)
-    return home
-
-
 def _spark(name: str, folder: str) -> SparkSession:
     """A session on two cores."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_HOME", str(_home(Path(folder))))
+    os.environ.setdefault("PYSPARK_PYTHON", for_spark())
     settings: dict[str, bool | float | int | str | None] = {
         "spark.driver.memory": "1g",
         "spark.driver.bindAddress": "127.0.0.1",

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import WorkerEnvironment
+from cassieq_spark.interpreter import for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +45,7 @@ def prefer_this_python(spark: SparkSession) -> None:
     is_local = (context.master or "").startswith("local")
     is_said = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
     if is_local and not is_said:
-        context.pythonExec = sys.executable
+        context.pythonExec = for_spark()
 
 
 def check_workers(spark: SparkSession) -> None:

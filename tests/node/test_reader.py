@@ -15,7 +15,7 @@ from cassieq_spark.queue import admin, seal
 from cassieq_spark.queue.get import claim
 from cassieq_spark.queue.get import reader as reading
 from cassieq_spark.queue.get.claim import Budget
-from cassieq_spark.queue.get.reader import FEW, SEALS_PER_CALL
+from cassieq_spark.queue.get.young import FEW, SEALS_PER_CALL
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.testing.faults import Fault
 

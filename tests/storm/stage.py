@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import cassieq_spark as cassieq
 from cassieq_spark.embedded.java import find_java
+from cassieq_spark.interpreter import for_spark
 from cassieq_spark.testing import wait_until
 from tests.fixtures.zygote import Zygote
 from tests.storm import dials
@@ -107,8 +108,8 @@ class Stage:
         return {
             **QUICK_JAVA,
             "PYTHONPATH": str(self.root),
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": for_spark(),
+            "PYSPARK_DRIVER_PYTHON": for_spark(),
             "JAVA_HOME": str(find_java().home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "STORM_LOG4J": (ROOT / "conf" / "log4j2.properties").as_uri(),

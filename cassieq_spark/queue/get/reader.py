@@ -14,13 +14,13 @@ from cassieq_spark.queue.get.gather import (
     Gathered,
     came_back_us,
     gather,
-    have_any,
     is_crowded,
     share,
     try_one,
 )
 from cassieq_spark.queue.get.scan import Rows, Scan, Scanner, offset_below
 from cassieq_spark.queue.get.search import Round, Search
+from cassieq_spark.queue.get.young import SEALS_PER_CALL, OpenBuckets
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -30,19 +30,9 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
 
-SEALS_PER_CALL = 8
-"""The most young buckets that one call seals [R10]."""
-
-YOUNG_PER_OPEN_S = 0.005
-"""A call that has found something leaves buckets alone that are younger than this times the number
-of open non-empty ones: eager sealing would make every put reserve [R10]."""
-
 CLAIMS_PER_HINT = 64
 """How many claims are sent under hints that were written together: their leases begin to run with
 the hints, and must not be old when the last CAS is sent."""
-
-FEW = 100
-"""A bucket with so few messages gained nothing from having been left open."""
 
 QUIET_FOR_S = 30.0
 """How long an idle consumer goes without a whole look, which also moves the pointers on."""
@@ -72,9 +62,7 @@ class Reader:
         self.lane = self._lane = lane
         self._claimer = Claimer(lane=lane, owner=owner, run=run, visibility_us=visibility_us)
         self._scanner = Scanner(lane)
-        self._first_seen: dict[BucketNo, float] = {}
-        self._looked_at: dict[BucketNo, float] = {}
-        self._eager_after = math.inf
+        self._open = OpenBuckets(lane, self._scanner)
         self._quiet: tuple[Scan, float] | None = None
         self._ahead: _Ahead | None = None
         self._passed: tuple[Scan, Rows] | None = None
@@ -153,7 +141,7 @@ class Reader:
 
         One LWT per sealed bucket, two more per bucket it has to seal first. May wait up to
         ``linger`` for a bucket that is still too young, but not if messages come singly: see
-        `_note_sealed`.
+        `OpenBuckets.note_sealed`.
 
         Raises:
             QueueDeleted: The lane is dead.
@@ -331,18 +319,18 @@ class Reader:
         if not has_found:
             # What was put since the last look must be found: memory only serves calls that have
             # something already.
-            self._looked_at.clear()
-        ripe, young_for_s = self._ripe(scan, has_found=has_found, only_gaps=not wants_more)
-        has_filled = any(bucket in self._first_seen for bucket in ripe)
+            self._open.look_again()
+        ripe, young_for_s = self._open.ripe(scan, has_found=has_found, only_gaps=not wants_more)
+        has_filled = any(self._open.has_messages(bucket) for bucket in ripe)
         nothing_else = not (has_filled or has_found or scan.half_sealed)
         if nothing_else and young_for_s is not None and waits:
             # Nothing else is visible: a get waits for the young rather than say "none".
             self._lane.clock.wait(young_for_s)
             young_for_s = None
-            self._looked_at.clear()
-            ripe, _ = self._ripe(scan, has_found=False)
+            self._open.look_again()
+            ripe, _ = self._open.ripe(scan, has_found=False)
         # Buckets with messages first: a dead writer's gaps must not hide them.
-        ripe.sort(key=lambda bucket: (bucket not in self._first_seen, bucket))
+        ripe.sort(key=lambda bucket: (not self._open.has_messages(bucket), bucket))
         for bucket in [*scan.half_sealed, *ripe][:SEALS_PER_CALL]:
             if wants_more and budget.is_full:
                 break
@@ -352,64 +340,7 @@ class Reader:
             )
             gathered = try_one(self._lane, bucket, close, has_found=bool(claimed))
             self._settle_up(gathered, updated)
-            if self._first_seen.pop(bucket, None) is not None:
-                self._note_sealed(updated.get(bucket))
+            self._open.note_sealed(bucket, updated.get(bucket))
             claimed += gathered.claimed
             budget.take_claimed(gathered.claimed)
         return young_for_s if nothing_else else None
-
-    def _note_sealed(self, row: Stored[Bucket] | None) -> None:
-        """Learn whether it pays to leave buckets open for more messages.
-
-        If this one held a few only, the next that comes later than ``linger`` after it is taken at
-        once. What comes sooner would have shared this bucket, so it waits for others: there is no
-        more than one seal per ``linger``, as ever, and puts reserve no more often [R10].
-        """
-        is_single = row is not None and row.value.manifest.count <= FEW
-        linger = self._lane.settings.linger_s
-        self._eager_after = self._lane.clock.monotonic() + linger if is_single else math.inf
-
-    def _ripe(
-        self, scan: Scan, *, has_found: bool, only_gaps: bool = False
-    ) -> tuple[list[BucketNo], float | None]:
-        """Open buckets that may be sealed now; and when the first non-empty one will be, in s.
-
-        Age is by this reader's own monotonic clock since it first saw a message there [R9]; an
-        empty one waits for the gap timeout, by the oldest proof of its reservation [R11] [P5].
-        """
-        lane = self._lane
-        now = lane.clock.monotonic()
-        linger = lane.settings.linger_s
-        self._looked_at = {
-            bucket: seen for bucket, seen in self._looked_at.items() if now - seen < linger
-        }
-        gap_us = int(lane.settings.gap_timeout_s * 1e6)
-        now_us = lane.clock.now_us()
-        is_old = {bucket: now_us - scan.oldest_later_us[bucket] >= gap_us for bucket in scan.open}
-        to_look = [
-            bucket
-            for bucket in scan.open
-            if bucket not in self._looked_at and (is_old[bucket] or not only_gaps)
-        ][: SEALS_PER_CALL if only_gaps else None]
-        has_messages = have_any(self._lane, self._scanner, to_look)
-        seen_at = lane.clock.monotonic()
-        ripe = []
-        filled = [
-            bucket
-            for bucket in scan.open
-            if bucket in self._looked_at and bucket in self._first_seen and not only_gaps
-        ]
-        for bucket in has_messages:
-            self._looked_at[bucket] = seen_at
-            if has_messages[bucket]:
-                self._first_seen.setdefault(bucket, seen_at)
-                filled.append(bucket)
-            elif is_old[bucket]:
-                ripe.append(bucket)
-        oldest_allowed = max(linger, YOUNG_PER_OPEN_S * len(filled) if has_found else 0.0)
-        if seen_at >= self._eager_after and not has_found:
-            oldest_allowed = 0.0
-        ages = {bucket: seen_at - self._first_seen[bucket] for bucket in filled}
-        ripe += [bucket for bucket in filled if ages[bucket] >= oldest_allowed]
-        waits = [oldest_allowed - ages[bucket] for bucket in filled if bucket not in ripe]
-        return ripe, min(waits, default=None)

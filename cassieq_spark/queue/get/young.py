@@ -1,0 +1,102 @@
+"""Decide which open buckets may be sealed now, and which are too young (design 5). I10."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cassieq_spark.queue.get.gather import have_any
+
+if TYPE_CHECKING:
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.get.scan import Scan, Scanner
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+
+SEALS_PER_CALL = 8
+"""The most young buckets that one call seals [R10]."""
+
+YOUNG_PER_OPEN_S = 0.005
+"""A call that has found something leaves buckets alone that are younger than this times the number
+of open non-empty ones: eager sealing would make every put reserve [R10]."""
+
+FEW = 100
+"""A bucket with so few messages gained nothing from having been left open."""
+
+
+class OpenBuckets:
+    """What one reader knows of the open buckets of its lane. Not thread-safe."""
+
+    def __init__(self, lane: Lane, scanner: Scanner) -> None:
+        self._lane = lane
+        self._scanner = scanner
+        self._first_seen: dict[BucketNo, float] = {}
+        self._looked_at: dict[BucketNo, float] = {}
+        self._eager_after = math.inf
+
+    def look_again(self) -> None:
+        """Ask all of them at the next call, and not only those that were not asked lately."""
+        self._looked_at.clear()
+
+    def has_messages(self, bucket: BucketNo) -> bool:
+        """Whether a message was seen in it."""
+        return bucket in self._first_seen
+
+    def note_sealed(self, bucket: BucketNo, row: Stored[Bucket] | None) -> None:
+        """A bucket is not open any more: learn whether it pays to leave buckets open.
+
+        If it held a few messages only, the next that comes later than ``linger`` after it is taken
+        at once. What comes sooner would have shared this bucket, so it waits for others: there is
+        no more than one seal per ``linger``, as ever, and puts reserve no more often [R10].
+        """
+        if self._first_seen.pop(bucket, None) is None:
+            return
+        is_single = row is not None and row.value.manifest.count <= FEW
+        linger = self._lane.settings.linger_s
+        self._eager_after = self._lane.clock.monotonic() + linger if is_single else math.inf
+
+    def ripe(
+        self, scan: Scan, *, has_found: bool, only_gaps: bool = False
+    ) -> tuple[list[BucketNo], float | None]:
+        """Open buckets that may be sealed now; and when the first non-empty one will be, in s.
+
+        Age is by this reader's own monotonic clock since it first saw a message there [R9]; an
+        empty one waits for the gap timeout, by the oldest proof of its reservation [R11] [P5].
+        """
+        lane = self._lane
+        now = lane.clock.monotonic()
+        linger = lane.settings.linger_s
+        self._looked_at = {
+            bucket: seen for bucket, seen in self._looked_at.items() if now - seen < linger
+        }
+        gap_us = int(lane.settings.gap_timeout_s * 1e6)
+        now_us = lane.clock.now_us()
+        is_old = {bucket: now_us - scan.oldest_later_us[bucket] >= gap_us for bucket in scan.open}
+        to_look = [
+            bucket
+            for bucket in scan.open
+            if bucket not in self._looked_at and (is_old[bucket] or not only_gaps)
+        ][: SEALS_PER_CALL if only_gaps else None]
+        has_messages = have_any(self._lane, self._scanner, to_look)
+        seen_at = lane.clock.monotonic()
+        ripe = []
+        filled = [
+            bucket
+            for bucket in scan.open
+            if bucket in self._looked_at and bucket in self._first_seen and not only_gaps
+        ]
+        for bucket in has_messages:
+            self._looked_at[bucket] = seen_at
+            if has_messages[bucket]:
+                self._first_seen.setdefault(bucket, seen_at)
+                filled.append(bucket)
+            elif is_old[bucket]:
+                ripe.append(bucket)
+        oldest_allowed = max(linger, YOUNG_PER_OPEN_S * len(filled) if has_found else 0.0)
+        if seen_at >= self._eager_after and not has_found:
+            oldest_allowed = 0.0
+        ages = {bucket: seen_at - self._first_seen[bucket] for bucket in filled}
+        ripe += [bucket for bucket in filled if ages[bucket] >= oldest_allowed]
+        waits = [oldest_allowed - ages[bucket] for bucket in filled if bucket not in ripe]
+        return ripe, min(waits, default=None)
