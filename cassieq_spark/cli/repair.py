@@ -26,8 +26,8 @@ from cassieq_spark.cli.settings import Connection
 from cassieq_spark.errors import UsageError
 
 if TYPE_CHECKING:
+    from cassieq_spark.repair.findings import VerifyReport
     from cassieq_spark.repair.report import RepairReport
-    from cassieq_spark.repair.verify import VerifyReport
 
 
 @connected
@@ -62,8 +62,13 @@ def repair(
         raise UsageError("--full, --dry-run and --verify exclude each other. Give only one of them")
     found: RepairReport | VerifyReport
     what = f"{'Verifying' if verify else 'Repairing'} {queue or 'all queues'}"
-    with connection.open() as client, working(what):
-        found = client.verify(queue) if verify else client.repair(queue, full=full, dry_run=dry_run)
+    with connection.open() as client, working(what) as work:
+        told = work.on_progress
+        found = (
+            client.verify(queue, on_progress=told)
+            if verify
+            else client.repair(queue, full=full, dry_run=dry_run, on_progress=told)
+        )
     if show(found, as_json=as_json):
         raise typer.Exit(FAILED)
 
