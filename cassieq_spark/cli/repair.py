@@ -6,8 +6,6 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from cassieq_spark.cli.complete import queue_names
 from cassieq_spark.cli.exits import FAILED
@@ -19,7 +17,6 @@ from cassieq_spark.cli.output import (
     print_result,
     print_rows,
     say,
-    show_text,
 )
 from cassieq_spark.cli.progress import working
 from cassieq_spark.cli.settings import Connection
@@ -115,17 +112,11 @@ def _show_queues(report: dict[str, Any]) -> None:
     """Print a row per queue: for a person what was done, for a program every column, zeros too."""
     found = report["queues"]
     titles = [name for name in found[0] if name != "problems"] if found else ["queue"]
-    if is_for_a_program():
-        print_rows(titles, [[one[name] for name in titles] for one in found])
-    else:
-        console = Console()
-        told = [name for name in titles if any(one[name] for one in found)]
-        table = Table(title="repair" if len(told) > 1 else "repair: there was nothing to do")
-        for name in told:
-            table.add_column(name, justify="left" if name == "queue" else "right")
-        for one in found:
-            table.add_row(*(show_text(str(one[name])) for name in told))
-        console.print(table)
+    if not is_for_a_program():
+        titles = [name for name in titles if any(one[name] for one in found)]
+        if len(titles) <= 1:
+            say("repair: there was nothing to do")
+    print_rows(titles, [[one[name] for name in titles] for one in found])
     for name in report["deletions_finished"]:
         say(f"finished the deletion of queue {name}")
     if count := report["sinks_swept"]:
