@@ -52,21 +52,22 @@ class LabelledCounter:
         self.meaning = meaning
         self.label = label
         self._lock = threading.Lock()
-        self._counters: dict[str, Counter] = {}
+        self._values: dict[str, int] = {}
 
     def inc(self, text: str, by: int = 1) -> None:
         """Add ``by``, 0 or more, to the count of this text; see `MOST_TEXTS`."""
+        if by < 0:
+            raise ValueError(f"{self.name} only grows, not by {by}")
         with self._lock:
-            if text not in self._counters and len(self._counters) >= MOST_TEXTS:
+            if text not in self._values and len(self._values) >= MOST_TEXTS:
                 text = OTHERS
-            counter = self._counters.setdefault(text, Counter(self.name, self.meaning))
-        counter.inc(by)
+            self._values[text] = self._values.get(text, 0) + by
 
     @property
     def values(self) -> dict[str, int]:
         """The counts by the label's text, since the process began."""
         with self._lock:
-            return {text: counter.value for text, counter in self._counters.items()}
+            return self._values.copy()
 
     @property
     def value(self) -> int:
