@@ -1,7 +1,8 @@
 """Count what this process does, since it began. Every counter is here, with its unit in its name.
 
 Look here for what is counted. What a queue holds is asked from its tables, never from a counter
-that could drift from them.
+that could drift from them. These are plain numbers, which `exporter` hands to prometheus_client:
+Spark's workers must not import that, and programs read them here (ADR 28).
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 python docs/generate.py            writes docs/reference/, conf/cassieq.toml, a part of README.md,
                                    the pictures of the guides and examples
 python docs/generate.py --check    writes nothing; exit code 1 if one of them is not as it would be
+
+It is no plugin of MkDocs: these files are read on a code host and in an editor, too (ADR 28).
 """
 
 from __future__ import annotations
