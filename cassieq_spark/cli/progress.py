@@ -33,7 +33,9 @@ class Work:
 
     def begin(self, step: str) -> None:
         """Show the next step; it is not known how long it takes."""
-        self._shown.reset(self._task, start=False, total=None, description=show_text(step), at="")
+        # A new task: rich has no way to make a total unknown again.
+        self._shown.remove_task(self._task)
+        self._task = self._shown.add_task(show_text(step), total=None, at="")
 
     def on_progress(self, now: Progress) -> None:
         """Show how far a pass over queues is."""

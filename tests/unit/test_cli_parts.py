@@ -11,12 +11,15 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
+from rich.progress import Progress
 
 from cassieq_spark.cli.exits import Interrupt
 from cassieq_spark.cli.files import batches
 from cassieq_spark.cli.load import MOST_BEHIND_S, Load
 from cassieq_spark.cli.messages import get_unless
 from cassieq_spark.cli.output import print_result, print_rows, show_text
+from cassieq_spark.cli.progress import Work
 from cassieq_spark.cli.repair import show
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import BodyInvalid
@@ -127,6 +130,30 @@ def test_a_terminal_gets_all_of_it_within_its_width(
     assert 60 == sum(line.count("q") for line in lines)
     assert lines[1].endswith("       7")
     assert lines[-1].endswith("     123")
+
+
+def test_each_step_begins_with_an_unknown_total_and_a_clock_of_its_own() -> None:
+    shown = Progress(console=Console(file=io.StringIO()), disable=True)
+    work = Work(shown, shown.add_task("Looking", total=None, at=""), "Looking")
+
+    work.begin("Fetching")
+    work.on_bytes(31_000_000, 62_000_000)
+    (fetching,) = shown.tasks
+    assert ("Fetching", True, 50.0, "31.0 MB of 62.0 MB") == (
+        fetching.description,
+        fetching.started,
+        fetching.percentage,
+        fetching.fields["at"],
+    )
+
+    work.begin("Starting")
+    (starting,) = shown.tasks
+    assert ("Starting", True, None, "") == (
+        starting.description,
+        starting.started,
+        starting.total,
+        starting.fields["at"],
+    )
 
 
 def test_the_first_signal_is_a_flag_and_the_second_an_exception() -> None:
