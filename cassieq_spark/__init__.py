@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.put.results import PutResult
     from cassieq_spark.queue.settle.ack_group import Verdict
     from cassieq_spark.queue.settle.counts import Settled
+    from cassieq_spark.repair.findings import VerifyReport
+    from cassieq_spark.repair.progress import Progress
     from cassieq_spark.repair.report import Redriven, RepairReport
-    from cassieq_spark.repair.verify import VerifyReport
     from cassieq_spark.spark.connector.config import spark_config
     from cassieq_spark.spark.connector.writer import foreach_batch
     from cassieq_spark.spark.data_source import register
@@ -52,6 +53,7 @@ __all__ = [
     "Client",
     "Consumer",
     "Message",
+    "Progress",
     "PutAmbiguous",
     "PutResult",
     "Queue",
@@ -107,8 +109,9 @@ _HOMES = {
     "queue.put.results": ("PutResult",),
     "queue.settle.ack_group": ("Verdict",),
     "queue.settle.counts": ("Settled",),
+    "repair.findings": ("VerifyReport",),
+    "repair.progress": ("Progress",),
     "repair.report": ("Redriven", "RepairReport"),
-    "repair.verify": ("VerifyReport",),
     "spark.connector.config": ("spark_config",),
     "spark.connector.writer": ("foreach_batch",),
     "spark.data_source": ("register",),

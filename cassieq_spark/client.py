@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import OptionInvalid, UsageError
+from cassieq_spark.errors import UsageError
 from cassieq_spark.options import (
     ConnectionArguments,
     ConnectionOptions,
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.repair.findings import VerifyReport
+    from cassieq_spark.repair.progress import OnProgress
     from cassieq_spark.repair.report import RepairReport
-    from cassieq_spark.repair.verify import VerifyReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +241,12 @@ class Client:
         ]
 
     def repair(
-        self, queue: str | None = None, *, full: bool = False, dry_run: bool = False
+        self,
+        queue: str | None = None,
+        *,
+        full: bool = False,
+        dry_run: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> RepairReport:
         """Run one repair pass in this process, over one queue or over all of this data centre.
 
@@ -252,6 +258,7 @@ class Client:
                 They only take space: once a week is enough.
             dry_run: Change nothing, and report what would be done. Steps that only follow from
                 another step are not in the report.
+            on_progress: Called after each group of buckets with a `Progress`.
 
         Raises:
             UsageError: ``full`` and ``dry_run`` were both given: only a real pass looks for late
@@ -267,9 +274,8 @@ class Client:
         schema.check(self._session)
         names = None if queue is None else [queue_name(queue)]
         if dry_run:
-            lanes = lanes_of(self._store, names)
-            return heal_dry_run(self._store, lanes, finishes_deletions=names is None)
-        return heal(self._store, names, is_full=full)
+            return heal_dry_run(self._store, names, on_progress=on_progress)
+        return heal(self._store, names, is_full=full, on_progress=on_progress)
 
     def repair_as_leader(self) -> RepairReport | None:
         """Run a repair pass over all queues; None if another process runs one as leader.
@@ -280,18 +286,21 @@ class Client:
         with leading(self._store) as is_leader:
             return heal(self._store, None, is_full=False) if is_leader else None
 
-    def verify(self, queue: str | None = None) -> VerifyReport:
+    def verify(
+        self, queue: str | None = None, *, on_progress: OnProgress | None = None
+    ) -> VerifyReport:
         """Read one queue, or all of this data centre, and report what is broken; change nothing.
 
         It reads every stored message that is not dropped. Each finding is a broken invariant. The
         report's problems name what did not answer: nothing is known about that part.
+        ``on_progress`` is called after each bucket with a `Progress`.
 
         Raises:
             QueueNotFound: The queue does not exist.
         """
         schema.check(self._session)
-        names = None if queue is None else [queue_name(queue)]
-        return verify(self._store, lanes_of(self._store, names), has_all=queue is None)
+        lanes = lanes_of(self._store, None if queue is None else [queue_name(queue)])
+        return verify(self._store, lanes, has_all=queue is None, on_progress=on_progress)
 
     def redrive(
         self,
@@ -302,6 +311,7 @@ class Client:
         to: str | None = None,
         at_most: int | None = None,
         dry_run: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> Redriven:
         """Send dead letters back to where they came from, or to another queue, each exactly once.
 
@@ -318,6 +328,7 @@ class Client:
             to: The target. Default: the queue that the header ``cassieq-source-queue`` names.
             at_most: The limit on their number; the lowest ids go first.
             dry_run: Change nothing, and count what would go where.
+            on_progress: Called after each bucket with a `Progress`.
 
         Raises:
             OptionInvalid: An argument has a wrong form, or ``to`` is the queue itself.
@@ -326,11 +337,7 @@ class Client:
                 carries over what was. Later failures are among the report's problems.
         """
         chosen = None if messages is None else listed(messages)
-        if where is not None and not callable(where):
-            raise OptionInvalid(
-                f"where is {type(where).__name__}, allowed: a function that takes a message and "
-                "returns whether to redrive it"
-            )
+        arguments.check_where(where)
         wanted_count = None if at_most is None else arguments.count("at_most", at_most)
         target = None if to is None else queue_name(to)
         schema.check(self._session)
@@ -341,7 +348,7 @@ class Client:
             to=target,
             at_most=wanted_count,
         )
-        return redrive(lane, wanted, is_dry_run=dry_run)
+        return redrive(lane, wanted, is_dry_run=dry_run, on_progress=on_progress)
 
     def browse(self, queue: str) -> Iterator[Message]:
         """Look at all visible messages of a queue, as `Queue.peek` does, one after the other.

@@ -1,7 +1,8 @@
 """Count what this process does, since it began. Every counter is here, with its unit in its name.
 
 Look here for what is counted. What a queue holds is asked from its tables, never from a counter
-that could drift from them.
+that could drift from them. These are plain numbers, which `exporter` hands to prometheus_client:
+Spark's workers must not import that, and programs read them here (ADR 28).
 """
 
 from __future__ import annotations
@@ -52,21 +53,22 @@ class LabelledCounter:
         self.meaning = meaning
         self.label = label
         self._lock = threading.Lock()
-        self._counters: dict[str, Counter] = {}
+        self._values: dict[str, int] = {}
 
     def inc(self, text: str, by: int = 1) -> None:
         """Add ``by``, 0 or more, to the count of this text; see `MOST_TEXTS`."""
+        if by < 0:
+            raise ValueError(f"{self.name} only grows, not by {by}")
         with self._lock:
-            if text not in self._counters and len(self._counters) >= MOST_TEXTS:
+            if text not in self._values and len(self._values) >= MOST_TEXTS:
                 text = OTHERS
-            counter = self._counters.setdefault(text, Counter(self.name, self.meaning))
-        counter.inc(by)
+            self._values[text] = self._values.get(text, 0) + by
 
     @property
     def values(self) -> dict[str, int]:
         """The counts by the label's text, since the process began."""
         with self._lock:
-            return {text: counter.value for text, counter in self._counters.items()}
+            return self._values.copy()
 
     @property
     def value(self) -> int:

@@ -3,6 +3,8 @@
 python docs/generate.py            writes docs/reference/, conf/cassieq.toml, a part of README.md,
                                    the pictures of the guides and examples
 python docs/generate.py --check    writes nothing; exit code 1 if one of them is not as it would be
+
+It is no plugin of MkDocs: these files are read on a code host and in an editor, too (ADR 28).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from cassieq_spark import errors, log, metrics
 from cassieq_spark.cli.settings import SECTIONS, options_of
 from cassieq_spark.options import OPTIONS, Option, Scope
 from cassieq_spark.options.values import show_bytes
-from cassieq_spark.repair.verify import FINDINGS
+from cassieq_spark.repair.findings import FINDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -46,13 +46,13 @@ def start(
     Exit codes: 0 the node is up, 1 it is not.
     """
     root = _root(data_dir)
-    with working("Looking for Java") as step:
+    with working("Looking for Java") as work:
 
         def on_step(text: str) -> None:
             print_note(f"{text} ...")
-            step(text)
+            work.begin(text)
 
-        found = daemon.start(root, port=port, heap=heap, on_step=on_step)
+        found = daemon.start(root, port=port, heap=heap, on_step=on_step, on_bytes=work.on_bytes)
     _print_status(found, as_json=as_json)
 
 
@@ -84,8 +84,8 @@ def status(*, data_dir: DataDir = None, as_json: Json = False) -> None:
 def fetch(*, as_json: Json = False) -> None:
     """Fetch the Cassandra jars into the user's cache (62 MB), so that the first start is quick."""
     java = find_java()
-    with working("Fetching Cassandra"):
-        jars = cassandra_jars(java, on_fetch=print_note)
+    with working("Fetching Cassandra") as work:
+        jars = cassandra_jars(java, on_fetch=print_note, on_bytes=work.on_bytes)
     print_result({"java": str(java.home), "jars": str(jars)}, as_json=as_json)
 
 

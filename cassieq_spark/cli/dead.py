@@ -36,6 +36,7 @@ from cassieq_spark.queue.message import show_time, time_of
 if TYPE_CHECKING:
     from cassieq_spark.client import Client
     from cassieq_spark.queue.message import Message
+    from cassieq_spark.repair.progress import OnProgress
     from cassieq_spark.repair.report import Redriven
 
 MOST_SHOWN: Final = 120
@@ -176,13 +177,20 @@ def redrive(
     at_most = None if limit is None else arguments.count("--limit", limit)
     with connection.open() as client:
 
-        def run(*, dry: bool) -> Redriven:
-            return client.redrive(queue, where=is_wanted, to=to, at_most=at_most, dry_run=dry)
+        def run(*, dry: bool, on_progress: OnProgress | None = None) -> Redriven:
+            return client.redrive(
+                queue,
+                where=is_wanted,
+                to=to,
+                at_most=at_most,
+                dry_run=dry,
+                on_progress=on_progress,
+            )
 
         if not (yes or dry_run):
             make_sure(_question(queue, run), yes=False)
-        with working(f"Redriving messages of {queue}"):
-            done = run(dry=dry_run)
+        with working(f"Redriving messages of {queue}") as work:
+            done = run(dry=dry_run, on_progress=work.on_progress)
     result = done.to_dict()
     if not as_json:
         result.pop("problems")

@@ -8,12 +8,18 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, Final, TextIO
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from cassieq_spark.cli.in_shell import in_shell
 from cassieq_spark.errors import OutputFailed
+
+WIDEST: Final = 1_000_000
+"""The columns of a line that goes to a program: it is never folded."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 
@@ -34,15 +40,23 @@ def print_json(*results: Mapping[str, Any]) -> None:
 
 
 def print_rows(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print columns, not cut to a terminal's width, so that ``awk`` and ``cut`` find all."""
-    lines = [list(titles), *([str(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(titles))]
-    say(
-        *(
-            "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
-        )
+    """Print columns: folded into a terminal's width, and else uncut, for ``awk`` and ``cut``."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    table = Table(box=None, pad_edge=False, header_style="bold" if is_terminal else "")
+    for at, title in enumerate(titles):
+        is_count = is_terminal and bool(rows) and all(isinstance(row[at], int) for row in rows)
+        table.add_column(Text(title), overflow="fold", justify="right" if is_count else "left")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    # Rendered first and then said: what cannot be written must not pass for printed.
+    console = Console(
+        file=io.StringIO(),
+        force_terminal=is_terminal,
+        width=None if is_terminal else WIDEST,
     )
+    with console.capture() as drawn:
+        console.print(table)
+    say(*(line.rstrip() for line in drawn.get().rstrip("\n").split("\n")))
 
 
 def print_error(error: BaseException) -> None:

@@ -6,8 +6,6 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from cassieq_spark.cli.complete import queue_names
 from cassieq_spark.cli.exits import FAILED
@@ -19,15 +17,14 @@ from cassieq_spark.cli.output import (
     print_result,
     print_rows,
     say,
-    show_text,
 )
 from cassieq_spark.cli.progress import working
 from cassieq_spark.cli.settings import Connection
 from cassieq_spark.errors import UsageError
 
 if TYPE_CHECKING:
+    from cassieq_spark.repair.findings import VerifyReport
     from cassieq_spark.repair.report import RepairReport
-    from cassieq_spark.repair.verify import VerifyReport
 
 
 @connected
@@ -62,8 +59,13 @@ def repair(
         raise UsageError("--full, --dry-run and --verify exclude each other. Give only one of them")
     found: RepairReport | VerifyReport
     what = f"{'Verifying' if verify else 'Repairing'} {queue or 'all queues'}"
-    with connection.open() as client, working(what):
-        found = client.verify(queue) if verify else client.repair(queue, full=full, dry_run=dry_run)
+    with connection.open() as client, working(what) as work:
+        told = work.on_progress
+        found = (
+            client.verify(queue, on_progress=told)
+            if verify
+            else client.repair(queue, full=full, dry_run=dry_run, on_progress=told)
+        )
     if show(found, as_json=as_json):
         raise typer.Exit(FAILED)
 
@@ -110,17 +112,11 @@ def _show_queues(report: dict[str, Any]) -> None:
     """Print a row per queue: for a person what was done, for a program every column, zeros too."""
     found = report["queues"]
     titles = [name for name in found[0] if name != "problems"] if found else ["queue"]
-    if is_for_a_program():
-        print_rows(titles, [[one[name] for name in titles] for one in found])
-    else:
-        console = Console()
-        told = [name for name in titles if any(one[name] for one in found)]
-        table = Table(title="repair" if len(told) > 1 else "repair: there was nothing to do")
-        for name in told:
-            table.add_column(name, justify="left" if name == "queue" else "right")
-        for one in found:
-            table.add_row(*(show_text(str(one[name])) for name in told))
-        console.print(table)
+    if not is_for_a_program():
+        titles = [name for name in titles if any(one[name] for one in found)]
+        if len(titles) <= 1:
+            say("repair: there was nothing to do")
+    print_rows(titles, [[one[name] for name in titles] for one in found])
     for name in report["deletions_finished"]:
         say(f"finished the deletion of queue {name}")
     if count := report["sinks_swept"]:

@@ -1,7 +1,7 @@
 """Read a command's options: flags, then ``CASSIEQ_*`` variables, then a TOML file, then defaults.
 
-It uses tomllib and the options table, not pydantic-settings: that needs each option declared again,
-as the field of a model, and the table is the one place that has names, ranges and defaults.
+It uses tomllib and the options table, not pydantic-settings, which does not say where a value came
+from, overlooks misspelt variables, and costs each command 0.1 s (ADR 28).
 """
 
 from __future__ import annotations

@@ -246,6 +246,10 @@ _SEMANTICS: dict[str, object] = {
     "auto_snapshot": False,
 }
 
+#: The free space that a node needs to begin with: a full commit log, what its memtables flush, its
+#: own tables and logs. Messages come on top.
+NEEDED_BYTES = 1024**3
+
 _SIZES: dict[str, object] = {
     # By default each has a quarter of the heap; Cassandra takes big cells' buffers off the heap.
     "memtable_allocation_type": "offheap_objects",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import platformdirs
 
-from cassieq_spark.embedded.config import DATACENTER, NodeConfig
+from cassieq_spark.embedded.config import DATACENTER, NEEDED_BYTES, NodeConfig
 from cassieq_spark.embedded.jars import CASSANDRA_VERSION, cassandra_jars
 from cassieq_spark.embedded.java import find_java
 from cassieq_spark.embedded.lock import Holder, holder_of, is_locked, record_holder, take_lock
@@ -20,6 +20,7 @@ from cassieq_spark.embedded.node import STOP_TIMEOUT_S
 from cassieq_spark.embedded.ports import check_ports, choose_ports
 from cassieq_spark.embedded.probe import NodeLog, answers_cql, becomes_true
 from cassieq_spark.embedded.process import await_cql
+from cassieq_spark.embedded.space import check_space, size_of
 from cassieq_spark.errors import EmbeddedFailed
 
 if TYPE_CHECKING:
@@ -74,21 +75,28 @@ def start(
     heap: str,
     start_timeout_s: float = 180.0,
     on_step: Callable[[str], None] = lambda _: None,
+    on_bytes: Callable[[int, int], None] | None = None,
 ) -> DaemonStatus:
     """Start the node, or find it running; it answers CQL when this returns.
 
     Args:
         on_step: Called with what is done next, when that takes long.
+        on_bytes: See `jars_of`.
 
     Raises:
         JavaNotFound: No Java 17 was found.
+        DiskFull: The disk has less free space than a node needs.
         EmbeddedFailed: It did not start, with the end of its log; or it runs on another port; or
             the directory cannot be written.
     """
     with _writes(data_dir):
         _directory(data_dir).mkdir(parents=True, exist_ok=True)
+    if not is_locked(_directory(data_dir)):  # a node that runs has its space
+        # A node that has run there finds its commit log, which it writes over.
+        need = NEEDED_BYTES - size_of(_directory(data_dir) / "commitlog")
+        check_space(data_dir, need, what="a Cassandra node")
     java = find_java()
-    jars = cassandra_jars(java, on_fetch=on_step)
+    jars = cassandra_jars(java, on_fetch=on_step, on_bytes=on_bytes)
     on_step(f"Starting Cassandra {CASSANDRA_VERSION} on {data_dir}")
     with _writes(data_dir):
         return _start(

@@ -11,12 +11,14 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import platformdirs
 
+from cassieq_spark.embedded.space import check_space, size_of
 from cassieq_spark.errors import EmbeddedFailed
 
 if TYPE_CHECKING:
@@ -33,6 +35,12 @@ IVY_SETTINGS_VARIABLE = "CASSIEQ_IVY_SETTINGS"
 
 #: ~95 small files, one after the other: 85 s on a slow line, and a stalled line must end somehow.
 _RESOLVE_TIMEOUT_S = 1_200
+
+#: Each jar is in Ivy's cache, and in the program's directory.
+_COPIES = 2
+
+#: How often to look how much has arrived.
+_LOOK_S = 0.2
 
 _MANIFEST = "manifest.json"
 
@@ -71,9 +79,10 @@ def cassandra_jars(
     cache_dir: Path | None = None,
     *,
     on_fetch: Callable[[str], None] = _logger.info,
+    on_bytes: Callable[[int, int], None] | None = None,
 ) -> Path:
     """The directory with Cassandra and all it needs (101 jars), see `jars_of`."""
-    return jars_of(CASSANDRA, java, cache_dir, on_fetch=on_fetch)
+    return jars_of(CASSANDRA, java, cache_dir, on_fetch=on_fetch, on_bytes=on_bytes)
 
 
 def jars_of(
@@ -82,6 +91,7 @@ def jars_of(
     cache_dir: Path | None = None,
     *,
     on_fetch: Callable[[str], None] = _logger.info,
+    on_bytes: Callable[[int, int], None] | None = None,
 ) -> Path:
     """The directory with a program and all it needs, fetched if it is missing.
 
@@ -91,8 +101,11 @@ def jars_of(
         java: Runs Ivy.
         cache_dir: Default: the user's cache directory.
         on_fetch: Called once when they must be fetched, which takes a minute or two.
+        on_bytes: Called meanwhile, from another thread, with the bytes that are there and about how
+            many there will be.
 
     Raises:
+        DiskFull: The cache's disk has too little free space.
         EmbeddedFailed: Ivy could not fetch them; the message ends with Ivy's own last lines.
     """
     root = cache_dir or platformdirs.user_cache_path("cassieq")
@@ -107,14 +120,24 @@ def jars_of(
                 f"Fetching {program.title} {program.version} into {target} "
                 f"({program.megabytes} MB, once)"
             )
-            _fetch(program, java, root, target)
+            _fetch(program, java, root, target, on_bytes)
     return target
 
 
-def _fetch(program: Program, java: Java, root: Path, target: Path) -> None:
+def _fetch(
+    program: Program,
+    java: Java,
+    root: Path,
+    target: Path,
+    on_bytes: Callable[[int, int], None] | None,
+) -> None:
+    total = program.megabytes * 10**6
+    check_space(root, _COPIES * total, what=f"{program.title} {program.version}")
     staging = Path(tempfile.mkdtemp(prefix="fetch-", dir=root))
+    ivy_cache = root / "ivy"
     try:
-        _resolve(program, java, ivy_cache=root / "ivy", into=staging)
+        with _watched(ivy_cache, total, on_bytes):
+            _resolve(program, java, ivy_cache=ivy_cache, into=staging)
         sizes = {jar.name: jar.stat().st_size for jar in sorted(staging.glob("*.jar"))}
         (staging / _MANIFEST).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
         if target.exists():  # a cleaner took some of its files
@@ -122,6 +145,29 @@ def _fetch(program: Program, java: Java, root: Path, target: Path) -> None:
         staging.rename(target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _watched(
+    directory: Path, total: int, on_bytes: Callable[[int, int], None] | None
+) -> Iterator[None]:
+    """Tell how much arrives in a directory while the block runs: Ivy itself does not say."""
+    if on_bytes is None:
+        yield
+        return
+    before, is_over = size_of(directory), threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(_LOOK_S):
+            on_bytes(max(0, min(size_of(directory) - before, total)), total)
+
+    thread = threading.Thread(target=look, name="cassieq-fetch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def _resolve(program: Program, java: Java, *, ivy_cache: Path, into: Path) -> None:

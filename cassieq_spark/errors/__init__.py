@@ -15,7 +15,7 @@
     ├─ AccountError                  AccountNotFound · AccountExists · AccountInUse · KeyNotFound
     │                                TooManyKeys · MasterKeyInvalid
     ├─ AccessError                   AuthenticationFailed (RequestTimeSkewed) · AccessDenied
-    └─ EnvironmentProblem            EmbeddedFailed · JavaNotFound · OutputFailed
+    └─ EnvironmentProblem            EmbeddedFailed · DiskFull · JavaNotFound · OutputFailed
                                      WorkerEnvironment
 
 Spark carries text only across its boundary: class, attributes and cause are gone on the user's
@@ -59,6 +59,7 @@ from cassieq_spark.errors.access import (
     TooManyKeys as TooManyKeys,
 )
 from cassieq_spark.errors.base import CassieqError as CassieqError
+from cassieq_spark.errors.environment import DiskFull as DiskFull
 from cassieq_spark.errors.environment import EmbeddedFailed as EmbeddedFailed
 from cassieq_spark.errors.environment import EnvironmentProblem as EnvironmentProblem
 from cassieq_spark.errors.environment import JavaNotFound as JavaNotFound

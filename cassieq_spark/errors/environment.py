@@ -17,6 +17,14 @@ class EmbeddedFailed(EnvironmentProblem):
     remedy = "Read the end of its log, which is in the message."
 
 
+class DiskFull(EnvironmentProblem):
+    """A disk has less free space than what would be begun there needs."""
+
+    code = "disk_full"
+    meaning = "A disk has too little free space for an embedded Cassandra node, or for its jars."
+    remedy = "Free space there, or name another directory."
+
+
 class JavaNotFound(EnvironmentProblem):
     """No Java of a suitable version was found."""
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cassieq_spark.options import ConnectionOptions
+    from cassieq_spark.repair.findings import VerifyReport
     from cassieq_spark.repair.report import RepairReport
-    from cassieq_spark.repair.verify import VerifyReport
 
 HEALED, NEEDS_A_PERSON = 0, 1
 
@@ -88,7 +88,7 @@ def _work(
         if given.verify:
             return verify(store, lanes_of(store, names), has_all=names is None)
         if given.dry_run:
-            return heal_dry_run(store, lanes_of(store, names), finishes_deletions=names is None)
+            return heal_dry_run(store, names)
         with leading(store) as is_leader:
             if not (is_leader or given.no_leader):
                 return None

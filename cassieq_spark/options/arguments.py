@@ -169,6 +169,15 @@ def sink_id(value: object) -> str:
     return checked("sink_id", value, _SINK_ID)
 
 
+def check_where(value: object) -> None:
+    """Check ``redrive(where=)``."""
+    if value is not None and not callable(value):
+        raise OptionInvalid(
+            f"where is {type(value).__name__}, allowed: a function that takes a message and "
+            "returns whether to redrive it"
+        )
+
+
 def on_stale(value: object) -> str:
     """Check ``settle(on_stale=)``."""
     return checked("on_stale", value, _ON_STALE)

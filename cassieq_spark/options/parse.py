@@ -8,14 +8,14 @@ import os
 import reprlib
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from cassieq_spark.errors import OptionInvalid, OptionUnknown, RowCorrupt, SchemaMismatch
 from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.lanes import MAX_LANES
 from cassieq_spark.options import values
 from cassieq_spark.options.of_spark import VIEWS_OF_MANY
-from cassieq_spark.options.option import Option, Scope
+from cassieq_spark.options.option import ENV_PREFIX, Option, Scope
 from cassieq_spark.options.parsed import (
     ConnectionOptions,
     Login,
@@ -26,8 +26,11 @@ from cassieq_spark.options.parsed import (
 )
 from cassieq_spark.options.selection import select
 from cassieq_spark.options.table import OPTIONS
-from cassieq_spark.options.values import NotAllowed
+from cassieq_spark.options.values import NotAllowed, Values
 from cassieq_spark.options.variables import nearest_to
+
+T = TypeVar("T", SourceOptions, ReadOptions, SinkOptions)
+N = TypeVar("N")
 
 _FORMAT_SCOPES: Final = (Scope.SOURCE, Scope.READ, Scope.SINK)
 
@@ -132,13 +135,7 @@ def queue_name(value: object) -> QueueName:
     Raises:
         OptionInvalid: It is not a queue name.
     """
-    kind = values.queue_name()
-    try:
-        return kind.parse(value)
-    except NotAllowed as error:
-        raise OptionInvalid(
-            f"{values.show(value)} is not a queue name, allowed: {kind.allowed}"
-        ) from error
+    return _named(value, values.queue_name(), "a queue name")
 
 
 def account_name(value: object) -> str:
@@ -147,12 +144,15 @@ def account_name(value: object) -> str:
     Raises:
         OptionInvalid: It is not an account's name.
     """
-    kind = values.account_name()
+    return _named(value, values.account_name(), "the name of an account")
+
+
+def _named(value: object, kind: Values[N], what: str) -> N:
     try:
         return kind.parse(value)
     except NotAllowed as error:
         raise OptionInvalid(
-            f"{values.show(value)} is not the name of an account, allowed: {kind.allowed}"
+            f"{values.show(value)} is not {what}, allowed: {kind.allowed}"
         ) from error
 
 
@@ -169,41 +169,17 @@ def parse_source(given: Mapping[str, Any]) -> SourceOptions:
     """Parse the options of ``readStream``; raises as `parse_connection`."""
     arguments = _by_option(given, Scope.SOURCE)
     found = _filled(arguments, Scope.SOURCE, unless={"queue"})
-    return SourceOptions(
-        connection=_connection(found),
-        queues=select(found, arguments.keys(), Scope.SOURCE.value),
-        min_partitions=found["minPartitions"],
-        max_messages_per_trigger=found["maxMessagesPerTrigger"],
-        max_bytes_per_trigger=found["maxBytesPerTrigger"],
-        min_messages_per_trigger=found["minMessagesPerTrigger"],
-        max_trigger_delay_s=found["maxTriggerDelay"],
-        visibility_timeout_s=found["visibilityTimeout"],
-        consumer=found["consumer"],
-        on_lease_lost=found["onLeaseLost"],
-        fail_on_data_loss=found["failOnDataLoss"],
-        max_batch_duration_s=found["maxBatchDuration"],
-        lag_interval_s=found["lagInterval"],
-        ack_mode=found["ackMode"],
-        min_priority=found["minPriority"],
-    )
+    queues = select(found, arguments.keys(), Scope.SOURCE.value)
+    return _filled_in(SourceOptions, found, queues=queues)
 
 
 def parse_read(given: Mapping[str, Any]) -> ReadOptions:
     """Parse the options of ``read``; raises as `parse_connection`."""
     arguments = _by_option(given, Scope.READ)
     found = _filled(arguments, Scope.READ, unless={"queue"})
-    return ReadOptions(
-        connection=_connection(found),
-        queues=select(
-            found,
-            arguments.keys(),
-            Scope.READ.value,
-            may_be_all=found["view"] in VIEWS_OF_MANY,
-        ),
-        min_partitions=found["minPartitions"],
-        view=found["view"],
-        push_filters=found["pushFilters"],
-    )
+    may_be_all = found["view"] in VIEWS_OF_MANY
+    queues = select(found, arguments.keys(), Scope.READ.value, may_be_all=may_be_all)
+    return _filled_in(ReadOptions, found, queues=queues)
 
 
 def parse_view(given: Mapping[str, Any]) -> str:
@@ -230,16 +206,14 @@ def parse_sink(given: Mapping[str, Any]) -> SinkOptions:
             f"option 'batchId' is {found['batchId']}, but 'sinkId' is not set: a batch id means "
             "nothing without a sink id. Set both, or neither"
         )
-    return SinkOptions(
-        connection=_connection(found),
-        queue=found["queue"],
-        sink_id=found["sinkId"],
-        batch_id=found["batchId"],
-        chunk_messages=found["chunkMessages"],
-        chunk_bytes=found["chunkBytes"],
-        bucket_bytes=found["bucketBytes"],
-        writes_in_flight=found["writesInFlight"],
-    )
+    return _filled_in(SinkOptions, found)
+
+
+def _filled_in(kind: type[T], found: Mapping[str, Any], **own: Any) -> T:
+    """The options of a format, each in the field that is named like it."""
+    names = {one.name for one in fields(kind)} - own.keys() - {"connection"}
+    given = {_field(one): found[one.name] for one in OPTIONS if one.name in found}
+    return kind(connection=_connection(found), **own, **{name: given[name] for name in names})
 
 
 def _connection(found: Mapping[str, Any]) -> ConnectionOptions:
@@ -303,8 +277,9 @@ def _of(scope: Scope) -> list[Option]:
 
 
 def _field(option: Option) -> str:
-    """The field of `QueueSettings` for a setting: its name ends in the unit (conventions 2)."""
-    return f"{option.name}_s" if option.unit == "seconds" else option.name
+    """The field that holds an option: in Python's spelling, with a time's unit (conventions 2)."""
+    name = option.variable.removeprefix(ENV_PREFIX).lower()
+    return f"{name}_s" if option.unit == "seconds" else name
 
 
 def _read(given: Mapping[str, Any], scope: Scope) -> dict[str, Any]:

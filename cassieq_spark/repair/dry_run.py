@@ -12,11 +12,12 @@ from cassieq_spark.model.lease import expired_of
 from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.apart import read_rows
 from cassieq_spark.queue.expired import alive
-from cassieq_spark.queue.find import rows_at_home
+from cassieq_spark.queue.find import lanes_of, rows_at_home
 from cassieq_spark.queue.inspect.stats import Sinks
 from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.repair.cleanup import rest_us
+from cassieq_spark.repair.progress import Tracker
 from cassieq_spark.repair.report import QueueRepair, RepairReport
 from cassieq_spark.repair.steps import has_expired, noting, with_dead
 from cassieq_spark.repair.transactions import is_silent
@@ -26,41 +27,54 @@ if TYPE_CHECKING:
     from cassieq_spark.errors import CassieqError
     from cassieq_spark.model.ids import QueueName
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.repair.progress import OnProgress
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.store import Store
 
 WINDOW: Final = 64
 
 
-def heal_dry_run(store: Store, lanes: list[Lane], *, finishes_deletions: bool) -> RepairReport:
+def heal_dry_run(
+    store: Store, names: list[QueueName] | None, *, on_progress: OnProgress | None = None
+) -> RepairReport:
     """Report what a pass that begins now would do, without what each step leads to.
 
     Args:
-        finishes_deletions: Whether to include interrupted deletions, as a pass over all queues
-            does.
+        names: None: every queue whose home is this client's data centre, and interrupted deletions.
+        on_progress: Told how far this is.
+
+    Raises:
+        QueueNotFound: A named queue does not exist.
     """
+    lanes = lanes_of(store, names)
     deletions: list[QueueName] = []
-    if finishes_deletions:
+    if names is None:
         deletions = [row.name for row in rows_at_home(store, QueueStatus.DELETING)]
     report = RepairReport(deletions_finished=[str(one) for one in deletions])
+    tracker = Tracker(on_progress, len(lanes))
     for lane in lanes:
         with suppress(QueueDeleted):  # deleted meanwhile: nothing is left to heal
             done = QueueRepair(queue=lane.queue)
-            for one in looked_at_lanes(lane):
-                done.add(_dry_run_lane(one))
+            its_lanes = looked_at_lanes(lane)
+            tracker.begin(lane.queue, len(its_lanes))
+            for one in its_lanes:
+                done.add(_dry_run_lane(one, tracker))
             report.queues.append(done)
+    tracker.begin_rest()
     return report
 
 
-def _dry_run_lane(lane: Lane) -> QueueRepair:
+def _dry_run_lane(lane: Lane, tracker: Tracker) -> QueueRepair:
     done = QueueRepair(queue=lane.queue)
     monoton = lane.read_monoton()
     live = live_buckets(lane)
+    reach = tracker.lane(live)
     rows: dict[BucketNo, Stored[Bucket] | None] = {}
     away: dict[BucketNo, CassieqError] = {}
     sinks = Sinks(lane)
     for window in windows(live, WINDOW):
         rows |= read_rows(lane, window, away)
+        reach(window[-1])
     low = lane.read_pointers().repair
     is_run = True
     for at in range(max(low, live.start), live.stop):

@@ -13,6 +13,7 @@ from cassieq_spark.queue import deletion
 from cassieq_spark.queue.find import at_home, lanes_of, read_row, rows_at_home
 from cassieq_spark.queue.lane import Lane, live_buckets, windows
 from cassieq_spark.repair.cleanup import close_gaps, drop, free, sweep, sweep_lanes
+from cassieq_spark.repair.progress import SILENT, Tracker
 from cassieq_spark.repair.report import QueueRepair, RepairReport
 from cassieq_spark.repair.schedule import Schedule, sweep_schedules, together
 from cassieq_spark.repair.steps import Healed, heal_buckets, note, noting
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
+    from cassieq_spark.repair.progress import OnProgress
     from cassieq_spark.store.store import Store
     from cassieq_spark.store.tables.sinks import Glimpse
 
@@ -74,10 +76,16 @@ class Pass:
         # After the sinks: a set that one of those moves is in one of these lanes [U9].
         self.schedule = Schedule(store, self.lanes)
 
-    def windows(self, lane: Lane, healed: Healed, size: int = WINDOW) -> Iterator[list[BucketNo]]:
-        """Yield the buckets of a lane, ``size`` at a time."""
+    def windows(
+        self, lane: Lane, healed: Healed, size: int = WINDOW, *, tracker: Tracker = SILENT
+    ) -> Iterator[list[BucketNo]]:
+        """Yield the buckets of a lane, ``size`` at a time; the tracker counts those before."""
         try:
-            yield from windows(live_buckets(lane), size)
+            live = live_buckets(lane)
+            reach = tracker.lane(live)
+            for window in windows(live, size):
+                yield window
+                reach(window[-1])
         except QueueDeleted:
             raise  # the queue is gone
         except CassieqError:
@@ -256,31 +264,42 @@ class Pass:
             self._unfinished.append(everywhere)
 
 
-def heal(store: Store, names: list[QueueName] | None, *, is_full: bool = False) -> RepairReport:
+def heal(
+    store: Store,
+    names: list[QueueName] | None,
+    *,
+    is_full: bool = False,
+    on_progress: OnProgress | None = None,
+) -> RepairReport:
     """Run one pass in this process.
 
     Args:
         names: None: every queue whose home is this client's data centre.
         is_full: Also look through all partition keys for what landed below the repair pointers.
+        on_progress: Told how far the pass is.
 
     Raises:
         QueueNotFound: A named queue does not exist.
     """
     one = Pass(store, names, is_full=is_full)
+    tracker = Tracker(on_progress, len(one.lanes))
+    heal_lane = partial(_heal_lane, one, tracker)
     for lane in one.lanes:
         healed = Healed(done=QueueRepair(queue=lane.queue))
         one.schedule.check(lane, healed)
-        heal_lane = partial(_heal_lane, one)
-        for some in together(store, heal_lane, one.schedule.lanes_of(lane)):
+        its_lanes = one.schedule.lanes_of(lane)
+        tracker.begin(lane.queue, len(its_lanes))
+        for some in together(store, heal_lane, its_lanes):
             healed.add(some)
         one.finish(lane, healed)
+    tracker.begin_rest()
     return one.end()
 
 
-def _heal_lane(one: Pass, lane: Lane) -> Healed:
+def _heal_lane(one: Pass, tracker: Tracker, lane: Lane) -> Healed:
     healed = Healed(done=QueueRepair(queue=lane.queue))
     with noting(healed.done):
-        for window in one.windows(lane, healed):
+        for window in one.windows(lane, healed, tracker=tracker):
             healed.add(heal_buckets(lane, window))
     return healed
 

@@ -34,9 +34,11 @@ from cassieq_spark.queue.apart import first_of, named
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect import stats
+from cassieq_spark.queue.lane import live_buckets
 from cassieq_spark.queue.message import read_messages
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.repair import dead
+from cassieq_spark.repair.progress import Tracker
 from cassieq_spark.repair.redrivable import ByState, by_state, spans_of
 from cassieq_spark.repair.report import Redriven
 
@@ -48,7 +50,9 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import QueueName
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.message import Message
+    from cassieq_spark.repair.progress import OnProgress
     from cassieq_spark.store.cas import Stored
+    from cassieq_spark.store.tables.messages import ChunkRow
 
 REASONS_TOLD: Final = 100
 """How many reasons why messages stay are told apart: headers may hold any text."""
@@ -74,10 +78,19 @@ class RedriveRequest:
     at_most: int | None = None
 
 
-def redrive(lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool = False) -> Redriven:
+def redrive(
+    lane: Lane,
+    wanted: RedriveRequest,
+    *,
+    is_dry_run: bool = False,
+    on_progress: OnProgress | None = None,
+) -> Redriven:
     """Redrive what is visible; what is leased or delayed stays.
 
     Per bucket one CAS, and for each target and delivery count in it a transaction of about eight.
+
+    Args:
+        on_progress: Told how far this is, by buckets that were looked at.
 
     Raises:
         QueueNotFound, UsageError: The target does not exist, is in another data centre, or is this
@@ -90,8 +103,11 @@ def redrive(lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool = False) -> 
     done = Redriven(queue=lane.queue)
     failure: StoreError | None = None
     left = wanted.at_most
-    for one in looked_at_lanes(lane):
-        work = _Redrive(one, replace(wanted, at_most=left), is_dry_run=is_dry_run)
+    its_lanes = looked_at_lanes(lane)
+    tracker = Tracker(on_progress, 1)
+    tracker.begin(lane.queue, len(its_lanes))
+    for one in its_lanes:
+        work = _Redrive(one, replace(wanted, at_most=left), is_dry_run=is_dry_run, tracker=tracker)
         try:
             work.run()
         except StoreError as error:
@@ -102,6 +118,7 @@ def redrive(lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool = False) -> 
         left = work.left
         if left == 0:
             break
+    tracker.begin_rest()
     if failure is not None and not done.by_target:
         raise failure
     return done
@@ -110,9 +127,12 @@ def redrive(lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool = False) -> 
 class _Redrive:
     """One lane's part of a `redrive`."""
 
-    def __init__(self, lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool) -> None:
+    def __init__(
+        self, lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool, tracker: Tracker
+    ) -> None:
         self._lane = lane
         self._wanted = wanted
+        self._tracker = tracker
         self._ids: Mapping[BucketNo, Runs] | None = None
         if wanted.ids is not None:
             self._ids = {
@@ -143,7 +163,7 @@ class _Redrive:
         ids = self._ids
         found: dict[BucketNo, int] = {}
         in_vain = 0
-        for bucket, row, waiting in stats.live_rows(self._lane, spans_of(ids), away=self._away):
+        for bucket, row, waiting in self._rows():
             if row is not None and row.value.status is Status.CORRUPT:
                 found[bucket] = 0 if ids is None else ids[bucket].count
                 self._pass_over(bucket)
@@ -181,6 +201,17 @@ class _Redrive:
         if self._away and not self.done.by_target:
             raise first_of(self._away)
         self.done.problems += map(str, self._away.values())
+
+    def _rows(self) -> Iterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
+        """Yield the buckets to look at; the tracker counts those before."""
+        rows = stats.live_rows(self._lane, spans_of(self._ids), away=self._away)
+        if self._ids is not None or not self._tracker.is_on:
+            yield from rows
+            return
+        reach = self._tracker.lane(live_buckets(self._lane))
+        for one in rows:
+            yield one
+            reach(one[0])
 
     def _work_on(self, bucket: BucketNo, places: ByState) -> bool:
         """Whether there was anything to send."""

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import QueueDeleted, RowCorrupt, StoreError
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs, union
 from cassieq_spark.model.integrity import (
     BEYOND_BUCKET,
-    FINISHED_WITH_MESSAGES,
-    NO_MANIFEST,
-    TWO_STATES,
     beyond,
     broken,
     stored_twice,
@@ -29,6 +25,8 @@ from cassieq_spark.queue.apart import named, read_rows
 from cassieq_spark.queue.get.time_pointer import TimePointer
 from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.queue.schedule import every_lane
+from cassieq_spark.repair.findings import ROW_CORRUPT, Finding, VerifyReport
+from cassieq_spark.repair.progress import Tracker
 from cassieq_spark.store.tables.buckets import size_of
 
 if TYPE_CHECKING:
@@ -39,83 +37,22 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.model.pointer import Pointers
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.repair.progress import OnProgress
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.store import Store
 
 WINDOW: Final = 64
 
-ROW_CORRUPT: Final = "row_corrupt"
-
-FINDINGS: Final[dict[str, str]] = {
-    TWO_STATES: "A message has two of the states free, leased, delayed and dead at once (I2).",
-    NO_MANIFEST: "A bucket row holds a message that its manifest does not name (I5).",
-    "manifest_without_rows": "A message that is not acked is not stored, or only in part (I1).",
-    "pointer_backwards": "The repair pointer is ahead of the reader pointer (I6).",
-    "reader_ahead": "The reader pointer has passed messages that only a look-ahead finds (I1).",
-    FINISHED_WITH_MESSAGES: "A bucket is drained or void and still holds messages (I4).",
-    "id_ahead": "Something is stored under an id that was never handed out (I6).",
-    ROW_CORRUPT: "The row of a bucket or of a sink, or a sink's bucket list, cannot be read, so "
-    "its messages wait (I1).",
-    BEYOND_BUCKET: "A manifest names more messages than its bucket has ids. The messages beyond "
-    "have ids of the next bucket, and cannot be acked (I6).",
-    "id_stored_twice": "Two stored rows of a bucket hold a message under the same id (I6).",
-    "visible_without_hint": "Messages came back behind the reader pointer, and no expiry hint "
-    "names them, so only the next repair finds them (I1).",
-    "row_too_large": "A bucket row is above its size limit, so nobody claims from it (I10).",
-    "list_without_sink": "Parts of a bucket list are stored, but their sink has no row. They only "
-    "take space (I9).",
-    "list_without_bucket": "A committed batch lists a bucket that is void, or holds another "
-    "number of messages (I7).",
-}
-"""Every kind, for the reference."""
-
 LISTED: Final = frozenset({Status.PREPARED, Status.SEALED, Status.DRAINED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One broken invariant.
-
-    Attributes:
-        queue: The queue's name; empty if it is unknown.
-        kind: One of `FINDINGS`.
-        bucket: None: the finding is about the queue as a whole.
-        lane: The lane that it is about; None if the queue has no other.
-    """
-
-    queue: str
-    kind: str
-    bucket: int | None
-    what: str
-    lane: str | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class VerifyReport:
-    """The findings of a look at everything.
-
-    Attributes:
-        litter: Messages in sealed buckets that no manifest names: of puts that were never
-            acknowledged. They go with their bucket, and are no finding.
-        ghosts: Rows below repair pointers, and stored messages there; a full repair removes them.
-        problems: What could not be looked at, in the error's own words: nothing is known of that.
-    """
-
-    queues: int = 0
-    buckets: int = 0
-    messages: int = 0
-    unacked: int = 0
-    litter: int = 0
-    ghosts: int = 0
-    findings: list[Finding] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report as a JSON object."""
-        return asdict(self)
-
-
-def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyReport:
+def verify(
+    store: Store,
+    lanes: list[Lane],
+    *,
+    has_all: bool = False,
+    on_progress: OnProgress | None = None,
+) -> VerifyReport:
     """Look at all of these queues, and at what lies outside their pointers.
 
     Reads every stored message that is not dropped. A queue that is deleted meanwhile is left out.
@@ -123,8 +60,10 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyR
 
     Args:
         has_all: These are all existing queues: what belongs to none of them is a finding, too.
+        on_progress: Told how far this is.
     """
     report = VerifyReport()
+    tracker = Tracker(on_progress, len(lanes))
     there: dict[LaneId, Lane] = {}
     for lane in lanes:
         before = len(report.findings), len(report.problems)
@@ -134,9 +73,10 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyR
             its_lanes = lane.all
             with _noting(report):
                 its_lanes = every_lane(lane)
+            tracker.begin(lane.queue, len(its_lanes))
             for one in its_lanes:
                 with _noting(report):
-                    sinks |= _verify_lane(one, report, away[one.lane_id])
+                    sinks |= _verify_lane(one, report, away[one.lane_id], tracker)
             for sink_id in sorted(sinks):
                 with _noting(report):
                     _verify_list(lane, sink_id, report, away)
@@ -146,6 +86,7 @@ def verify(store: Store, lanes: list[Lane], *, has_all: bool = False) -> VerifyR
         else:
             report.queues += 1
             there |= {one.lane_id: one for one in its_lanes}
+    tracker.begin_rest()
     _verify_outside(store, there, report)
     _verify_sinks(store, there, report, has_all=has_all)
     return report
@@ -180,7 +121,9 @@ def _read(
     return rows, low
 
 
-def _verify_lane(lane: Lane, report: VerifyReport, away: dict[BucketNo, CassieqError]) -> set[str]:
+def _verify_lane(
+    lane: Lane, report: VerifyReport, away: dict[BucketNo, CassieqError], tracker: Tracker
+) -> set[str]:
     """Look at one lane; return the sinks that its buckets name."""
     pointers = lane.read_pointers()
     if pointers.is_deleted:
@@ -190,9 +133,12 @@ def _verify_lane(lane: Lane, report: VerifyReport, away: dict[BucketNo, CassieqE
         report.findings.append(_finding(lane, "pointer_backwards", None, what))
     sinks: dict[str, set[BucketNo]] = defaultdict(set)
     came_back: dict[BucketNo, Runs] = {}
-    for window in windows(live_buckets(lane), WINDOW):
+    live = live_buckets(lane)
+    reach = tracker.lane(live)
+    for window in windows(live, WINDOW):
         rows, low = _read(lane, window, report, away)
         for bucket, row in rows.items():
+            reach(bucket - 1)
             if bucket < low:
                 continue
             report.buckets += 1
@@ -202,6 +148,7 @@ def _verify_lane(lane: Lane, report: VerifyReport, away: dict[BucketNo, CassieqE
                 sinks[row.value.sink.sink_id].add(bucket)
             if row is not None and bucket < pointers.reader and (back := _back(lane, row.value)):
                 came_back[bucket] = back
+        reach(window[-1])
     with _noting(report):
         _verify_hints(lane, came_back, report, away)
     return set(sinks)

@@ -10,7 +10,7 @@ from cassieq_spark.cli.repair import show
 from cassieq_spark.model.bucket import sealing
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
-from cassieq_spark.repair.verify import VerifyReport
+from cassieq_spark.repair.findings import VerifyReport
 from tests.fixtures.commands import CommandLine
 from tests.fixtures.rows import leased_twice
 
@@ -36,14 +36,16 @@ def test_a_dry_run_says_what_a_pass_would_do_and_does_nothing(cli: CommandLine, 
 
 
 @pytest.mark.parametrize(("flags", "doing"), [((), "Repairing"), (("--verify",), "Verifying")])
-def test_a_terminal_shows_that_it_goes_on_and_a_pipe_does_not(
+def test_a_terminal_shows_how_far_it_is_and_a_pipe_does_not(
     cli: CommandLine, door: Door, flags: tuple[str, ...], doing: str
 ) -> None:
+    door.queue.put(b"m")
     shown = cli.in_a_terminal("repair", door.queue.name, *flags)
     piped = cli("repair", door.queue.name, *flags)
 
     assert (0, 0) == (shown.code, piped.code)
     assert f"{doing} {door.queue.name[:20]}" in shown.out
+    assert "1 of 1 buckets" in shown.out
     assert f"{doing} " not in piped.out + piped.err
 
 

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cassieq_spark.embedded.jars import CASSANDRA_VERSION, IVY_SETTINGS_VARIABLE, cassandra_jars
+from cassieq_spark.embedded.jars import (
+    CASSANDRA,
+    CASSANDRA_VERSION,
+    IVY_SETTINGS_VARIABLE,
+    cassandra_jars,
+)
 from cassieq_spark.embedded.java import Java, find_java
 from cassieq_spark.errors import EmbeddedFailed, JavaNotFound
 
@@ -21,6 +26,14 @@ echo run >> "$(dirname "$0")/runs"
 while [ "$1" != "-retrieve" ]; do shift; done
 echo cassandra > "$(dirname "$2")/cassandra-all-{version}.jar"
 echo other > "$(dirname "$2")/other.jar"
+"""
+#: The same, slowly: a file of the cache is there, and the next comes when somebody says so.
+SLOW_IVY = """#!/bin/sh
+while [ "$1" != "-cache" ]; do shift; done
+mkdir -p "$2/org" && head -c 3000000 /dev/zero > "$2/org/one.jar"
+while [ ! -e "$(dirname "$0")/go-on" ]; do sleep 0.05; done
+while [ "$1" != "-retrieve" ]; do shift; done
+echo cassandra > "$(dirname "$2")/cassandra-all-{version}.jar"
 """
 FAILING_IVY = """#!/bin/sh
 echo "some line of Ivy's"
@@ -115,6 +128,26 @@ def test_jars_are_fetched_again_when_a_cleaner_took_one(tmp_path: Path) -> None:
     (jars / "other.jar").unlink()
     assert (cassandra_jars(java, tmp_path / "cache") / "other.jar").is_file()
     assert runs(java) == 2
+
+
+def test_a_download_tells_what_is_there_beside_what_the_cache_had(tmp_path: Path) -> None:
+    java = fake_java(tmp_path / "jdk", SLOW_IVY.format(version=CASSANDRA_VERSION))
+    before = tmp_path / "cache" / "ivy" / "of_another_program.jar"
+    before.parent.mkdir(parents=True)
+    before.write_bytes(b"x" * 1_000_000)
+    seen: list[tuple[int, int]] = []
+
+    def look(done: int, total: int) -> None:
+        seen.append((done, total))
+        if done == 3_000_000:
+            (java.home / "bin" / "go-on").touch()
+
+    cassandra_jars(java, tmp_path / "cache", on_bytes=look)
+
+    total = CASSANDRA.megabytes * 10**6
+    assert (3_000_000, total) in seen
+    assert {(done, total) for done, _ in seen} == set(seen)
+    assert [] == [one for one in threading.enumerate() if one.name == "cassieq-fetch"]
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import signal
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,15 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
+from rich.progress import Progress
 
 from cassieq_spark.cli.exits import Interrupt
 from cassieq_spark.cli.files import batches
 from cassieq_spark.cli.load import MOST_BEHIND_S, Load
 from cassieq_spark.cli.messages import get_unless
 from cassieq_spark.cli.output import print_result, print_rows, show_text
+from cassieq_spark.cli.progress import Work
 from cassieq_spark.cli.repair import show
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import BodyInvalid
@@ -103,6 +107,53 @@ def test_a_result_is_names_and_values_without_the_empty_ones(
 def test_columns_are_as_wide_as_what_is_in_them(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows(["A", "B"], [["longer", 1], ["x", 22]])
     assert "A       B\nlonger  1\nx       22\n" == capsys.readouterr().out
+
+
+def test_a_program_gets_every_line_whole_and_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows(["A", "B"], [["x" * 500, "[bold]"], ["日本", "é"]])
+    width = 502
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert f"{'A':<{width}}B" == first
+    assert f"{'x' * 500}  [bold]" == second
+    assert f"日本{' ' * (width - 4)}é" == third  # each of the two takes two columns
+
+
+def test_a_terminal_gets_all_of_it_within_its_width(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_rows(["QUEUE", "MESSAGES"], [["q" * 60, 7], ["b", 123]])
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", one) for one in capsys.readouterr().out.splitlines()]
+    assert 40 >= max(map(len, lines))
+    assert 60 == sum(line.count("q") for line in lines)
+    assert lines[1].endswith("       7")
+    assert lines[-1].endswith("     123")
+
+
+def test_each_step_begins_with_an_unknown_total_and_a_clock_of_its_own() -> None:
+    shown = Progress(console=Console(file=io.StringIO()), disable=True)
+    work = Work(shown, shown.add_task("Looking", total=None, at=""), "Looking")
+
+    work.begin("Fetching")
+    work.on_bytes(31_000_000, 62_000_000)
+    (fetching,) = shown.tasks
+    assert ("Fetching", True, 50.0, "31.0 MB of 62.0 MB") == (
+        fetching.description,
+        fetching.started,
+        fetching.percentage,
+        fetching.fields["at"],
+    )
+
+    work.begin("Starting")
+    (starting,) = shown.tasks
+    assert ("Starting", True, None, "") == (
+        starting.description,
+        starting.started,
+        starting.total,
+        starting.fields["at"],
+    )
 
 
 def test_the_first_signal_is_a_flag_and_the_second_an_exception() -> None:
@@ -250,7 +301,5 @@ def test_a_person_sees_what_a_repair_did_as_a_table_and_a_program_every_column(
     table = capsys.readouterr().out
     assert "moved_dead" not in table
     assert [["orders", "0", "12"], ["mail", "1", "0"]] == [
-        [cell.strip() for cell in line.strip("│\n").split("│")]
-        for line in table.splitlines()
-        if line.startswith("│")
+        line.split() for line in table.splitlines()[1:]
     ]

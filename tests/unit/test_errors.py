@@ -34,6 +34,7 @@ CODES = {
     "server_missing": errors.ServerMissing,
     "spark_missing": errors.SparkMissing,
     "data_loss": errors.DataLoss,
+    "disk_full": errors.DiskFull,
     "embedded_failed": errors.EmbeddedFailed,
     "java_not_found": errors.JavaNotFound,
     "key_not_found": errors.KeyNotFound,

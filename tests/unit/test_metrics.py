@@ -16,9 +16,18 @@ from cassieq_spark.metrics import Counter, LabelledCounter
 PACKAGE = Path(cassieq_spark.__file__).parent
 
 
-def test_nothing_is_lost_when_another_thread_counts_in_the_middle() -> None:
-    counter = Counter("tests_total", "Of this test.")
-    other = threading.Thread(target=counter.inc)
+@pytest.mark.parametrize(
+    ("counter", "texts"),
+    [
+        (Counter("tests_total", "Of this test."), ()),
+        (LabelledCounter("tests_total", "Of this test.", label="letter"), ("a",)),
+    ],
+    ids=["plain", "labelled"],
+)
+def test_nothing_is_lost_when_another_thread_counts_in_the_middle(
+    counter: Counter | LabelledCounter, texts: tuple[str, ...]
+) -> None:
+    other = threading.Thread(target=counter.inc, args=texts)
 
     class Interrupted(int):
         """Lets the other thread in after the old value was read and before the new one is kept."""
@@ -28,7 +37,7 @@ def test_nothing_is_lost_when_another_thread_counts_in_the_middle() -> None:
             other.join(0.05)  # it waits for us, if it is right
             return old + int(self)
 
-    counter.inc(Interrupted(10))
+    counter.inc(*texts, Interrupted(10))
     other.join()
 
     assert 11 == counter.value

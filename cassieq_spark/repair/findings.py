@@ -1,0 +1,81 @@
+"""The findings of `repair.verify`: every kind, one of them, and the report with all of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from cassieq_spark.model.integrity import (
+    BEYOND_BUCKET,
+    FINISHED_WITH_MESSAGES,
+    NO_MANIFEST,
+    TWO_STATES,
+)
+
+ROW_CORRUPT: Final = "row_corrupt"
+
+FINDINGS: Final[dict[str, str]] = {
+    TWO_STATES: "A message has two of the states free, leased, delayed and dead at once (I2).",
+    NO_MANIFEST: "A bucket row holds a message that its manifest does not name (I5).",
+    "manifest_without_rows": "A message that is not acked is not stored, or only in part (I1).",
+    "pointer_backwards": "The repair pointer is ahead of the reader pointer (I6).",
+    "reader_ahead": "The reader pointer has passed messages that only a look-ahead finds (I1).",
+    FINISHED_WITH_MESSAGES: "A bucket is drained or void and still holds messages (I4).",
+    "id_ahead": "Something is stored under an id that was never handed out (I6).",
+    ROW_CORRUPT: "The row of a bucket or of a sink, or a sink's bucket list, cannot be read, so "
+    "its messages wait (I1).",
+    BEYOND_BUCKET: "A manifest names more messages than its bucket has ids. The messages beyond "
+    "have ids of the next bucket, and cannot be acked (I6).",
+    "id_stored_twice": "Two stored rows of a bucket hold a message under the same id (I6).",
+    "visible_without_hint": "Messages came back behind the reader pointer, and no expiry hint "
+    "names them, so only the next repair finds them (I1).",
+    "row_too_large": "A bucket row is above its size limit, so nobody claims from it (I10).",
+    "list_without_sink": "Parts of a bucket list are stored, but their sink has no row. They only "
+    "take space (I9).",
+    "list_without_bucket": "A committed batch lists a bucket that is void, or holds another "
+    "number of messages (I7).",
+}
+"""Every kind, for the reference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One broken invariant.
+
+    Attributes:
+        queue: The queue's name; empty if it is unknown.
+        kind: One of `FINDINGS`.
+        bucket: None: the finding is about the queue as a whole.
+        lane: The lane that it is about; None if the queue has no other.
+    """
+
+    queue: str
+    kind: str
+    bucket: int | None
+    what: str
+    lane: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class VerifyReport:
+    """The findings of a look at everything.
+
+    Attributes:
+        litter: Messages in sealed buckets that no manifest names: of puts that were never
+            acknowledged. They go with their bucket, and are no finding.
+        ghosts: Rows below repair pointers, and stored messages there; a full repair removes them.
+        problems: What could not be looked at, in the error's own words: nothing is known of that.
+    """
+
+    queues: int = 0
+    buckets: int = 0
+    messages: int = 0
+    unacked: int = 0
+    litter: int = 0
+    ghosts: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        return asdict(self)

@@ -1,0 +1,119 @@
+"""Tell a caller how far a pass over queues is: a repair, a verification, a redrive."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a pass over queues is.
+
+    Attributes:
+        queue: The queue that is being looked at; empty for rows that belong to no queue, which come
+            last.
+        queues_done, queues: Queues that are done, and all queues of the pass.
+        buckets_done, buckets: Buckets of this queue that are done, and all of them: those from the
+            repair pointer to the last id, in the lanes that were begun.
+        share: The share of the pass that is done, from 0 to 1. It never falls. Each queue counts
+            the same, however many buckets it has: they are only counted when its turn comes.
+    """
+
+    queue: str
+    queues_done: int
+    queues: int
+    buckets_done: int = 0
+    buckets: int = 0
+    share: float
+
+
+OnProgress = Callable[[Progress], None]
+"""It is called after each bucket or group of buckets: from several threads, but never by two at
+once. What it raises ends the pass, which can be run again."""
+
+
+class Tracker:
+    """Counts for one pass. Without anybody to tell it costs nothing."""
+
+    def __init__(self, tell: OnProgress | None, queues: int) -> None:
+        self._tell = tell
+        self._queues = queues
+        self._lock = threading.Lock()
+        self._queue = ""
+        self._begun = 0
+        self._lanes = 0
+        self._lanes_done = 0.0
+        self._done = self._buckets = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether somebody is told."""
+        return self._tell is not None
+
+    def begin(self, queue: str, lanes: int) -> None:
+        """Begin the next queue, which has so many lanes; the one before it is done."""
+        with self._lock:
+            self._begun += 1
+            self._next(queue, lanes)
+
+    def begin_rest(self) -> None:
+        """Begin with what belongs to no queue: all queues are done."""
+        with self._lock:
+            self._begun = self._queues + 1
+            self._next("", 0)
+
+    def lane(self, live: range) -> Callable[[int], None]:
+        """Begin a lane of this queue; returns what to call with the last bucket that is done."""
+        if self._tell is None:
+            return _nobody
+        at, size = live.start, len(live)
+        with self._lock:
+            self._buckets += size
+            self._lanes_done += size == 0
+            self._say()
+
+        def reach(bucket: int) -> None:
+            nonlocal at
+            now = min(bucket + 1, live.stop)  # some may be born meanwhile
+            if now <= at:
+                return
+            with self._lock:
+                self._done += now - at
+                self._lanes_done += (now - at) / size
+                at = now
+                self._say()
+
+        return reach
+
+    def _next(self, queue: str, lanes: int) -> None:
+        self._queue, self._lanes = queue, lanes
+        self._lanes_done = 0.0
+        self._done = self._buckets = 0
+        self._say()
+
+    def _say(self) -> None:
+        if self._tell is None:
+            return
+        done = min(self._begun - 1, self._queues)
+        of_this = min(self._lanes_done / self._lanes, 1.0) if self._lanes else 0.0
+        self._tell(
+            Progress(
+                queue=self._queue,
+                queues_done=done,
+                queues=self._queues,
+                buckets_done=self._done,
+                buckets=self._buckets,
+                share=min((done + of_this) / self._queues, 1.0) if self._queues else 1.0,
+            )
+        )
+
+
+def _nobody(bucket: int) -> None:
+    del bucket
+
+
+SILENT: Final = Tracker(None, 0)
+"""Of a pass that tells nobody."""
