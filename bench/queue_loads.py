@@ -24,6 +24,7 @@ PAUSE_S = (0.2, 0.4)
 WAIT_S = 10.0
 _BULK = 1_000
 _TRIES, _PROCESSES = 5, 4
+_KB = 1024
 _APART = 1 << 40
 """Numbers of messages: each process has its own."""
 
@@ -66,7 +67,7 @@ class Cell:
 
 def size_name(size: int) -> str:
     """Bytes as people say them."""
-    return f"{size // 1024} KB" if size >= 1024 else f"{size} B"
+    return f"{size // _KB} KB" if size >= _KB else f"{size} B"
 
 
 @dataclass(slots=True)

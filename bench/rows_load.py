@@ -1,4 +1,4 @@
-"""A DataFrame into a queue and out of it, beside a table of rows by the Spark Cassandra Connector."""
+"""A DataFrame into a queue and out, beside a table of rows by the Spark Cassandra Connector."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from cells import run_as, spread, table, with_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 OURS = "ours"
 PHASES = ("put", "get and ack")
@@ -29,7 +29,7 @@ def queues_page(found: dict[str, Any]) -> str:
             "There are no figures of these:\n\n" + "".join(f"- {one}\n" for one in missing)
         )
     text = (
-        f"Medians of {found['rounds']} rounds (least to most); {found['machine']['cores']} cores "
+        f"{_rounds(found['rounds'])}; {found['machine']['cores']} cores "
         f"shared by all servers and clients; {run_as(found)}"
     )
     return with_text("\n".join(parts), text)
@@ -121,7 +121,7 @@ def _verdict(name: str, ahead: list[str], behind: list[str], mixed: list[str]) -
         (mixed, f"between ours and {name} it depends on size and processes for"),
     ):
         if works:
-            parts.append(f"{says} *{'* and *'.join(works)}*")
+            parts.append(f"{says} *{'*, *'.join(works)}*")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."
 
@@ -211,6 +211,10 @@ def _ring(found: dict[str, Any]) -> Iterator[str]:
             f"From a put to the return of a waiting get on the ring: p50 {one['p50']:.1f} ms, "
             f"p99 {one['p99']:.1f} ms.\n"
         )
+
+
+def _rounds(count: int) -> str:
+    return "One round" if count == 1 else f"Medians of {count} rounds (least to most)"
 
 
 def _by_size(rates: dict[str, Any]) -> dict[str, dict[str, Any]]:

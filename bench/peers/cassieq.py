@@ -92,7 +92,7 @@ class Client:
     """One session. A context manager."""
 
     def __init__(self, contact_points: str) -> None:
-        host, _, port = contact_points.split(",")[0].rpartition(":")
+        host, _, port = contact_points.split(",", maxsplit=1)[0].rpartition(":")
         profile = ExecutionProfile(
             load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy("datacenter1")),
             consistency_level=ConsistencyLevel.LOCAL_QUORUM,

@@ -32,6 +32,7 @@ POLL_S = 0.1
 """The pause of pgmq's ``read_with_poll``."""
 
 VISIBILITY_S = 30
+_INSTALLED = Path("/usr/lib/postgresql")  # as Debian has it, a folder for each release
 
 _SETTINGS = {
     "shared_buffers": "512MB",  # half of Cassandra's heap; the default is 128 MB
@@ -223,7 +224,7 @@ class Queue:
 def _programs() -> Path:
     on_path = shutil.which("initdb")
     folders = [Path(on_path).resolve().parent] if on_path else []
-    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)  # as Debian has it
+    folders += sorted(_INSTALLED.glob("*/bin"), reverse=True)
     for folder in folders:
         if (folder / "initdb").exists() and (folder / "postgres").exists():
             return folder

@@ -162,6 +162,7 @@ class Client:
                 self._loop.poll()
                 self._loop.process_timeouts()
         self._loop.deactivate_poller()
+        self._loop.close()
 
     def _failed(self, _: object, reason: object) -> None:
         self._failure = str(reason)
@@ -258,7 +259,7 @@ class Queue:
         self._empty = True
 
     def _acked_or_not(self, frame: Any) -> None:
-        if isinstance(frame.method, spec.Basic.Nack):
+        if frame.method.NAME == spec.Basic.Nack.NAME:
             raise RuntimeError(f"{self._name}: RabbitMQ has refused a message")
         tag = frame.method.delivery_tag
         if not frame.method.multiple:

@@ -33,7 +33,7 @@ _TABLES: Final = (
 
 def create(contact_points: str, table: str) -> None:
     """An empty table."""
-    host, _, port = contact_points.split(",")[0].rpartition(":")
+    host, _, port = contact_points.split(",", maxsplit=1)[0].rpartition(":")
     cluster = Cluster([host], port=int(port), protocol_version=5)
     session = cluster.connect()
     for statement in _TABLES:
