@@ -23,12 +23,12 @@ from bench.fleet import OURS, Fleet
 from bench.peers import cassieq as original
 from bench.peers import postgres, rabbitmq
 from bench.peers.peer import PeerMissing
-from bench.queue_loads import Cell, Loads, Side
+from bench.queue_loads import FSYNC, LATER, Cell, Loads, Side
 from cassieq_spark.embedded import EmbeddedCassandra
 from cassieq_spark.embedded.jars import CASSANDRA_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from bench.fleet import Opener
 
@@ -37,13 +37,24 @@ PEERS = ("postgres", "rabbitmq", "cassieq", "rows")
 LOADS = ("rates", "latency", "history", "rows", "ring")
 SIZES, PROCESSES, AT_ONCE = (96, 1_024, 102_400), (1, 4, 16), (1, 100)
 BODY_BYTES = 96
-FSYNC = "each put is fsynced before it returns"
-LATER = "a put returns before its fsync"
 PERIODIC = {"commitlog_sync": "periodic", "commitlog_sync_period": "10000ms"}
-FULL = {"rounds": 5, "warm_up": 1, "seconds": 1.0, "samples": 100, "backlog": 2_000_000}
-SMOKE = {"rounds": 1, "warm_up": 0, "seconds": 0.3, "samples": 4, "backlog": 2_000}
+FULL = {
+    "rounds": 5,
+    "warm_up": 1,
+    "seconds": 1.0,
+    "samples": 100,
+    "backlog": 2_000_000,
+    "probes": 100,
+}
+SMOKE = {
+    "rounds": 1,
+    "warm_up": 0,
+    "seconds": 0.3,
+    "samples": 4,
+    "backlog": 2_000,
+    "probes": 4,
+}
 SMOKE_PROCESSES = (2,)
-PROBES, SMOKE_PROBES = 100, 4
 TURNS = 2
 SLOWER = 500
 """CassieQ's backlog is smaller by this: it puts and takes messages one by one."""
@@ -57,15 +68,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run it, print and save the figures."""
     asked = _asked(arguments)
     set_environment()  # Spark's workers are started by the load "rows"
-    with ExitStack() as stack:
-        bench = Bench(stack, asked)
-        found = bench.measure()
-    found |= {"rounds": asked.rounds, "seed": asked.seed, "heaps": {"cassandra": HEAP}}
-    found |= {"targets": {"history": HISTORY_TARGET}}
-    found |= report.circumstances("python -m bench.against_queues", sys.argv[1:])
     folder, name = Path(asked.results), "peers-smoke" if asked.smoke else "peers"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    about = {
+        "rounds": asked.rounds,
+        "seed": asked.seed,
+        "heaps": {"cassandra": HEAP},
+        "targets": {"history": HISTORY_TARGET},
+    } | report.circumstances("python -m bench.against_queues", sys.argv[1:])
+    found: dict[str, Any] = {}
+    # An hour is long: what was found is kept, whatever becomes of the loads after it.
+    for more in Bench(asked).measure():
+        found |= more
+        text = json.dumps(found | about, indent=1) + "\n"
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
     queue_plots.draw(found, folder, name=name)
     print(_as_text(found))
     return 0
@@ -74,33 +90,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Bench:
     """All sides, and the loads that were asked for."""
 
-    def __init__(self, stack: ExitStack, asked: argparse.Namespace) -> None:
-        self._stack = stack
+    def __init__(self, asked: argparse.Namespace) -> None:
         self._asked = asked
+        self._stack = ExitStack()
         self._sides: dict[str, Side] = {}
         self._openers: dict[str, Opener] = {}
         self._skipped: dict[str, str] = {}
         self._processes = max(2, *asked.processes)
 
-    def measure(self) -> dict[str, Any]:
-        """The figures of every load."""
+    def measure(self) -> Iterator[dict[str, Any]]:
+        """The figures of one load after the other, with the sides so far."""
         asked = self._asked
-        found: dict[str, Any] = {}
-        programs = {"rates", "latency", "history"} & set(asked.loads)
-        if programs:
+        if {"rates", "latency", "history"} & set(asked.loads):
             with ExitStack() as self._stack:
                 self._ours(OURS, FSYNC, {})
                 self._ours("ours_periodic", LATER, PERIODIC)
                 self._peers()
                 with Fleet(self._processes, **self._openers) as fleet:
-                    loads = Loads(fleet, seed=asked.seed)
-                    found |= self._programs(loads)
+                    for found in self._programs(Loads(fleet, seed=asked.seed)):
+                        yield found | self._about()
         if "rows" in asked.loads and "rows" in asked.peers:
-            found |= self._rows()
+            yield self._rows() | self._about()
         if "ring" in asked.loads:
             with ExitStack() as self._stack:
-                found["ring"] = self._ring()
-        return found | {
+                yield self._ring() | self._about()
+
+    def _about(self) -> dict[str, Any]:
+        return {
             "sides": {
                 name: {
                     "title": side.title,
@@ -185,32 +201,18 @@ class Bench:
 
     # --- loads ------------------------------------------------------------------------------------
 
-    def _programs(self, loads: Loads) -> dict[str, Any]:
+    def _programs(self, loads: Loads) -> Iterator[dict[str, Any]]:
         asked = self._asked
-        found: dict[str, Any] = {}
         sides = list(self._sides.values())
         # To listen costs each put, and changes only how long a get waits.
         usual = [side for side in sides if side.name != "postgres_notify"]
         if "rates" in asked.loads:
-            found |= self._rates(loads, usual, asked.sizes)
+            yield self._rates(loads, usual, asked.sizes)
         if "latency" in asked.loads:
-            found |= self._latency(loads, sides)
+            yield self._latency(loads, sides)
         if "history" in asked.loads:
-            found["history"] = {
-                side.name: _told(
-                    side,
-                    loads.history(
-                        side,
-                        messages=self._backlog(side),
-                        times=SMOKE_PROBES if asked.smoke else PROBES,
-                        processes=min(4, max(asked.processes)),
-                        size=BODY_BYTES,
-                    ),
-                )
-                for side in usual
-                if side.durability == FSYNC
-            }
-        return found
+            durable = [side for side in usual if side.durability == FSYNC]
+            yield {"history": {side.name: self._history(loads, side) for side in durable}}
 
     def _rates(self, loads: Loads, sides: Sequence[Side], sizes: Sequence[int]) -> dict[str, Any]:
         asked = self._asked
@@ -230,9 +232,18 @@ class Bench:
             sides, samples=self._asked.samples, warm_up=warm_up, turns=TURNS, size=BODY_BYTES
         )
 
-    def _backlog(self, side: Side) -> int:
-        backlog: int = self._asked.backlog
-        return max(40, backlog // SLOWER) if side.most == 1 else backlog
+    def _history(self, loads: Loads, side: Side) -> dict[str, Any]:
+        asked = self._asked
+        backlog = max(40, asked.backlog // SLOWER) if side.most == 1 else asked.backlog
+        found = loads.history(
+            side,
+            messages=backlog,
+            times=asked.probes,
+            processes=min(4, self._processes),
+            size=BODY_BYTES,
+        )
+        print(f"history of {side.name}: {found.get('failure', found)}"[:200], file=sys.stderr)
+        return found
 
     def _ring(self) -> dict[str, Any]:
         asked = self._asked
@@ -240,7 +251,7 @@ class Bench:
         side = self._sides["ours_ring"]
         with Fleet(self._processes, **{side.name: self._openers[side.name]}) as fleet:
             loads = Loads(fleet, seed=asked.seed)
-            return self._rates(loads, [side], [BODY_BYTES]) | self._latency(loads, [side])
+            return {"ring": self._rates(loads, [side], [BODY_BYTES]) | self._latency(loads, [side])}
 
     def _rows(self) -> dict[str, Any]:
         from bench import rows_load  # noqa: PLC0415 - PySpark is not for the other loads
@@ -269,11 +280,6 @@ class Bench:
                 }
             finally:
                 spark.stop()
-
-
-def _told(side: Side, found: dict[str, Any]) -> dict[str, Any]:
-    print(f"history of {side.name}: {found.get('seconds', found.get('failure'))}", file=sys.stderr)
-    return found
 
 
 def _as_text(found: dict[str, Any]) -> str:
@@ -309,6 +315,7 @@ def _asked(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=int,
         help="messages of a history; 2,000,000 take about ten minutes, 10,000,000 an hour",
     )
+    parser.add_argument("--probes", type=int, help="times that each call is timed, for a history")
     parser.add_argument("--seed", type=int, default=20131)
     parser.add_argument("--results", default=str(ROOT / "bench" / "results"))
     asked = parser.parse_args(arguments)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from bench.fleet import Done, Fleet
 
+FSYNC = "each put is fsynced before it returns"
+LATER = "a put returns before its fsync"
 PHASES = ("put", "get and ack")
 PAUSE_S = (0.2, 0.4)
 WAIT_S = 10.0

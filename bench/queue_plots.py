@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from bench.queue_loads import LATER
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -45,7 +47,7 @@ def draw(found: dict[str, Any], folder: Path, *, name: str) -> None:
 
 
 def _title(side: dict[str, str]) -> str:
-    later = " (fsync later)" if "before" in side["durability"] else ""
+    later = " (fsync later)" if side["durability"] == LATER else ""
     return side["title"].replace("`", "") + later
 
 
