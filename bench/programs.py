@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections import Counter, defaultdict
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         client.bootstrap()
         bench = Programs(client, messages=messages, singles=singles, seed=asked.seed)
-        with Fleet(CONSUMERS, contact_points=cassandra.contact_points, keyspace=KEYSPACE) as fleet:
+        ours = partial(cassieq.connect, cassandra.contact_points, keyspace=KEYSPACE)
+        with Fleet(CONSUMERS, ours=ours) as fleet:
             for number in range(-warm_up, rounds):
                 began = perf_counter()
                 times, costs = bench.round(f"r{number}", fleet)

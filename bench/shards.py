@@ -10,6 +10,7 @@ import json
 import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -131,7 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE) as client,
     ):
         client.bootstrap()
-        with Fleet(PROCESSES, contact_points=cassandra.contact_points, keyspace=KEYSPACE) as fleet:
+        ours = partial(cassieq.connect, cassandra.contact_points, keyspace=KEYSPACE)
+        with Fleet(PROCESSES, ours=ours) as fleet:
             bench = Shards(client, fleet, messages=messages, seed=asked.seed)
             for number in range(-warm_up, rounds):
                 began = perf_counter()

@@ -69,6 +69,11 @@ class Sides:
         frame = self._frame.repartition(STREAM_FILES)
         frame.write.option("compression", "uncompressed").parquet(self._directory)
 
+    @property
+    def frame(self) -> DataFrame:
+        """What is put: one column, ``body``; in memory."""
+        return self._frame
+
     def new_queue(self, name: str) -> None:
         """A fresh queue."""
         self._client.create_queue(name)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import flows
 import measured
 import pictures
-from measured import table
+from cells import table
 
 from cassieq_spark import errors, log, metrics
 from cassieq_spark.cli.settings import SECTIONS, options_of

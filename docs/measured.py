@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cells import run_as as _run_as
+from cells import spread as _spread
+from cells import table
+from cells import with_text as _with_text
+from measured_queues import queues_page
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
 BENCH = Path("bench") / "results" / "queue.json"
 PROGRAMS = Path("bench") / "results" / "programs.json"
@@ -17,6 +22,7 @@ SINKS = Path("bench") / "results" / "sinks.json"
 SHARDS = Path("bench") / "results" / "shards.json"
 SCHEDULED = Path("bench") / "results" / "scheduled.json"
 GATEWAY = Path("bench") / "results" / "gateway.json"
+PEERS = Path("bench") / "results" / "peers.json"
 
 NONE_YET = (
     "There are no figures yet: the benchmark has only been run small, to see that it works.\n"
@@ -77,6 +83,7 @@ def pages(root: Path) -> dict[str, str]:
         "shards": (SHARDS, shards_page),
         "scheduled": (SCHEDULED, scheduled_page),
         "gateway": (GATEWAY, gateway_page),
+        "peers": (PEERS, queues_page),
         "sinks": (SINKS, sinks_page),
         "latency": (LATENCY, latency_page),
     }
@@ -307,14 +314,6 @@ def _made(results: Path, page: Callable[[dict[str, Any]], str]) -> str:
     return page(json.loads(results.read_text(encoding="utf-8"))) if results.exists() else ""
 
 
-def _with_text(made: str, text: str) -> str:
-    return f"{made}\n{textwrap.fill(text, width=104)}\n"
-
-
-def _run_as(found: dict[str, Any]) -> str:
-    return f"`{found['command']}`, {found['date']}."
-
-
 def _with_circumstances(made: str, found: dict[str, Any]) -> str:
     machine, versions = found["machine"], found["versions"]
     text = (
@@ -325,17 +324,5 @@ def _with_circumstances(made: str, found: dict[str, Any]) -> str:
     return _with_text(made, text)
 
 
-def _spread(values: dict[str, float], form: str) -> str:
-    median, least, most = (form.format(values[key]) for key in ("median", "min", "max"))
-    return f"{median} ({least} to {most})"
-
-
 def _thousands(value: float) -> str:
     return f"{round(value, -3):,.0f}"
-
-
-def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """As Markdown has them."""
-    lines = [titles, ["---"] * len(titles), *rows]
-    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
-    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)

@@ -61,7 +61,8 @@ def _shown(source: str, link: str) -> str | None:
 
 
 def _page_of(path: str) -> str:
-    return f"source/{path}" if path.endswith(".md") else f"source/{path}.md"
+    """A picture stays one."""
+    return f"source/{path}" if path.endswith((".md", ".svg")) else f"source/{path}.md"
 
 
 def _text_of(path: Path) -> str:
@@ -70,6 +71,8 @@ def _text_of(path: Path) -> str:
         names = "\n".join(f"- `{one.name}`" for one in sorted(path.iterdir()) if one.is_file())
         return f"{NO_SEARCH}# {name}\n\n{names}\n"
     text = path.read_text(encoding="utf-8")
+    if path.suffix == ".svg":
+        return text
     if path.suffix == ".md":
         # Its links are from its own place, and are for readers of the repository.
         return NO_SEARCH + re.sub(r"\[([^\]\[]*)\]\((?!https?:)[^)]*\)", r"\1", text)

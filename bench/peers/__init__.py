@@ -1,0 +1,1 @@
+"""What the queue is measured against: each module starts one of them, as its makers ship it."""
