@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from bench.drawings import bars, save, shares
 from bench.queue_loads import LATER
 
 if TYPE_CHECKING:
@@ -33,17 +34,17 @@ def draw(found: dict[str, Any], folder: Path, *, name: str) -> None:
     with rc_context({"svg.hashsalt": "cassieq", "font.size": 9, "svg.fonttype": "none"}):
         titles = {side: _title(one) for side, one in found["sides"].items()}
         for size, cells in _by_size(found.get("rates", {})).items():
-            _save(_rates(size, cells, titles), folder / f"{name}-{size.replace(' ', '')}.svg")
+            save(_rates(size, cells, titles), folder / f"{name}-{size.replace(' ', '')}.svg")
         if delays := {
             side: one
             for side, one in found.get("latency_samples_s", {}).items()
             if side in found["latency_ms"]
         }:
-            _save(_delays(delays, titles), folder / f"{name}-latency.svg")
+            save(_delays(delays, titles), folder / f"{name}-latency.svg")
         if history := {
             side: one for side, one in found.get("history", {}).items() if "failure" not in one
         }:
-            _save(_history(history, titles), folder / f"{name}-history.svg")
+            save(_history(history, titles), folder / f"{name}-history.svg")
 
 
 def _title(side: dict[str, str]) -> str:
@@ -71,7 +72,7 @@ def _rates(size: str, cells: dict[tuple[str, str], Any], titles: dict[str, str])
                 for (processes, how), phases in cells.items()
                 if how == at_once
             }
-            _bars(axis, some, titles)
+            bars(axis, some, titles, COLOURS)
             axis.set_title(f"{phase}, {at_once}")
             axis.set_ylabel("messages a second")
             axis.set_yscale("log")
@@ -80,44 +81,12 @@ def _rates(size: str, cells: dict[tuple[str, str], Any], titles: dict[str, str])
     return figure
 
 
-def _bars(axis: Axes, groups: dict[str, dict[str, Any]], titles: dict[str, str]) -> None:
-    sides = [side for side in titles if any(side in one for one in groups.values())]
-    width = 0.8 / max(1, len(sides))
-    for at, side in enumerate(sides):
-        has = [(place, one[side]) for place, one in enumerate(groups.values()) if side in one]
-        heights = [one["median"] for _, one in has]
-        errors = [
-            [one["median"] - one["min"] for _, one in has],
-            [one["max"] - one["median"] for _, one in has],
-        ]
-        places = [place + (at - (len(sides) - 1) / 2) * width for place, _ in has]
-        axis.bar(
-            places,
-            heights,
-            width,
-            yerr=errors,
-            capsize=2,
-            color=COLOURS[side],
-            label=titles[side],
-            error_kw={"linewidth": 0.8},
-        )
-    axis.set_xticks(range(len(groups)), list(groups))
-    axis.grid(axis="y", alpha=0.3)
-    axis.set_axisbelow(True)
-
-
 def _delays(delays: dict[str, list[float]], titles: dict[str, str]) -> Figure:
     figure = Figure(figsize=(8, 4), layout="constrained")
     axis = figure.subplots()
-    for side, each in delays.items():
-        ordered = sorted(one * 1e3 for one in each)
-        shares = [(at + 1) / len(ordered) for at in range(len(ordered))]
-        axis.step(ordered, shares, where="post", color=COLOURS[side], label=titles[side])
+    shares(axis, delays, titles, COLOURS)
     axis.set_xscale("log")
     axis.set_xlabel("ms from the beginning of a put to the return of a get that waits")
-    axis.set_ylabel("share of the messages")
-    axis.grid(alpha=0.3)
-    axis.legend()
     return figure
 
 
@@ -138,7 +107,7 @@ def _history(history: dict[str, Any], titles: dict[str, str]) -> Figure:
                     side: one | {"min": one["median"], "max": one["median"]}
                     for side, one in sides.items()
                 }
-        _bars(axis, groups, titles)
+        bars(axis, groups, titles, COLOURS)
         axis.axhline(1, color="black", linewidth=0.8)
         axis.set_yscale("log")
         axis.set_title(moment)
@@ -149,7 +118,3 @@ def _history(history: dict[str, Any], titles: dict[str, str]) -> Figure:
 
 def _legend(figure: Figure, axis: Axes) -> None:
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    figure.savefig(path, format="svg", metadata={"Date": None})
