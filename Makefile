@@ -135,6 +135,14 @@ bench: setup  ## The benchmarks, into bench/results
 	@$(WITH_JAVA) $(PYTHON) -m bench.latency
 	@$(WITH_JAVA) $(PYTHON) -m bench.sinks
 	@$(WITH_JAVA) $(PYTHON) -m bench.against_queues
+	@$(WITH_JAVA) $(PYTHON) -m bench.against_kafka
+
+# One leg within two minutes: make bench-kafka KAFKA='--legs source_all --rounds 3 --warm-up 2 --dry'
+KAFKA ?=
+
+.PHONY: bench-kafka
+bench-kafka: setup  ## Only the benchmark beside Kafka, whose jars and Spark 4.0 are fetched once
+	@$(WITH_JAVA) $(PYTHON) -m bench.against_kafka $(KAFKA)
 
 .PHONY: bench-smoke
 bench-smoke: setup  ## Each benchmark small: does it run, do its counts agree
@@ -146,6 +154,7 @@ bench-smoke: setup  ## Each benchmark small: does it run, do its counts agree
 	@$(WITH_JAVA) $(PYTHON) -m bench.latency --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.sinks --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.against_queues --smoke
+	@$(WITH_JAVA) $(PYTHON) -m bench.against_kafka --smoke
 
 .PHONY: lint
 lint: $(INSTALLED)  ## ruff: rules and format

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-ABOUT: Final = frozenset({"machine", "versions", "heaps", "targets", "seed", "rounds"})
+ABOUT: Final = frozenset(
+    {"machine", "versions", "heaps", "targets", "later_targets_s", "seed", "rounds"}
+)
 """What a run was, and not what it found. Differences in these are told first."""
 
 UNLIKE: Final = ("machine", "versions", "heaps", "messages", "body_bytes", "rounds")

@@ -131,8 +131,10 @@ def pages(root: Path) -> dict[Path, str]:
     found |= {root / path: flows.draw(flow) for path, flow in flows.FLOWS.items()}
     readme, benchmarks = root / "README.md", root / "docs" / "benchmarks.md"
     if readme.exists():
-        numbers = measured.numbers_table(root)
-        found[readme] = _between_markers(readme, _read(readme) or "", "numbers", numbers)
+        text = _between_markers(
+            readme, _read(readme) or "", "numbers", measured.numbers_table(root)
+        )
+        found[readme] = _between_markers(readme, text, "kafka", measured.kafka_table(root))
     source = root / "docs" / "guides" / "source.md"
     if source.exists():
         found[source] = _between_markers(source, _read(source) or "", "options", source_table())

@@ -10,6 +10,7 @@ from cells import run_as as _run_as
 from cells import spread as _spread
 from cells import table
 from cells import with_text as _with_text
+from measured_kafka import kafka_in_short, kafka_page
 from measured_queues import queues_page
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ SHARDS = Path("bench") / "results" / "shards.json"
 SCHEDULED = Path("bench") / "results" / "scheduled.json"
 GATEWAY = Path("bench") / "results" / "gateway.json"
 PEERS = Path("bench") / "results" / "peers.json"
+KAFKA = Path("bench") / "results" / "kafka.json"
 
 NONE_YET = (
     "There are no figures yet: the benchmark has only been run small, to see that it works.\n"
@@ -84,6 +86,7 @@ def pages(root: Path) -> dict[str, str]:
         "scheduled": (SCHEDULED, scheduled_page),
         "gateway": (GATEWAY, gateway_page),
         "peers": (PEERS, queues_page),
+        "kafka": (KAFKA, kafka_page),
         "sinks": (SINKS, sinks_page),
         "latency": (LATENCY, latency_page),
     }
@@ -93,6 +96,11 @@ def pages(root: Path) -> dict[str, str]:
 def numbers_table(root: Path) -> str:
     """What the README shows of the last full benchmark."""
     return _made(root / BENCH, _numbers_in_short)
+
+
+def kafka_table(root: Path) -> str:
+    """What the README shows of the last comparison with Kafka."""
+    return _made(root / KAFKA, kafka_in_short) or NONE_YET
 
 
 def _numbers_in_short(found: dict[str, Any]) -> str:

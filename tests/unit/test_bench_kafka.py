@@ -1,0 +1,114 @@
+"""What is made of the samples of the benchmark beside Kafka; the benchmark itself is no test."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("bench", reason="the benchmarks are not in a source distribution")
+pytest.importorskip("matplotlib", reason="the extra bench is not installed")
+from bench import against_kafka, kafka_report
+from bench.compare import figures
+from bench.kafka_rounds import OURS, SPARK, TARGETS, THEIRS, Case, Samples
+from bench.peers import kafka
+from bench.peers.peer import PeerMissing
+from tests.fixtures import scripts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+page = scripts.load("measured_kafka")
+CASE = Case(2_000, 96)
+
+
+def found(ours: float, theirs: float) -> dict[str, Any]:
+    """A run in which each of our legs takes ``ours`` seconds, a tenth more and a tenth less."""
+    samples = Samples({leg: {OURS: [], THEIRS: []} for leg in TARGETS}, {})
+    for part in (0.9, 1.0, 1.1):
+        for leg in ("sink_batch", "sink_stream"):
+            samples.add(leg, OURS, {"wall": ours * part})
+            samples.add(leg, THEIRS, {"wall": theirs})
+        for leg in ("source_limit", "source_all"):
+            samples.add(leg, OURS, {"wall": ours * part, "triggers": ours * part, "batches": 10})
+            samples.add(leg, THEIRS, {"wall": theirs, "triggers": theirs, "batches": 9})
+    queries = ("first_query", "second_query", "first_wall", "second_wall")
+    both = {OURS: [ours], THEIRS: [theirs]}
+    delays = {OURS: [ours, ours], THEIRS: [theirs, theirs], SPARK: [theirs, theirs]}
+    return {
+        "cases": {"main": kafka_report.of_case(samples, CASE)},
+        "first_row": kafka_report.of_first_rows(dict.fromkeys(queries, both)),
+        "trickle": kafka_report.of_trickle(delays),
+        "targets": TARGETS,
+        "later_targets_s": kafka_report.LATER_TARGETS_S,
+        "rounds": 3,
+        "machine": {"cores": 2},
+        "versions": {"pyspark": "4.3.0", "kafka": "4.1.0", "pyspark_of_kafka": "4.0.0"},
+        "command": "python -m bench.against_kafka",
+        "date": "2026-11-24",
+    }
+
+
+def test_a_ratio_is_of_one_round_and_above_one_where_we_are_faster() -> None:
+    leg = found(1.0, 2.0)["cases"]["main"]["legs"]["sink_batch"]
+
+    assert pytest.approx({"median": 2.0, "min": 2 / 1.1, "max": 2 / 0.9}) == leg["ratio"]
+    assert pytest.approx(2_000) == leg["messages_per_s"][OURS]["median"]
+    assert pytest.approx(1_000) == leg["messages_per_s"][THEIRS]["median"]
+
+
+def test_targets_that_are_missed_are_named_and_others_are_not() -> None:
+    assert [] == kafka_report.missed(found(1.0, 2.0))
+    assert [
+        *TARGETS, "first_query", "second_query", "trickle",
+    ] == [line.partition(":")[0] for line in kafka_report.missed(found(2.0, 1.0))]  # fmt: skip
+
+
+def test_two_runs_can_be_compared() -> None:
+    names = dict(figures(found(1.0, 2.0)))
+
+    assert "cases main legs sink_batch ratio" in names
+    assert "cases main legs source_all_triggers messages_per_s kafka" in names
+    assert "trickle later_s" in names
+
+
+def test_the_page_has_every_leg_and_every_latency() -> None:
+    run = found(1.0, 2.0)
+    short, whole = page.kafka_in_short(run), page.kafka_page(run)
+
+    assert len(TARGETS) == short.count("| **2.00** |")
+    assert len(TARGETS) == whole.count("2.00 (1.82 to 2.22)")
+    assert "| 10 and 9 |" in whole
+    for name in (*page.QUERIES.values(), *page.SIDES.values()):
+        assert f"| {name} |" in whole
+
+
+def test_figures_are_saved_and_drawn(tmp_path: Path) -> None:
+    run = found(1.0, 2.0)
+
+    kafka_report.save(run, tmp_path, name="kafka")
+
+    assert run == json.loads((tmp_path / "kafka.json").read_text("utf-8"))
+    assert "Kafka, by Spark's connector" in (tmp_path / "kafka-throughput.svg").read_text("utf-8")
+    assert "foreachBatch" in (tmp_path / "kafka-latency.svg").read_text("utf-8")
+
+
+def test_an_unknown_leg_is_refused_with_the_known() -> None:
+    with pytest.raises(SystemExit, match="unknown leg sorce_all; known: sink_batch, sink_stream"):
+        against_kafka.main(["--legs", "sorce_all"])
+
+
+def test_where_kafka_cannot_be_had_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fetch() -> None:
+        raise PeerMissing("Kafka 4.1.0 cannot be had: no way")
+
+    monkeypatch.setattr(kafka, "fetch", fetch)
+
+    assert 0 == against_kafka.main(["--smoke"])
+    assert (
+        "Skipped python -m bench.against_kafka: Kafka 4.1.0 cannot be had: no way\n"
+        == capsys.readouterr().err
+    )
