@@ -13,6 +13,7 @@ import cassieq_spark as cassieq
 from cassieq_spark import metrics
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import generator
+from cassieq_spark.queue.reserve import reserve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -163,4 +164,37 @@ def _wait(queue: cassieq.Queue, *, seconds: float) -> Done:
     return done
 
 
-_WORK: dict[str, Callable[..., Done]] = {"put": _put, "drain": _drain, "wait": _wait}
+def _cycle(queue: cassieq.Queue, *, calls: int, at_once: int, size: int, seed: int) -> Done:
+    """Put, get and ack ``at_once`` messages, so many times."""
+    chance = generator(seed)
+    bodies = [chance.randbytes(size) for _ in range(at_once)]
+    now = SystemClock().monotonic
+    done = Done(now(), now())
+    for _ in range(calls):
+        queue.put_many(bodies)
+        messages = queue.get(at_once, wait=IDLE_S)
+        queue.ack(messages)
+        for one in messages:
+            done.note(one)
+    done.ended_s = now()
+    return done
+
+
+def _reserve(queue: cassieq.Queue, *, calls: int) -> Done:
+    """Reserve a bucket, so many times, and put nothing."""
+    lane = queue._lane  # noqa: SLF001 - below the API: what a put does now and then
+    now = SystemClock().monotonic
+    done = Done(now(), now())
+    for _ in range(calls):
+        reserve(lane, 1)
+    done.ended_s = now()
+    return done
+
+
+_WORK: dict[str, Callable[..., Done]] = {
+    "put": _put,
+    "drain": _drain,
+    "wait": _wait,
+    "cycle": _cycle,
+    "reserve": _reserve,
+}
