@@ -134,6 +134,7 @@ bench: setup  ## The benchmarks, into bench/results
 	@$(WITH_JAVA) $(PYTHON) -m bench.gateway
 	@$(WITH_JAVA) $(PYTHON) -m bench.latency
 	@$(WITH_JAVA) $(PYTHON) -m bench.sinks
+	@$(WITH_JAVA) $(PYTHON) -m bench.scale --calibrate
 
 .PHONY: bench-smoke
 bench-smoke: setup  ## Each benchmark small: does it run, do its counts agree
@@ -144,6 +145,7 @@ bench-smoke: setup  ## Each benchmark small: does it run, do its counts agree
 	@$(WITH_JAVA) $(PYTHON) -m bench.gateway --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.latency --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.sinks --smoke
+	@$(WITH_JAVA) $(PYTHON) -m bench.scale --smoke
 
 .PHONY: lint
 lint: $(INSTALLED)  ## ruff: rules and format

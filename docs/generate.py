@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import flows
 import measured
 import pictures
+import scaled
 from measured import table
 
 from cassieq_spark import errors, log, metrics
@@ -144,6 +145,12 @@ def pages(root: Path) -> dict[Path, str]:
         for marker, part in measured.pages(root).items():
             text = _between_markers(benchmarks, text, marker, part)
         found[benchmarks] = text
+    scale = root / "docs" / "scale.md"
+    if scale.exists():
+        text = _read(scale) or ""
+        for marker, part in scaled.pages(root).items():
+            text = _between_markers(scale, text, marker, part)
+        found[scale] = text
     return found
 
 

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from bench import report
 from bench.fleet import Fleet
-from bench.scale import calibrate, loops, sweeps
+from bench.scale import calibrate, loops, pictures, sweeps
 from bench.scale.calibrate import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
+TASKS = 2
+"""Tasks of the main benchmark."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,9 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = {name: before[name] for name in ("measured", "run")}
     found["calibration"] = _calibrated(found["measured"], is_smoke=asked.smoke)
     found["validation"] = _validated(found, is_smoke=asked.smoke)
-    found |= sweeps.all_of(found, seed=asked.seed, is_smoke=asked.smoke)
+    found |= sweeps.all_of(found, seed=asked.seed, is_smoke=asked.smoke, tasks=_tasks())
     found |= {"seed": asked.seed, "command": "python -m bench.scale"}
     file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    pictures.draw(found, folder if asked.smoke else ROOT / "docs")
     print(sweeps.as_text(found))
     return 0
 
@@ -104,10 +107,22 @@ def _validated(found: dict[str, Any], *, is_smoke: bool) -> dict[str, Any]:
     }
 
 
+def _tasks() -> dict[str, float]:
+    """Messages a second of one Spark task, by the main benchmark: two shared the machine there."""
+    file = ROOT / "bench" / "results" / "queue.json"
+    per_s = json.loads(file.read_text(encoding="utf-8"))["messages_per_s"]
+    return {
+        "put": per_s["sink_batch"]["median"] / TASKS,
+        "take": per_s["source_body"]["median"] / TASKS,
+    }
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
     parser.add_argument("--calibrate", action="store_true", help="measure on real nodes first")
-    parser.add_argument("--smoke", action="store_true", help="small, with a calibration: does it run")
+    parser.add_argument(
+        "--smoke", action="store_true", help="small, with a calibration: does it run"
+    )
     parser.add_argument("--rounds", type=int, default=2, help="of the loops that are compared")
     parser.add_argument("--seed", type=int, default=20131)
     parser.add_argument("--results", default=str(ROOT / "bench" / "results"))

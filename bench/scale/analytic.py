@@ -137,7 +137,8 @@ class Plan:
 
     Attributes:
         lanes: Shards of one queue, or as many queues.
-        tasks: Processes that put, as Spark tasks or programs; and as many that take.
+        producers, consumers: Processes that put, and take: programs, or tasks of Spark.
+        repairs: Processes, or tasks of Spark, that drop buckets.
         shares: How busy each resource is: by name, 0 to 1.
         limits: The most that each takes, in messages a second; the first one breaks first.
     """
@@ -148,6 +149,7 @@ class Plan:
     lanes: int
     producers: int
     consumers: int
+    repairs: int
     shares: Mapping[str, float]
     limits: tuple[Limit, ...]
     demand: Demand
@@ -211,7 +213,7 @@ def plan(
     share: float = TARGET_UTILISATION,
     most_nodes: int = 1_000,
 ) -> Plan | None:
-    """The smallest cluster that takes a load with its nodes at most so busy; None: there is none."""
+    """The smallest cluster that takes a load, its nodes at most so busy; None: there is none."""
     nodes = 3
     while True:
         one, limits = node_limits(
@@ -230,7 +232,9 @@ def plan(
     lanes = max(1, math.ceil(per_s / (share * min(each_lane.values()))))
     most = {name: limit / share for name, limit in limits.items()}
     most |= {name: limit * lanes for name, limit in each_lane.items()}
-    most["repair"] = rows.drops_per_s * use.filled
+    drops = rows.drops_per_s * use.filled
+    repairs = max(1, math.ceil(per_s / (share * drops)))
+    most["repair"] = drops * repairs
     return Plan(
         use=use,
         per_s=per_s,
@@ -238,6 +242,7 @@ def plan(
         lanes=lanes,
         producers=max(1, math.ceil(per_s * rows.put_s)),
         consumers=max(1, math.ceil(per_s * rows.take_s)),
+        repairs=repairs,
         shares={name: per_s / limit for name, limit in most.items()},
         limits=tuple(
             sorted(

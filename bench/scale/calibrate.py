@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 KEYSPACE: Final = "cassieq"
 SMALL_BYTES: Final = 1_024
 CHUNKS_A_BUCKET: Final = 32
+LEAST_SHARE, MOST_SHARE = 0.2, 0.9
+"""A replica's part of a single node's work, whatever the noise of a measurement says."""
+
+IDLE_S: Final = 3.0
 REST_S: Final = 11.0
 """A bucket that is done rests for ten seconds before it is dropped."""
 
@@ -65,7 +69,7 @@ class Effort:
     rounds: int
 
 
-FULL: Final = Effort(warm_up_s=15.0, each_s=1.0, rounds=4)
+FULL: Final = Effort(warm_up_s=20.0, each_s=1.0, rounds=4)
 SMOKE: Final = Effort(warm_up_s=0.5, each_s=0.1, rounds=1)
 
 
@@ -165,8 +169,12 @@ class Cpu:
 
     def __init__(self, cassandra: EmbeddedCassandra) -> None:
         self._nodes = [psutil.Process(node.pid) for node in cassandra.nodes if node.pid]
+        self.idle = 0.0
+
+    def settle(self) -> None:
+        """Measure what they take when idle: once they are warm, as Java compiles before."""
         began, before = perf_counter(), self._now()
-        _wait(2.0)
+        _wait(IDLE_S)
         self.idle = (self._now() - before) / (perf_counter() - began)
 
     def _now(self) -> float:
@@ -194,6 +202,7 @@ def primitives(client: cassieq.Client, cpu: Cpu, effort: Effort) -> dict[str, An
     while perf_counter() < until:
         for call in work.values():
             call()
+    cpu.settle()
     found = {name: Samples() for name in work}
     for _ in range(effort.rounds):
         for name, call in work.items():
@@ -275,35 +284,36 @@ def repair(client: cassieq.Client, *, buckets: int) -> dict[str, float]:
     }
 
 
-def fit(measured: dict[str, Any], of: str = "median") -> dict[str, Cost]:
+def fit(measured: dict[str, Any], *, quiet: bool) -> dict[str, Cost]:
     """Costs from the primitives of a single node and of a ring.
 
     The single node is coordinator and only replica: c + r. In the ring there is one coordinator,
     and as many replicas as are asked: c + n r. So the difference says r.
 
     Args:
-        of: ``median``, or ``p10`` for quiet moments, of latencies.
+        quiet: Of each primitive's rounds the one with the least CPU, and of its calls the best
+            tenth: what it takes where nothing else runs. Otherwise the medians.
     """
+    of_cpu, of_time = ("min", "p10") if quiet else ("median", "median")
     single, ring = measured["single"]["primitives"], measured["ring"]["primitives"]
-    sync_s = measured["single"]["disk"]["sync_s"][of]
+    sync_s = measured["single"]["disk"]["sync_s"][of_time]
     costs = {}
     for kind, rounds in ROUNDS.items():
         small = {Kind.CHUNK_WRITE: "small_write", Kind.CHUNK_READ: "small_read"}.get(kind, kind)
-        one, three = (found[small]["nodes_s"]["median"] for found in (single, ring))
+        one, three = (found[small]["nodes_s"][of_cpu] for found in (single, ring))
         asked = rounds[0].asked
-        replica_s = min(max((three - one) / (asked - 1), 0.2 * one), 0.9 * one)
-        coordinator_s = one - replica_s
-        client_s = single[small]["client_s"]["median"]
+        replica_s = min(max((three - one) / (asked - 1), LEAST_SHARE * one), MOST_SHARE * one)
+        client_s = single[small]["client_s"][of_cpu]
         known_s = client_s + one + sync_s * sum(each.syncs for each in rounds)
         slope = 0.0
         if small != kind:
-            more = single[kind]["nodes_s"]["median"] - one
+            more = single[kind]["nodes_s"][of_cpu] - one
             slope = max(0.0, more / (CHUNK_BYTES - SMALL_BYTES)) / 2  # coordinator and replica
         costs[str(kind)] = Cost(
             client_s=client_s,
-            coordinator_s=coordinator_s,
+            coordinator_s=one - replica_s,
             replica_s=replica_s,
-            overhead_s=max(0.0, single[small]["latency_s"][of] - known_s),
+            overhead_s=max(0.0, single[small]["latency_s"][of_time] - known_s),
             per_byte_s=slope,
         )
     return costs
@@ -313,8 +323,8 @@ def calibration(measured: dict[str, Any]) -> dict[str, Any]:
     """What `Parameters.calibrated` takes; ``costs`` are those of quiet moments."""
     loops = measured["single"]["loops"]
     return {
-        "costs": {kind: asdict(one) for kind, one in fit(measured, "p10").items()},
-        "costs_here": {kind: asdict(one) for kind, one in fit(measured).items()},
+        "costs": {kind: asdict(one) for kind, one in fit(measured, quiet=True).items()},
+        "costs_here": {kind: asdict(one) for kind, one in fit(measured, quiet=False).items()},
         "put_message_s": loops["put_message_s"],
         "get_message_s": loops["get_message_s"],
         "contention": 1.0,

@@ -1,4 +1,4 @@
-"""Put, get and ack in loops: by processes on real nodes, and by the model; then how far they agree."""
+"""Put, get and ack in loops: by processes on real nodes, and by the model."""
 
 from __future__ import annotations
 
@@ -62,13 +62,16 @@ class Loop:
 
 
 LOOPS: Final = (
-    *(Loop(work="reserve", clients=n, calls=max(15, 100 // n)) for n in (1, 4, 16)),
-    *(Loop(work="put", clients=n, calls=max(30, 200 // n)) for n in (1, 4, 16)),
-    *(Loop(work="put", clients=n, calls=max(20, 100 // n), at_once=100) for n in (1, 4, 16)),
+    *(Loop(work="reserve", clients=n, calls=max(8, 60 // n)) for n in (1, 4, 16)),
+    *(Loop(work="put", clients=n, calls=max(15, 100 // n)) for n in (1, 4, 16)),
+    *(Loop(work="put", clients=n, calls=max(10, 60 // n), at_once=100) for n in (1, 4, 16)),
     Loop(work="cycle", clients=1, calls=20),
-    *(Loop(work="drain", clients=n, calls=calls, at_once=100) for n, calls in ((1, 40), (4, 80), (16, 120))),
-    Loop(work="put", clients=1, calls=12, at_once=10_000, bucket_size=10_000),
-    Loop(work="drain", clients=1, calls=12, at_once=10_000, bucket_size=10_000),
+    *(
+        Loop(work="drain", clients=n, calls=calls, at_once=100)
+        for n, calls in ((1, 20), (4, 40), (16, 80))
+    ),
+    Loop(work="put", clients=1, calls=6, at_once=10_000, bucket_size=10_000),
+    Loop(work="drain", clients=1, calls=6, at_once=10_000, bucket_size=10_000),
 )
 
 SMOKE: Final = (

@@ -1,4 +1,4 @@
-"""The cluster as queues of work: cores, commit logs, networks, and rows that take one LWT at a time.
+"""The cluster as queues of work: cores, commit logs, networks, rows that take LWTs one by one.
 
 Simulated by SimPy. What is random comes from one seeded generator, so a run can be repeated.
 """
@@ -232,9 +232,7 @@ class Cluster:
         self.parameters = parameters
         self.meter = Meter()
         self.rng = rng
-        hosts = [
-            host or Host(env, machine.cores, machine.speed, draw) for _ in range(nodes)
-        ]
+        hosts = [host or Host(env, machine.cores, machine.speed, draw) for _ in range(nodes)]
         self.nodes = [Node(env, one, parameters) for one in hosts]
 
     def replicas(self, key: str) -> Sequence[Node]:
@@ -254,7 +252,7 @@ class Cluster:
         replicas = self._turned(key)
         yield from self._there(replicas[0], kind, size, times)
         for one in ROUNDS[kind]:
-            yield from self._round(kind, one, replicas, size, times)
+            yield from self._round(kind, one, replicas, size=size, times=times)
         yield from self._back(replicas[0], kind, size)
         self.meter.end(kind, began, self.env.now)
 
@@ -264,27 +262,33 @@ class Cluster:
         yield from client.work(parameters.costs[Kind.LWT].client_s)
         began = self.env.now
         self.meter.begin(began)
-        coordinator, *_ = replicas = self._turned(row.key)
+        replicas = self._turned(row.key)
         yield self.env.timeout(parameters.hardware.rtt_s / 2)
         is_alone = not row.turns.users
         with row.turns.request() as turn:
             yield turn
             holds = row.version == seen if seen is not None else not row.exists
-            kind = Kind.LWT if holds else Kind.REFUSED
-            cost = parameters.costs[kind]
-            yield self.env.timeout(cost.overhead_s)
-            yield from coordinator.host.work(cost.coordinator_s)
-            for one in ROUNDS[kind]:
-                yield from self._round(kind, one, replicas, 0.0, 1)
-            if not is_alone:
-                # Ballots of others that wait make it begin again: measured as one factor.
-                yield self.env.timeout((parameters.contention - 1) * parameters.lwt_s(kind))
             if holds:
+                yield from self._paxos(Kind.LWT, replicas)
+                if not is_alone:
+                    # Ballots of others make it begin again: measured as one factor.
+                    yield self.env.timeout((parameters.contention - 1) * parameters.lwt_s())
                 row.version += 1
                 row.exists = True
+        kind = Kind.LWT if holds else Kind.REFUSED
+        if not holds:
+            # It ends after its first round, and others need not wait for it.
+            yield from self._paxos(kind, replicas)
         yield self.env.timeout(parameters.hardware.rtt_s / 2)
         self.meter.end(kind, began, self.env.now)
         return holds
+
+    def _paxos(self, kind: Kind, replicas: Sequence[Node]) -> Steps:
+        cost = self.parameters.costs[kind]
+        yield self.env.timeout(cost.overhead_s)
+        yield from replicas[0].host.work(cost.coordinator_s)
+        for one in ROUNDS[kind]:
+            yield from self._round(kind, one, replicas, size=0.0, times=1)
 
     def _turned(self, key: str) -> list[Node]:
         """The replicas with the coordinator first: the driver takes one of them at random."""
@@ -305,7 +309,7 @@ class Cluster:
         yield self.env.timeout(self.parameters.hardware.rtt_s / 2)
 
     def _round(
-        self, kind: Kind, one: Round, replicas: Sequence[Node], size: float, times: int
+        self, kind: Kind, one: Round, replicas: Sequence[Node], *, size: float, times: int
     ) -> Steps:
         asked = replicas[: one.asked]
         needed = min(one.needed, len(asked))
@@ -314,7 +318,7 @@ class Cluster:
 
         def ask(node: Node) -> Steps:
             nonlocal answers
-            yield from self._replica(kind, one, node, replicas[0], size, times)
+            yield from self._replica(kind, one, (replicas[0], node), size=size, times=times)
             answers += 1
             if answers == needed:
                 enough.succeed()
@@ -324,8 +328,9 @@ class Cluster:
         yield enough
 
     def _replica(
-        self, kind: Kind, one: Round, node: Node, coordinator: Node, size: float, times: int
+        self, kind: Kind, one: Round, way: tuple[Node, Node], *, size: float, times: int
     ) -> Steps:
+        coordinator, node = way
         cost, rounds = self.parameters.costs[kind], len(ROUNDS[kind])
         half_s = 0.0 if node is coordinator else self.parameters.hardware.rtt_s / 2
         if half_s:

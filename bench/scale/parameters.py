@@ -154,7 +154,7 @@ class Parameters:
         return replace(self, costs=costs)
 
     def lwt_s(self, kind: Kind = Kind.LWT) -> float:
-        """How long an LWT holds its row on an idle cluster: its rounds, each with CPU and fsyncs."""
+        """How long an LWT holds its row on an idle cluster: its rounds, CPU and fsyncs."""
         cost, machine = self.costs[kind], self.hardware
         rounds = ROUNDS[kind]
         cpu_s = (cost.coordinator_s + cost.replica_s) / machine.speed
@@ -189,16 +189,44 @@ TARGET_UTILISATION: Final = 0.5
 """How busy a node may be: one of three zones may fail, and compaction and repair have to run."""
 
 SOURCES: Final = (
-    Source(name="CPU of each statement", value="see below", source="measured here, single node and ring"),
-    Source(name="LWTs and statements of each operation", value="see below", source="counted here (`metrics.STATEMENTS`)"),
-    Source(name="round trips of an LWT", value="3, or 1 if refused", source="Cassandra 5.0, Paxos v2, commit at LOCAL_QUORUM"),
-    Source(name="commit-log writes of an LWT, each replica", value="4", source="Cassandra 5.0: promise, proposal, row, end of the proposal"),
+    Source(
+        name="CPU of each statement",
+        value="see below",
+        source="measured here, single node and ring",
+    ),
+    Source(
+        name="LWTs and statements of each operation",
+        value="see below",
+        source="counted here (`metrics.STATEMENTS`)",
+    ),
+    Source(
+        name="round trips of an LWT",
+        value="3, or 1 if refused",
+        source="Cassandra 5.0, Paxos v2, commit at LOCAL_QUORUM",
+    ),
+    Source(
+        name="commit-log writes of an LWT, each replica",
+        value="4",
+        source="Cassandra 5.0: promise, proposal, row, end of the proposal",
+    ),
     Source(name="cores of a node", value="16, each as fast as one here", source="assumed"),
     Source(name="round trip", value="0.2 ms in a rack, 1 ms across zones", source="assumed"),
     Source(name="network of a node", value="10 Gb/s each way", source="assumed"),
     Source(name="disk of a node", value="1 GB/s of writes, sustained", source="assumed (NVMe)"),
-    Source(name="commit log", value="`periodic`: no answer waits for an fsync", source="as most clusters of three copies run"),
+    Source(
+        name="commit log",
+        value="`periodic`: no answer waits for an fsync",
+        source="as most clusters of three copies run",
+    ),
+    Source(
+        name="Spark tasks",
+        value="half of what two do in `bench/results/queue.json`",
+        source="measured, with the node on the same two cores",
+    ),
     Source(name="replication", value="3, quorum of 2", source="the package's rule (G1)"),
-    Source(name="a node's busy share", value="0.5 at most", source="assumed: a zone may fail, compaction has to run"),
+    Source(
+        name="a node's busy share",
+        value="0.5 at most",
+        source="assumed: a zone may fail, compaction has to run",
+    ),
 )
-

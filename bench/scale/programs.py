@@ -36,7 +36,6 @@ LINGER_S: Final = 0.02
 """How long a get leaves a bucket open that is still young: the default of ``linger``."""
 
 
-
 class Bucket:
     """A bucket and its row.
 
@@ -258,9 +257,7 @@ class Program:
         turn = self._lanes[self._turn :] + self._lanes[: self._turn]
         return next((lane for lane in turn if lane.fresh), turn[0])
 
-    def _scan(
-        self, lane: Lane, want: int
-    ) -> Generator[simpy.Event, Any, dict[Bucket, int]]:
+    def _scan(self, lane: Lane, want: int) -> Generator[simpy.Event, Any, dict[Bucket, int]]:
         """Read rows from the reader pointer on until enough is found: versions as read."""
         seen: dict[Bucket, int] = {}
         at, found, step = lane.reader, 0, 0

@@ -1,6 +1,7 @@
 """Which statements an operation sends: what ``metrics.STATEMENTS`` counted, as the model needs it.
 
-`tests/node/test_scale_recipes.py` runs each operation on a node and compares. So a change of the
+`tests/unit/test_scale_model.py` compares them with what `python -m bench.programs` has counted, and
+`tests/node/test_scale_recipes.py` runs operations on a node and compares. So a change of the
 package that costs other statements fails there, before these figures are wrong.
 """
 
@@ -30,6 +31,7 @@ LOOK: Final = {"read_pointers": 1, "read_monoton": 1, "read_hints": 1}
 """The beginning of each get."""
 
 SEAL: Final = {
+    "read_bucket": 2,
     "peek_bucket": 2,
     "read_pointers": 2,
     "insert_bucket": 1,
@@ -37,7 +39,8 @@ SEAL: Final = {
     "fill_bucket": 1,
     "write_hint": 1,
 }
-"""Closing an open bucket of a program, with the first claim in it: two LWTs."""
+"""Closing an open bucket of a program, with the first claim in it: two LWTs. The scan reads its row
+in vain, and its producer looks whether it is open still."""
 
 CLAIM: Final = {"write_hint": 1, "update_bucket": 1}
 """A claim in a bucket that is sealed."""
@@ -51,7 +54,7 @@ ACK: Final = {"read_bucket": 1, "update_bucket": 1}
 IDLE_LOOK: Final = {"read_monoton": 1, "read_hints": 1}
 """A look of an idle consumer at one lane."""
 
-DROP: Final = {"read_bucket": 1, "drop_messages": 1, "drop_overlays": 1, "delete_bucket": 1}
+DROP: Final = {"read_bucket": 3, "drop_messages": 1, "drop_overlays": 1, "delete_bucket": 1}
 """What repair does for each bucket that is done."""
 
 SINK_BUCKET: Final = {

@@ -11,66 +11,103 @@ import simpy
 from bench.scale import analytic, cluster_run
 from bench.scale.analytic import Rows
 from bench.scale.model import Cluster
-from bench.scale.parameters import ACROSS_ZONES, REFERENCE, TARGET_UTILISATION, Kind, Parameters
-from bench.scale.programs import Lane, Program, Tally
-from bench.scale.recipes import BUCKET_SIZE, Use
+from bench.scale.parameters import (
+    ACROSS_ZONES,
+    REFERENCE,
+    SOURCES,
+    TARGET_UTILISATION,
+    Kind,
+    Parameters,
+)
+from bench.scale.programs import LINGER_S, Lane, Program, Tally
+from bench.scale.recipes import BUCKET_SIZE, SINK_RESERVE, Use
 from cassieq_spark.entropy import generator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 LOADS: Final = (1_000.0, 10_000.0, 100_000.0, 1_000_000.0, 10_000_000.0)
-PRODUCERS: Final = (1, 4, 16, 64, 256)
-CONSUMERS: Final = (1, 4, 16, 64)
-SHARDS: Final = (1, 4, 16)
+PRODUCERS: Final = (1, 4, 16, 64)
+CONSUMERS: Final = (1, 4, 16)
+SHARDS: Final = (1, 4)
 BODIES: Final = (100, 1_000, 10_000)
 RTTS: Final = (0.0, 0.1e-3, 0.2e-3, 0.5e-3, 1e-3, 2e-3, 5e-3)
 SYNCS: Final = (0.0, 0.1e-3, 1e-3, 5e-3)
 LANES: Final = (1, 4, 16, 64)
 WAITING: Final = (10, 100, 1_000, 10_000)
-SHARES: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
-SPARK_TASK_PER_S: Final = {"put": "sink_batch", "take": "source_body"}
+SHARES: Final = (0.1, 0.5, 0.8)
 
 USES: Final = (
     Use(name="one at a time", group=1, bucket=1),
-    Use(name="groups of 100", group=100, bucket=10_000),
+    Use(name="groups of 100", group=100, bucket=BUCKET_SIZE),
     Use(name="groups of 1,000", group=1_000, bucket=BUCKET_SIZE),
     Use(name="Spark", group=BUCKET_SIZE, bucket=BUCKET_SIZE, is_bulk=True),
 )
+SPARK: Final = USES[3]
 
 
 def all_of(
-    found: Mapping[str, Any], *, seed: int, is_smoke: bool, tasks: Mapping[str, float] | None = None
+    found: Mapping[str, Any], *, seed: int, is_smoke: bool, tasks: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Every sweep, on reference hardware."""
+    """Every sweep, on reference hardware.
+
+    Args:
+        tasks: Messages a second that one Spark task puts, and takes, as measured.
+    """
     calibration = found["calibration"]
     rack = Parameters.calibrated(calibration, REFERENCE)
     zones = Parameters.calibrated(calibration, ACROSS_ZONES)
     few = is_smoke
+    uses = [kept_up(use, zones) for use in USES]
     rows = {
-        use.name: rows_of(use, zones, found, seed=seed, is_smoke=few, tasks=tasks) for use in USES
+        use.name: rows_of(use, zones, found, seed=seed, is_smoke=few, tasks=tasks) for use in uses
     }
     return {
         "reference": asdict(REFERENCE),
         "share": TARGET_UTILISATION,
-        "uses": {use.name: _use(use, rack) for use in USES},
+        "sources": [asdict(one) for one in SOURCES],
+        "tasks": dict(tasks),
+        "uses": {use.name: _use(use, zones) for use in uses},
         "lwt": lwt_table(rack),
         "ids": ids(rack, zones, seed=seed, is_smoke=few),
         "consumers": consumers(rack, seed=seed, is_smoke=few),
         "rows": {name: asdict(one) for name, one in rows.items()},
-        "plans": plans(zones, rows),
-        "bodies": bodies(zones, rows),
-        "checks": checks(zones, rows, seed=seed, is_smoke=few),
-        "latency": latency(rack, zones, seed=seed, is_smoke=few),
+        "plans": plans(uses, zones, rows),
+        "bodies": bodies(uses[2:], zones, rows),
+        "checks": checks(uses, zones, rows, seed=seed, is_smoke=few),
+        "latency": latency(uses[1], rack, zones, seed=seed, is_smoke=few),
         "hot": hot(zones, seed=seed, is_smoke=few),
         "idle": idle(rack),
         "queues": queues(rack, found),
     }
 
 
+def kept_up(use: Use, parameters: Parameters) -> Use:
+    """A use as it is where consumers keep up: they seal a bucket after ``linger``, however full.
+
+    So it holds what one producer has put by then. Full buckets are for Spark, and for a backlog.
+    """
+    if use.is_bulk or use.bucket == 1:
+        return use
+    calls = int(LINGER_S / put_call_s(use, parameters))
+    return replace(use, bucket=min(use.bucket, use.group * max(1, calls)))
+
+
+def put_call_s(use: Use, parameters: Parameters) -> float:
+    """A put of a group into a bucket that is open, alone on an idle cluster."""
+    statements = {Kind.CHUNK_WRITE: 1.0, Kind.READ: 2.0}
+    return analytic.call_s(parameters, statements) + use.group * parameters.put_message_s
+
+
 def _use(use: Use, parameters: Parameters) -> dict[str, Any]:
     one = analytic.demand(use, parameters, per_s=1e5, nodes=10)
-    return {"lwts": one.lwts, "statements": one.statements, "cpu_s": one.cpu_s, "bucket": use.filled}
+    return {
+        "lwts": one.lwts,
+        "statements": one.statements,
+        "cpu_s": one.cpu_s,
+        "bucket": use.filled,
+        "group": use.group,
+    }
 
 
 # --- one row --------------------------------------------------------------------------------------
@@ -101,7 +138,7 @@ def reservations(parameters: Parameters, producers: int, *, seed: int) -> dict[s
     """So many producers that do nothing but reserve, each on its own machine."""
     env, cluster = _cluster(parameters, nodes=9, seed=seed)
     lane, tally = Lane(env, "lane"), Tally()
-    calls = max(4, 400 // producers)
+    calls = max(3, 150 // producers)
     for _ in range(producers):
         env.process(Program(cluster, [lane], tally).reserve(calls))
     env.run()
@@ -151,7 +188,7 @@ def taken(
         program = Program(cluster, lanes, tally, body_bytes=100, bucket_size=bucket)
         env.process(program.drain(group))
     # A time, and not until all is gone: the end of a drain is no load.
-    env.run(until=max(0.5, 12 * one_call_s(parameters, group)))
+    env.run(until=max(0.25, 10 * one_call_s(parameters, group)))
     return {
         "per_s": tally.acked / env.now,
         "lwts": cluster.meter.lwts / max(1, tally.acked),
@@ -172,39 +209,38 @@ def rows_of(
     *,
     seed: int,
     is_smoke: bool,
-    tasks: Mapping[str, float] | None,
+    tasks: Mapping[str, float],
 ) -> Rows:
-    """What one lane, one producer and one consumer can do."""
+    """What one lane, one producer and one consumer can do: of each curve its best point."""
     drops = found["measured"]["ring"]["repair"]["buckets_per_s"]
-    busiest = reservations(parameters, 4 if is_smoke else 64, seed=seed)
+    counts = (2,) if is_smoke else (4, 16)
+    asked = [reservations(parameters, count, seed=seed)["per_s"] for count in counts]
     if use.is_bulk:
-        tasks = tasks or {"put": 250_000.0, "take": 200_000.0}
         return Rows(
-            reservations_per_s=busiest["per_s"],
-            # A query claims whole buckets, 16 at a time, each row by itself: rows are no limit.
+            reservations_per_s=max(asked),
+            # A query claims whole buckets, 16 at a time, each by a row of its own.
             taken_per_s=use.filled * 16 / (2 * parameters.lwt_s()),
             put_s=1 / tasks["put"],
             take_s=1 / tasks["take"],
             drops_per_s=drops,
-            buckets_per_reservation=4.0,
+            buckets_per_reservation=1 / SINK_RESERVE,
         )
-    put = {Kind.CHUNK_WRITE: 1.0, Kind.READ: 2.0}
-    fresh = {Kind.LWT: 1.0, Kind.READ: 1.0}
-    put_s = analytic.call_s(parameters, put) + use.group * parameters.put_message_s
-    put_s += analytic.call_s(parameters, fresh) * use.group / use.filled
-    count = 2 if is_smoke else 16
-    lane = taken(
-        parameters,
-        consumers=count,
-        group=use.group,
-        bucket=max(use.filled, use.group),
-        shards=1,
-        seed=seed,
+    fresh_s = analytic.call_s(parameters, {Kind.LWT: 1.0, Kind.READ: 1.0})
+    best = max(
+        taken(
+            parameters,
+            consumers=count,
+            group=use.group,
+            bucket=use.filled,
+            shards=1,
+            seed=seed,
+        )["per_s"]
+        for count in counts
     )
     return Rows(
-        reservations_per_s=busiest["per_s"],
-        taken_per_s=lane["per_s"],
-        put_s=put_s / use.group,
+        reservations_per_s=max(asked),
+        taken_per_s=best,
+        put_s=put_call_s(use, parameters) / use.group + fresh_s / use.filled,
         take_s=one_call_s(parameters, use.group) / use.group,
         drops_per_s=drops,
     )
@@ -213,16 +249,20 @@ def rows_of(
 # --- a cluster ------------------------------------------------------------------------------------
 
 
-def plans(parameters: Parameters, rows: Mapping[str, Rows]) -> list[dict[str, Any]]:
+def plans(
+    uses: Sequence[Use], parameters: Parameters, rows: Mapping[str, Rows]
+) -> list[dict[str, Any]]:
     """The smallest cluster for each load and use."""
-    return [_plan(use, parameters, rows[use.name], per_s) for use in USES for per_s in LOADS]
+    return [_plan(use, parameters, rows[use.name], per_s) for use in uses for per_s in LOADS]
 
 
-def bodies(parameters: Parameters, rows: Mapping[str, Rows]) -> list[dict[str, Any]]:
+def bodies(
+    uses: Sequence[Use], parameters: Parameters, rows: Mapping[str, Rows]
+) -> list[dict[str, Any]]:
     """The same for larger messages, in the two ways that large loads are moved."""
     return [
         _plan(replace(use, body_bytes=size), parameters, rows[use.name], per_s)
-        for use in USES[2:]
+        for use in uses
         for size in BODIES
         for per_s in LOADS[2:]
     ]
@@ -249,22 +289,29 @@ def _plan(use: Use, parameters: Parameters, rows: Rows, per_s: float) -> dict[st
         "shares": dict(found.shares),
         "first": {"name": found.first.name, "per_s": found.first.per_s, "moves": found.first.moves},
         "drops_per_s": per_s / use.filled,
-        "repairs": -(-per_s // (rows.drops_per_s * use.filled)),
+        "repairs": found.repairs,
     }
 
 
 def checks(
-    parameters: Parameters, rows: Mapping[str, Rows], *, seed: int, is_smoke: bool
+    uses: Sequence[Use],
+    parameters: Parameters,
+    rows: Mapping[str, Rows],
+    *,
+    seed: int,
+    is_smoke: bool,
 ) -> list[dict[str, Any]]:
     """Simulated clusters beside the utilisation law and Little's law, up to 1,000 nodes."""
+    _, hundreds, thousands, spark = uses
     asked = [
-        (USES[1], 1_000.0, None),
-        (USES[1], 100_000.0, None),
-        (USES[2], 1_000_000.0, None),
-        (USES[3], 1_000_000.0, None),
-        (USES[3], 10_000_000.0, None),
-        (USES[2], 10_000_000.0, None),
-        (USES[1], 10_000_000.0, 1_000),
+        (hundreds, 1_000.0, None),
+        (hundreds, 100_000.0, None),
+        (hundreds, 1_000_000.0, None),
+        (thousands, 1_000_000.0, None),
+        (thousands, 10_000_000.0, None),
+        (spark, 1_000_000.0, None),
+        (spark, 10_000_000.0, None),
+        (spark, 10_000_000.0, 1_000),
     ]
     found = []
     for use, per_s, nodes in asked[:1] if is_smoke else asked:
@@ -278,10 +325,9 @@ def checks(
 
 
 def latency(
-    rack: Parameters, zones: Parameters, *, seed: int, is_smoke: bool
+    use: Use, rack: Parameters, zones: Parameters, *, seed: int, is_smoke: bool
 ) -> dict[str, list[dict[str, float]]]:
     """How long a put and an LWT take on nine nodes, by how busy these are."""
-    use = USES[1]
     found: dict[str, list[dict[str, float]]] = {}
     for name, parameters in (("rack", rack), ("zones", zones)):
         full = cluster_run.said_busy(use, parameters, per_s=1.0, nodes=9)
@@ -296,7 +342,7 @@ def latency(
                 seed=seed,
                 batched=False,
                 seconds=5.0,
-                jobs=2_000 if is_smoke else 25_000,
+                jobs=500 if is_smoke else 5_000,
             )
             found[name].append(
                 {"share": share, "busy": one.busy, "p50_s": one.lwt_s[0], "p99_s": one.lwt_s[1]}
@@ -306,16 +352,14 @@ def latency(
 
 def hot(parameters: Parameters, *, seed: int, is_smoke: bool) -> list[dict[str, float]]:
     """How uneven nodes are busy, by how many buckets are written at a time."""
-    use = USES[3]
+    use = SPARK
     per_s = 0.3 / cluster_run.said_busy(use, parameters, per_s=1.0, nodes=30)
     found = []
-    for open_buckets in (30,) if is_smoke else (3, 10, 30, 100, 300, 1_000):
+    for open_buckets in (30,) if is_smoke else (3, 30, 300):
         one = cluster_run.run(
             use, parameters, per_s=per_s, nodes=30, open_buckets=open_buckets, seed=seed
         )
-        found.append(
-            {"open_buckets": open_buckets, "busy": one.busy, "busiest": one.busiest}
-        )
+        found.append({"open_buckets": open_buckets, "busy": one.busy, "busiest": one.busiest})
     return found
 
 
@@ -349,9 +393,7 @@ def queues(rack: Parameters, found: Mapping[str, Any]) -> list[dict[str, float]]
     ]
 
 
-def _cluster(
-    parameters: Parameters, *, nodes: int, seed: int
-) -> tuple[simpy.Environment, Cluster]:
+def _cluster(parameters: Parameters, *, nodes: int, seed: int) -> tuple[simpy.Environment, Cluster]:
     env = simpy.Environment()
     return env, Cluster(env, parameters, nodes=nodes, rng=generator(seed))
 
@@ -360,7 +402,9 @@ def as_text(found: Mapping[str, Any]) -> str:
     """The agreement with measurement, and the plans."""
     lines = []
     for cluster, compared in found["validation"].items():
-        lines.append(f"{cluster:<28}{'measured/s':>12}{'model/s':>12}{'off':>8}{'LWTs':>9}{'model':>9}")
+        lines.append(
+            f"{cluster:<28}{'measured/s':>12}{'model/s':>12}{'off':>8}{'LWTs':>9}{'model':>9}"
+        )
         lines += [
             f"{one['loop']:<28}{one['measured_per_s']['median']:>12,.0f}"
             f"{one['predicted_per_s']:>12,.0f}{one['error']:>+8.0%}"
