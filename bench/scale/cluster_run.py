@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bench.scale.parameters import Parameters
     from bench.scale.recipes import Use
 
-JOBS: Final = 5_000
+JOBS: Final = 3_000
 """About how many batches are simulated; a larger load has larger batches."""
 
 CHUNKS: Final = {Kind.CHUNK_WRITE, Kind.CHUNK_READ}

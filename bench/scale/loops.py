@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 BODY_BYTES: Final = 96
 LWTS: Final = {one.name for one in every_statement() if one.kind is StatementKind.CAS}
-CONTENTIONS: Final = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
+CONTENTIONS: Final = (1.0, 1.5, 2.0, 3.0, 4.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ def here(found: Mapping[str, Any], *, others: float, cores: int) -> Parameters:
         network_bytes_per_s=5e9,
         rtt_s=0.0,  # loopback: in the overhead
     )
-    return Parameters.calibrated({**found, "costs": found["costs_here"]}, hardware)
+    return Parameters.calibrated(found, hardware)
 
 
 def predict(

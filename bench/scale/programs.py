@@ -33,7 +33,8 @@ SEALS_PER_CALL: Final = 8
 WRITES_IN_FLIGHT: Final = 8
 
 LINGER_S: Final = 0.02
-"""How long a get leaves a bucket open that is still young: the default of ``linger``."""
+"""How long a get leaves a bucket open that is still young: the default of ``linger``. Where
+messages come one by one it does not, but there is no more than one seal in this time."""
 
 
 class Bucket:
@@ -209,7 +210,6 @@ class Program:
             yield from self._client.work(self._cluster.parameters.put_message_s * at_once)
             yield from self._put(at_once)
             self._tally.put += at_once
-            yield self._cluster.env.timeout(LINGER_S)  # nothing else is there: the get waits
             left = at_once
             while left > 0:
                 claimed = yield from self._get(left)

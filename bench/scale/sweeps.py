@@ -138,7 +138,7 @@ def reservations(parameters: Parameters, producers: int, *, seed: int) -> dict[s
     """So many producers that do nothing but reserve, each on its own machine."""
     env, cluster = _cluster(parameters, nodes=9, seed=seed)
     lane, tally = Lane(env, "lane"), Tally()
-    calls = max(3, 150 // producers)
+    calls = max(3, 100 // producers)
     for _ in range(producers):
         env.process(Program(cluster, [lane], tally).reserve(calls))
     env.run()
@@ -342,7 +342,7 @@ def latency(
                 seed=seed,
                 batched=False,
                 seconds=5.0,
-                jobs=500 if is_smoke else 5_000,
+                jobs=500 if is_smoke else 3_000,
             )
             found[name].append(
                 {"share": share, "busy": one.busy, "p50_s": one.lwt_s[0], "p99_s": one.lwt_s[1]}
