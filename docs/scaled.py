@@ -17,6 +17,7 @@ MS: Final = 1e3
 MEGA: Final = 1e6
 GIGA: Final = 1e9
 NAMES: Final = {"single": "single node", "ring": "ring of three"}
+QUIET: Final = {"quiet": "single node, quiet: `bench.programs`"}
 
 
 def pages(root: Path) -> dict[str, str]:
@@ -143,7 +144,7 @@ def validation(found: dict[str, Any]) -> str:
     """Measured and predicted."""
     lines = [
         [
-            NAMES[cluster],
+            (QUIET | NAMES)[cluster],
             one["loop"],
             f"{one['measured_per_s']['median']:,.0f}",
             f"{one['predicted_per_s']:,.0f}",

@@ -99,7 +99,10 @@ def _measured(
 
 def _validated(found: dict[str, Any], *, is_smoke: bool) -> dict[str, Any]:
     some = loops.SMOKE if is_smoke else loops.LOOPS
-    return {
+    file = ROOT / "bench" / "results" / "programs.json"
+    programs = json.loads(file.read_text(encoding="utf-8"))
+    quiet = {"quiet": loops.against_programs(programs, found["calibration"])}
+    return quiet | {
         name: loops.compare(
             found["measured"][name]["loops"]["of"], found["calibration"], nodes=nodes, loops=some
         )

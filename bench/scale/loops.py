@@ -222,3 +222,36 @@ def compare(
             }
         )
     return compared
+
+
+QUIET: Final = {
+    "put": Loop(work="put", clients=1, calls=100),
+    "one": Loop(work="cycle", clients=1, calls=30),
+    "hundred": Loop(work="cycle", clients=1, calls=15, at_once=100),
+    "load": Loop(work="drain", clients=1, calls=60, at_once=100),
+}
+"""Sides of ``python -m bench.programs``, which runs on a machine that does nothing else."""
+
+
+def against_programs(programs: Mapping[str, Any], found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The model beside `bench/results/programs.json`: one client, a single node, nobody else.
+
+    The model's LWTs are without the drop of a bucket, which that file counts.
+    """
+    base = here(found, others=0.0, cores=programs["machine"]["cores"])
+    compared = []
+    for side, loop in QUIET.items():
+        said, real = predict(loop, base, nodes=1), programs["messages_per_s"][side]
+        counted = programs["statements_per_message"][side]
+        compared.append(
+            {
+                "loop": f"{side}: {loop.name}",
+                "measured_per_s": real,
+                "predicted_per_s": said["per_s"],
+                "error": said["per_s"] / real["median"] - 1,
+                "measured_lwts": sum(counted.get(name, 0.0) for name in LWTS),
+                "predicted_lwts": said["lwts"],
+                "others": 0.0,
+            }
+        )
+    return compared

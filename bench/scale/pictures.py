@@ -46,12 +46,12 @@ def draw(found: Mapping[str, Any], folder: Path) -> list[Path]:
 
 def _validation(found: Mapping[str, Any], axes: Axes) -> None:
     most = 1.0
-    for cluster, marker in (("single", "o"), ("ring", "^")):
+    titles = {"quiet": "single node, quiet", "single": "single node", "ring": "ring of three"}
+    for (cluster, title), marker in zip(titles.items(), "so^", strict=True):
         compared = found["validation"][cluster]
         real = [one["measured_per_s"]["median"] for one in compared]
         said = [one["predicted_per_s"] for one in compared]
         most = max(most, *real, *said)
-        title = "single node" if cluster == "single" else "ring of three"
         axes.plot(real, said, marker, label=title, alpha=0.8)
     axes.plot([1, most], [1, most], "-", color="grey", linewidth=1, label="exact")
     axes.fill_between([1, most], [0.5, most / 2], [2, most * 2], color="grey", alpha=0.1)
