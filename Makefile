@@ -136,6 +136,7 @@ bench: setup  ## The benchmarks, into bench/results
 	@$(WITH_JAVA) $(PYTHON) -m bench.sinks
 	@$(WITH_JAVA) $(PYTHON) -m bench.against_queues
 	@$(WITH_JAVA) $(PYTHON) -m bench.against_kafka
+	@$(WITH_JAVA) $(PYTHON) -m bench.scale --calibrate
 
 # One leg within two minutes: make bench-kafka KAFKA='--legs source_all --rounds 3 --warm-up 2 --dry'
 KAFKA ?=
@@ -155,6 +156,7 @@ bench-smoke: setup  ## Each benchmark small: does it run, do its counts agree
 	@$(WITH_JAVA) $(PYTHON) -m bench.sinks --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.against_queues --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.against_kafka --smoke
+	@$(WITH_JAVA) $(PYTHON) -m bench.scale --smoke
 
 .PHONY: lint
 lint: $(INSTALLED)  ## ruff: rules and format

@@ -19,6 +19,7 @@ from bench.bodies import Bodies
 from cassieq_spark import metrics
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import generator
+from cassieq_spark.queue.reserve import reserve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -298,6 +299,20 @@ def _catch(queue: Any, start: Start, *, samples: int, bodies: tuple[int, int], w
     return done
 
 
+def _cycle(queue: Any, start: Start, *, calls: int, at_once: int, size: int, seed: int) -> Done:
+    """Put, get and ack ``at_once`` messages, so many times."""
+    bodies, now = Bodies(size, seed), SystemClock().monotonic
+    done = Done(began := start(), began)
+    for call in range(calls):
+        queue.put_many([bodies[call * at_once + at] for at in range(at_once)])
+        messages = queue.get(at_once, wait=IDLE_S)
+        queue.ack(messages)
+        for one in messages:
+            done.note(one)
+    done.ended_s = now()
+    return done
+
+
 def _probe(
     queue: Any, start: Start, *, times: int, size: int, seed: int, first: int, idle: bool
 ) -> Done:
@@ -328,6 +343,16 @@ def _probe(
     return done
 
 
+def _reserve(queue: Any, start: Start, *, calls: int) -> Done:
+    """Reserve a bucket, so many times, and put nothing."""
+    lane, now = queue._lane, SystemClock().monotonic  # noqa: SLF001 - below the API: what a put does now and then
+    done = Done(began := start(), began)
+    for _ in range(calls):
+        reserve(lane, 1)
+    done.ended_s = now()
+    return done
+
+
 _WORK: dict[str, Callable[..., Done]] = {
     "put": _put,
     "drain": _drain,
@@ -335,4 +360,6 @@ _WORK: dict[str, Callable[..., Done]] = {
     "drip": _drip,
     "catch": _catch,
     "probe": _probe,
+    "cycle": _cycle,
+    "reserve": _reserve,
 }

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import flows
 import measured
 import pictures
+import scaled
 from cells import table
 
 from cassieq_spark import errors, log, metrics
@@ -148,6 +149,12 @@ def pages(root: Path) -> dict[Path, str]:
         for marker, part in measured.pages(root).items():
             text = _between_markers(benchmarks, text, marker, part)
         found[benchmarks] = text
+    scale = root / "docs" / "scale.md"
+    if scale.exists():
+        text = _read(scale) or ""
+        for marker, part in scaled.pages(root).items():
+            text = _between_markers(scale, text, marker, part)
+        found[scale] = text
     return found
 
 
