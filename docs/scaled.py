@@ -7,7 +7,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from measured import NONE_YET, table
+from cells import table
+from measured import NONE_YET
 
 if TYPE_CHECKING:
     from collections.abc import Callable
