@@ -47,8 +47,8 @@ class OpenBuckets:
         """A bucket is not open any more: learn whether it pays to leave buckets open.
 
         If it held a few messages only, the next that comes later than ``linger`` after it is taken
-        at once. What comes sooner would have shared this bucket, so it waits for others: there is
-        no more than one seal per ``linger``, as ever, and puts reserve no more often [R10].
+        at once. What comes sooner would have shared this bucket, so it waits for others: looks
+        that seal are ``linger`` apart, as ever, and no producer reserves more often [R10].
         """
         if self._first_seen.pop(bucket, None) is None:
             return
