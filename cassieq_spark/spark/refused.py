@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @boundary.spark_facing
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Raises one error, before Spark has written anything to the checkpoint."""
+    """Raises one error, before Spark has planned a batch."""
 
     def __init__(self, error: CassieqError) -> None:
         self._error = error

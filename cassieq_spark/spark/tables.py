@@ -56,8 +56,9 @@ def explained(options: Mapping[str, Any]) -> Iterator[None]:
     except OptionInvalid as error:
         if options:
             raise
+        stop = "" if error.message.endswith(("?", ".")) else "."
         raise OptionInvalid(
-            f"{error.message}. Spark has given no options. If this is a table that was made with "
-            "CREATE TABLE, Spark does not give its OPTIONS to the statements that use it. Give "
-            f"them in the statement: {STATEMENT}. Or use a temporary view: {VIEW}"
+            f"{error.message}{stop} Spark has given no options. If this is a table that was made "
+            "with CREATE TABLE, Spark does not give its OPTIONS to the statements that use it. "
+            f"Give them in the statement: {STATEMENT}. Or use a temporary view: {VIEW}"
         ) from error

@@ -26,7 +26,7 @@ def test_a_queue_is_registered_read_streamed_and_written_in_a_session_of_spark_c
         env={"SPARK_TESTING": "1"},
     )
 
-    assert 0 == script.wait(deadline_s=300), script.output
+    assert 0 == script.wait(deadline_s=280), script.output
     said = dict(line.split(": ", 1) for line in script.lines if ": " in line)
     assert said["session"].startswith("pyspark.sql.connect.")
     assert "6" == said["visible"] == said["stats"] == said["copied"] == said["back"]
