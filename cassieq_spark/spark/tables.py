@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.options import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,10 +40,12 @@ def refuse_options(properties: Mapping[str, Any]) -> None:
     Raises:
         OptionInvalid: The table has options.
     """
-    names = [name[len(_OF_TABLE) :] for name in properties if name.lower().startswith(_OF_TABLE)]
-    if names:
+    own = {one.name.lower(): one.name for one in OPTIONS}
+    keys = [name[len(_OF_TABLE) :] for name in properties if name.lower().startswith(_OF_TABLE)]
+    if keys:
+        names = ", ".join(sorted(own.get(key.lower(), key) for key in keys))
         raise OptionInvalid(
-            f"this CREATE TABLE has OPTIONS ({', '.join(sorted(names))}), but Spark does not give "
+            f"this CREATE TABLE has OPTIONS ({names}), but Spark does not give "
             f"them to the statements that use the table. Use a temporary view instead: {VIEW}. Or "
             f"create the table without OPTIONS, and give them in each statement: {STATEMENT}"
         )
