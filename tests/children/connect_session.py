@@ -21,7 +21,8 @@ directory = Path(sys.argv[2])
 
 
 def says(name: str, what: object) -> None:
-    print(f"{name}: {what}", flush=True)  # noqa: T201 - the parent reads it
+    # On a line of its own: Spark's bar of progress ends without a new line.
+    print(f"\n{name}: {what}", flush=True)  # noqa: T201 - the parent reads it
 
 
 def copied(batch: DataFrame, _: int) -> None:
