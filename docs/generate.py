@@ -40,7 +40,7 @@ WHERE = {
     Scope.READ: "`read`",
     Scope.SINK: "`writeStream`, `write`",
     Scope.QUEUE: "`create_queue()`",
-    Scope.SPARK: "Spark's own: accepted and left to Spark",
+    Scope.SPARK: "Spark's own",
 }
 
 TOML_HEAD = """\

@@ -65,6 +65,7 @@ LONG_FILES = {
     "node/test_worker.py",
     "spark/test_admission.py",
     "spark/test_columns.py",
+    "spark/test_connect.py",
     "spark/test_connector.py",
     "spark/test_engine_facts.py",
     "spark/test_found.py",

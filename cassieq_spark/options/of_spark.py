@@ -243,13 +243,13 @@ SPARKS_OWN: Final[tuple[Option, ...]] = (
         name="path",
         scopes=SPARK,
         values=values.anything(),
-        doc="Argument of `load`, `save` and `start`.",
+        doc="Argument of `load`, `save` and `start`. It is refused: a queue has no path.",
     ),
     Option(
         name="paths",
         scopes=SPARK,
         values=values.anything(),
-        doc="Argument of `load` if it is a list.",
+        doc="Argument of `load` if it is a list. It is refused, too.",
     ),
     Option(
         name="checkpointLocation",

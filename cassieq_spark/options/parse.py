@@ -330,7 +330,7 @@ def _by_option(given: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
         if key in ignored_keys:
             continue
         if key not in known:
-            raise _unknown(name, scope, known)
+            raise unknown(name, scope.value, known)
         if key in spelt:
             raise OptionInvalid(
                 f"option {known[key].name!r} of {scope.value} is given twice, as {spelt[key]!r} "
@@ -358,7 +358,8 @@ def _parse(option: Option, value: Any, where: str) -> Any:
         raise OptionInvalid(f"{where} is {shown}, allowed: {option.values.allowed}") from error
 
 
-def _unknown(name: str, scope: Scope, known: Mapping[str, Option]) -> OptionUnknown:
+def unknown(name: str, whose: str, known: Mapping[str, Option]) -> OptionUnknown:
+    """The error for a name that is not among the known ones, which are by lower-case name."""
     near = difflib.get_close_matches(name.lower(), known, n=1)
     hints = [f"Did you mean {known[key].name!r}?" for key in near]
     for option in OPTIONS:
@@ -369,4 +370,4 @@ def _unknown(name: str, scope: Scope, known: Mapping[str, Option]) -> OptionUnkn
         hints.append(
             f"Its options are: {', '.join(sorted(option.name for option in known.values()))}"
         )
-    return OptionUnknown(f"{name!r} is not an option of {scope.value}. {' '.join(hints)}")
+    return OptionUnknown(f"{name!r} is not an option of {whose}. {' '.join(hints)}")

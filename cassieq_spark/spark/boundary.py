@@ -17,6 +17,8 @@ those words, or, if the job was interrupted, a short one by which Spark recognis
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 import traceback
 from functools import wraps
 from types import FunctionType
@@ -52,29 +54,32 @@ def spark_facing(cls: C) -> C:
     """Decorate a class whose public methods Spark calls: bound what they raise, see `crossing`."""
     for name, member in list(vars(cls).items()):
         if isinstance(member, FunctionType) and not name.startswith("_"):
-            setattr(cls, name, crossing(member))
+            setattr(cls, name, crossing(member, is_last=True))
     return cls
 
 
-def crossing(function: Callable[P, R]) -> Callable[P, R]:
+def crossing(function: Callable[P, R], *, is_last: bool = False) -> Callable[P, R]:
     """Decorate a function that Spark calls, or that runs Spark's jobs: bound what it raises.
 
     Errors of this package keep their class, their message's ends and their attributes. A job's
     error that Spark itself passes on as Py4J's becomes a `PySparkRuntimeError`. All others pass:
     they are Spark's, or mistakes in this package that need their traceback.
+
+    Args:
+        is_last: Nobody but Spark gets the error, so that a Python process of Spark ends with it.
     """
     if inspect.isgeneratorfunction(function):
 
         @wraps(function)
         def generate(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
-            with _Crossing():
+            with _Crossing(is_last=is_last):
                 yield from cast("Iterator[Any]", function(*args, **kwargs))
 
         return cast("Callable[P, R]", generate)
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _Crossing():
+        with _Crossing(is_last=is_last):
             return function(*args, **kwargs)
 
     return call
@@ -92,6 +97,9 @@ def bounded(text: str, most: int = MOST_CHARACTERS) -> str:
 class _Crossing:
     """A context manager without the frames that ``contextmanager`` adds to an error's text."""
 
+    def __init__(self, *, is_last: bool) -> None:
+        self._is_last = is_last
+
     def __enter__(self) -> None:
         pass
 
@@ -100,10 +108,23 @@ class _Crossing:
             _log(error)
             error.message = bounded(error.message)
             error.args = (error.message,)
+            if self._is_last:
+                _begin_with_ours()
             raise error.with_traceback(None) from None
         if isinstance(error, Py4JJavaError):
             _log(error)
             raise PySparkRuntimeError(_of_job(str(error))) from None
+
+
+def _begin_with_ours() -> None:
+    """In one of Spark's Python processes, let our line be the first of what Spark reports.
+
+    Without the variable, frames of Spark and of this file come first. The process ends with this
+    error, so no other error lacks its traceback (`pyspark.util.handle_worker_exception`, 4.2, 4.3).
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if main is not None and main.name.startswith("pyspark."):
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
 def _of_job(text: str) -> str:

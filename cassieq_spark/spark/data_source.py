@@ -5,22 +5,28 @@ Spark makes a fresh object in a Python process of its own for each, so nothing i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from cassieq_spark.errors import UsageError
+from cassieq_spark.errors import CassieqError, UsageError
 from cassieq_spark.options import parse_read, parse_sink, parse_source, parse_view
-from cassieq_spark.spark import boundary, environment
+from cassieq_spark.options.at_load import check_load, refuse_path
+from cassieq_spark.spark import boundary, environment, tables
+from cassieq_spark.spark.refused import RefusedStreamReader
 from cassieq_spark.spark.schema import resolve
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 
     from cassieq_spark.spark.sink import BatchWriter, StreamWriter
-    from cassieq_spark.spark.source.reader import StreamReader
+
+T = TypeVar("T")
 
 
 @boundary.spark_facing
@@ -33,10 +39,17 @@ class CassieqDataSource(DataSource):
         return "cassieq"
 
     def schema(self) -> StructType:
-        """Return all columns of the view; a user schema may name some of them instead."""
+        """Return all columns of the view; a user schema may name some of them instead.
+
+        Spark calls it in ``load()``, and nothing else of ours before a query runs (4.2, 4.3).
+        """
         environment.check_here()
         from cassieq_spark.spark.views.columns import VIEWS  # noqa: PLC0415 - after the check: needs pyarrow
 
+        if tables.is_created_by(self.options):
+            tables.refuse_options(self.options)
+        else:
+            check_load(self.options)
         return VIEWS[parse_view(self.options)].schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -44,14 +57,21 @@ class CassieqDataSource(DataSource):
         environment.check_here()
         from cassieq_spark.spark.views import reader  # noqa: PLC0415 - after the check: needs pyarrow
 
-        return reader.reader(parse_read(self.options), schema)
+        return reader.reader(_parsed(parse_read, self.options), schema)
 
-    def streamReader(self, schema: StructType) -> StreamReader:
-        """Return a consumer that leases messages and acks them when their micro-batch is done."""
-        environment.check_here()
-        from cassieq_spark.spark.source.reader import StreamReader  # noqa: PLC0415 - after the check
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return a consumer that leases messages and acks them when their micro-batch is done.
 
-        return StreamReader(parse_source(self.options), resolve(schema))
+        What is wrong is raised by the reader: Spark hides what is raised here behind an
+        ``UnboundLocalError`` of its own (4.2, 4.3).
+        """
+        try:
+            environment.check_here()
+            from cassieq_spark.spark.source.reader import StreamReader  # noqa: PLC0415 - after the check
+
+            return StreamReader(_parsed(parse_source, self.options), resolve(schema))
+        except CassieqError as error:
+            return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return a writer that puts a whole DataFrame as one transaction."""
@@ -59,7 +79,7 @@ class CassieqDataSource(DataSource):
         from cassieq_spark.spark.sink import BatchWriter  # noqa: PLC0415 - as above
 
         _refuse_overwrite(overwrite)
-        return BatchWriter(parse_sink(self.options), schema)
+        return BatchWriter(_parsed(parse_sink, self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """Return a writer that makes one transaction per micro-batch."""
@@ -68,7 +88,7 @@ class CassieqDataSource(DataSource):
 
         _refuse_overwrite(overwrite)
         checkpoint = self.options.get("checkpointLocation")
-        return StreamWriter(parse_sink(self.options), schema, checkpoint)
+        return StreamWriter(_parsed(parse_sink, self.options), schema, checkpoint)
 
 
 @boundary.crossing
@@ -78,7 +98,7 @@ def register(spark: SparkSession) -> None:
     Spark 4.2 and later find the format by themselves wherever module ``pyspark_cassieq`` can be
     imported, but only in a thread whose active session is this one. A thread of your own has no
     active session: call this there (measured with 4.3.0: otherwise ``df.write`` to any Python data
-    source fails because Spark does not find it).
+    source fails because Spark does not find it). The session may be one of Spark Connect.
 
     Raises:
         WorkerEnvironment: The workers' Python lacks something; the error says what to do.
@@ -86,8 +106,17 @@ def register(spark: SparkSession) -> None:
     environment.prefer_this_python(spark)
     environment.check_workers(spark)
     spark.dataSource.register(CassieqDataSource)
+    if environment.is_connect(spark):
+        return
     # This public call makes a session active in its thread.
     spark.createDataFrame([], StructType())
+
+
+def _parsed(parse: Callable[[Mapping[str, Any]], T], options: Mapping[str, Any]) -> T:
+    """Parse the options of a reader or writer, which Spark may have left out: `tables`."""
+    refuse_path(options)
+    with tables.explained(options):
+        return parse(options)
 
 
 def _refuse_overwrite(overwrite: bool) -> None:

@@ -7,10 +7,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.errors import WorkerEnvironment
+from cassieq_spark.errors import UsageError, WorkerEnvironment
 from cassieq_spark.interpreter import for_spark
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 OLDEST_PYTHON: Final = (3, 11)
@@ -36,11 +37,37 @@ def check_here() -> None:
     _raise_for(sys.executable, problems())
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Whether this is a session of Spark Connect, whose driver is another process."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def driver_context(spark: SparkSession, what: str, instead: str) -> SparkContext:
+    """The context of a session whose driver is this process.
+
+    Args:
+        what: What needs it, as an error says.
+        instead: A sentence that says what to do without it.
+
+    Raises:
+        UsageError: It is a session of Spark Connect.
+    """
+    if is_connect(spark):
+        raise UsageError(
+            f"{what} needs the driver's own Spark session, which Spark Connect does not have. "
+            f"{instead}"
+        )
+    return spark.sparkContext
+
+
 def prefer_this_python(spark: SparkSession) -> None:
     """Let workers on this machine run the driver's interpreter, if nobody has said which.
 
-    On a cluster the driver's path may mean nothing: there, nothing is changed.
+    On a cluster the driver's path may mean nothing: there, nothing is changed. Spark Connect has no
+    way to say it.
     """
+    if is_connect(spark):
+        return
     context = spark.sparkContext
     is_local = (context.master or "").startswith("local")
     is_said = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
@@ -49,7 +76,7 @@ def prefer_this_python(spark: SparkSession) -> None:
 
 
 def check_workers(spark: SparkSession) -> None:
-    """Check the interpreter that tasks run in, by one small job that needs no pyarrow itself.
+    """Check the interpreter that tasks run in, by one small job that needs no pyarrow there.
 
     Raises:
         WorkerEnvironment: See `check_here`.
@@ -60,7 +87,13 @@ def check_workers(spark: SparkSession) -> None:
         missing = [f"has no {name}" for name in needed if importlib.util.find_spec(name) is None]
         return sys.executable, missing
 
-    executable, missing = spark.sparkContext.parallelize([0], 1).map(look).first()
+    if is_connect(spark):
+        from pyspark.sql import functions as F  # noqa: N812, PLC0415 - only Connect needs them
+
+        ask = F.udf(lambda: [look(None)[0], *look(None)[1]], "array<string>", useArrow=False)
+        [[[executable, *missing]]] = spark.range(1).select(ask().alias("said")).collect()
+    else:
+        executable, missing = spark.sparkContext.parallelize([0], 1).map(look).first()
     _raise_for(executable, missing)
 
 

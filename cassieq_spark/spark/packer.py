@@ -17,10 +17,12 @@ from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model import bucket_plan
 from cassieq_spark.model.lanes import LONGEST_DELAY_US
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
+from cassieq_spark.options.nearest import did_you_mean
+from cassieq_spark.spark.schema import SCHEMA
 from cassieq_spark.store.chunk import BODY, HEADERS, MESSAGE_ID, STORED_TYPES, TAG, Encoder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
     from pyspark.sql.types import StructField, StructType
@@ -197,8 +199,9 @@ def stored(batch: pa.RecordBatch, due: NDArray[np.int64] | None) -> pa.RecordBat
 def _check_columns(found: dict[str, pa.DataType]) -> None:
     if BODY not in found:
         raise OptionInvalid(
-            f"column 'body' (binary) is missing; the DataFrame has {', '.join(found) or 'none'}. "
-            "Select the content of a message as 'body', cast to binary"
+            f"column 'body' (binary) is missing; the DataFrame has {', '.join(found) or 'none'}."
+            f"{did_you_mean(BODY, found)} Select the content of a message as 'body', cast to "
+            "binary"
         )
     if DELAY in found and DUE_AT in found:
         raise OptionInvalid(
@@ -211,9 +214,9 @@ def _check_columns(found: dict[str, pa.DataType]) -> None:
             raise OptionInvalid(f"column {name!r} cannot be written by Spark. {instead}")
         if name not in _ALLOWED:
             raise OptionInvalid(
-                f"unknown column {name!r}. A queue takes body, tag, headers, delay, due_at, "
-                "priority, key and message_id: drop this column, or put it into the body or the "
-                "headers"
+                f"unknown column {name!r}.{did_you_mean(name, _ALLOWED)} A queue takes body, tag, "
+                "headers, delay, due_at, priority, key and message_id: drop this column, or put "
+                f"it into the body or the headers{_of_a_read(found)}"
             )
         allows, says = _ALLOWED[name]
         if not allows(kind):
@@ -223,6 +226,16 @@ def _check_columns(found: dict[str, pa.DataType]) -> None:
             elif name == DUE_AT and pa.types.is_timestamp(kind):
                 hint = " Cast it, as a time of the session's time zone: .cast('timestamp')"
             raise OptionInvalid(f"column {name!r} is {kind}, allowed: {says}.{hint}")
+
+
+def _of_a_read(found: Collection[str]) -> str:
+    """A hint for somebody who writes all columns that are read, as INSERT does into a view."""
+    if SCHEMA.names != list(found):
+        return ""
+    return (
+        ". These are the columns of a read: name those to write, in SQL when the view is created: "
+        "CREATE TEMPORARY VIEW v (body BINARY, tag STRING) USING cassieq OPTIONS (...)"
+    )
 
 
 def _arrow_type(field: StructField) -> pa.DataType:

@@ -19,6 +19,7 @@ from pyspark.sql.types import (
 )
 
 from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.options.nearest import did_you_mean
 
 SCHEMA: Final = StructType(
     [
@@ -61,7 +62,8 @@ def resolve(schema: StructType, has: StructType = ALL, whose: str = "a queue") -
     for field in schema.fields:
         if field.name not in has.names:
             raise OptionInvalid(
-                f"unknown column {field.name!r} in the schema. {whose[0].upper()}{whose[1:]} has: "
+                f"unknown column {field.name!r} in the schema."
+                f"{did_you_mean(field.name, has.names)} {whose[0].upper()}{whose[1:]} has: "
                 f"{all_columns}"
             )
         expected = has[field.name].dataType

@@ -64,6 +64,8 @@ def test_a_querys_progress_tells_how_far_it_is_behind(streams: Streams) -> None:
     last = json.loads(query.recentProgress[-1]["sources"][0]["latestOffset"])
     assert (900, 600) == (last["claimed"], last["acked"])
     assert (0, 0) == (last["redelivered"], last["leases_lost"])
+    # Spark asks no Python source for metrics (4.2, 4.3); the guide says so.
+    assert {} == query.recentProgress[-1]["sources"][0]["metrics"]
 
 
 def test_a_listener_has_the_figures_of_running_queries_in_log_and_prometheus_text(

@@ -33,6 +33,7 @@ from cassieq_spark.spark import boundary
 from cassieq_spark.spark.connector import config
 from cassieq_spark.spark.connector.packed import NO_CHUNK, SPARK_SCHEMA, packing
 from cassieq_spark.spark.connector.sessions import java_class, saving
+from cassieq_spark.spark.environment import driver_context
 from cassieq_spark.spark.lane_packer import SortedLanes, sorting
 from cassieq_spark.spark.packer import check_sink_schema
 from cassieq_spark.spark.sink import QUERY_ID, run_id
@@ -320,13 +321,7 @@ def _save(rows: DataFrame, options: Mapping[str, str], *, timeout_s: float) -> N
 
 def _check_session(spark: SparkSession, options: SinkOptions, connector: Mapping[str, str]) -> None:
     """Check the session before anything is reserved."""
-    try:
-        context = spark.sparkContext
-    except Exception as error:
-        raise UsageError(
-            "foreach_batch needs the driver's own Spark session, which Spark Connect does not "
-            "have. Use writeStream.format('cassieq') there"
-        ) from error
+    context = driver_context(spark, "foreach_batch", "Use writeStream.format('cassieq') there")
     ssl = spark.conf.get(config.SSL_ENABLED, "false") or "false"
     config.check_tls(options.connection, {config.SSL_ENABLED: ssl, **connector})
     if find_spec("pandas") is None:

@@ -25,6 +25,7 @@ from cassieq_spark.queue.find import LaneSpec, open_lane
 from cassieq_spark.queue.settle.counts import Settled, counted, total
 from cassieq_spark.queue.settle.settle import check_dead_letter_queue, settle_bucket
 from cassieq_spark.spark import boundary
+from cassieq_spark.spark.environment import driver_context
 from cassieq_spark.spark.jobs import verdicts
 from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import store
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from uuid import UUID
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark import SparkContext
+    from pyspark.sql import Column, DataFrame
 
     from cassieq_spark.model.ids import Place, Runs
     from cassieq_spark.model.settlement import Action
@@ -100,8 +102,8 @@ def settle(
         OptionInvalid: An argument has a wrong form, a verdict is unknown, or one message has two;
             nothing was changed.
         ReceiptInvalid: A receipt is malformed, or of another queue; nothing was changed.
-        UsageError: The DataFrame is a stream, or a message is to be rejected and the queue has no
-            dead-letter queue; nothing was changed.
+        UsageError: The DataFrame is a stream, or of Spark Connect, or a message is to be rejected
+            and the queue has no dead-letter queue; nothing was changed.
         ReceiptExpired: Only with ``on_stale="fail"``.
         QueueNotFound: The queue does not exist.
         PySparkException: A task failed; the text also names errors of the store. Settle again.
@@ -119,6 +121,11 @@ def settle(
     why = arguments.reason(reason)
     when_stale = arguments.on_stale(on_stale)
     columns = _columns(df, receipt_column, verdict_column)
+    context = driver_context(
+        df.sparkSession,
+        "settle",
+        "Collect the receipts there, and call ack_each, release or reject of the queue",
+    )
     lane = open_lane(store.shared(connection), name)
     gathered = verdicts.put_together(lane, _read(df, *columns))
     if gathered.rejects:
@@ -129,7 +136,7 @@ def settle(
         reason=why,
         delay_us=delay_us,
     )
-    parts = _carry_out(df.sparkSession, order, list(gathered.by_bucket.items()))
+    parts = _carry_out(context, order, list(gathered.by_bucket.items()))
     settled = total(parts, left=gathered.left)
     if settled.stale:
         _tell_stale(lane, settled, fails=when_stale == "fail")
@@ -168,10 +175,9 @@ def _read(df: DataFrame, receipts: Column, verdict: Column) -> Iterator[bytes]:
         yield bytes(row.part)
 
 
-def _carry_out(spark: SparkSession, order: _Order, work: list[Work]) -> list[Settled]:
+def _carry_out(context: SparkContext, order: _Order, work: list[Work]) -> list[Settled]:
     if not work:
         return []
-    context = spark.sparkContext
     tasks = min(context.defaultParallelism, -(-len(work) // BUCKETS_PER_TASK))
     return context.parallelize(work, tasks).mapPartitions(partial(_in_task, order)).collect()
 
