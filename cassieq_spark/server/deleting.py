@@ -68,6 +68,8 @@ class Deleting:
                 found[at] = error
         if not by_place:
             await self._backend.opened(queue)
+        if len(by_place) == 1 and not found:
+            return await self._ask((queue, next(iter(by_place))), list(receipts))
         answers = await asyncio.gather(
             *(
                 self._ask((queue, place), [receipts[at] for at in places])
