@@ -73,6 +73,20 @@ chromium:
 			>/dev/null 2>&1 || echo 'No chromium: tests that need it are skipped' >&2; \
 	fi
 
+# Alerts are tried out by Prometheus' own promtool: the distribution's, without its server. Best effort.
+.PHONY: promtool
+promtool: $(INSTALLED)
+	@if ! command -v promtool >/dev/null && [ ! -x $(VENV)/bin/promtool ]; then \
+		directory="$$(mktemp -d)"; \
+		{ if [ "$$(id -u)" = 0 ]; then apt-get update; fi; \
+			(cd "$$directory" && apt-get download prometheus) && \
+			dpkg-deb --fsys-tarfile "$$directory"/prometheus_*.deb | \
+				tar --extract --to-stdout ./usr/bin/promtool >"$$directory/promtool" && \
+			install "$$directory/promtool" $(VENV)/bin/promtool; \
+		} >/dev/null 2>&1 || echo 'No promtool: tests that need it are skipped' >&2; \
+		rm -rf "$$directory"; \
+	fi
+
 .PHONY: screens
 screens: setup chromium  ## The pictures of the guide to the page
 	@$(WITH_JAVA) CASSIEQ_SCREENS=1 $(PYTHON) -m pytest tests/server/test_ui_browser.py -k picture

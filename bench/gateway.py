@@ -1,4 +1,4 @@
-"""``python -m bench.gateway``: messages through one gateway process, beside moto's server.
+"""``python -m bench.gateway``: messages through one gateway process, beside moto and ElasticMQ.
 
 See ``docs/benchmarks.md`` for what the figures say.
 """
@@ -9,15 +9,15 @@ import argparse
 import asyncio
 import json
 import re
-import subprocess
 import sys
-import threading
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 import aiohttp
 import psutil
@@ -25,7 +25,9 @@ from cassandra.cluster import Cluster
 
 import cassieq_spark as cassieq
 from bench import report
+from bench.servers import elasticmq, moto_server, our_server
 from cassieq_spark.embedded import EmbeddedCassandra
+from tests.fixtures.elasticmq import ELASTICMQ
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,12 +42,39 @@ IDLE_POLLS = 1_000
 POLL_S = 20
 ASKED = ("SendMessageBatch", "ReceiveMessage", "DeleteMessageBatch")
 
-FULL, SMOKE = (4_000, 5, 2, 20.0, IDLE_POLLS), (400, 1, 0, 2.0, 50)
-"""Messages of each side, rounds, rounds of warm-up, seconds of idle polls, and how many.
+TARGETS = {"messages_per_s": 2_500, "of_moto": 3.0, "idle_reads_per_s": 5.0, "idle_rss_mb": 300.0}
+"""Of the phase in which all is done at once, and of the idle polls."""
 
-Few messages: with each that it holds, moto's server takes longer for every receive."""
 
-LISTENS = re.compile(r"Listening on (?P<url>\S+)\. ")
+ROUNDS_S = 120.0
+"""On a slow machine there are fewer rounds: none begins later."""
+
+PHASES = 2
+"""How often the messages of a round go through: first apart, then together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How large a run is.
+
+    Attributes:
+        messages: Of each phase, at the gateway and at ElasticMQ.
+        moto_messages: Of each phase at moto: few, as each that it holds makes every receive of it
+            slower. So it is compared at its best.
+        warm_up: Rounds that do not count.
+        idle_s: How long the idle polls are watched.
+    """
+
+    messages: int
+    moto_messages: int
+    rounds: int
+    warm_up: int
+    polls: int
+    idle_s: float
+
+
+FULL = Size(messages=8_000, moto_messages=480, rounds=5, warm_up=2, polls=IDLE_POLLS, idle_s=20.0)
+SMOKE = Size(messages=480, moto_messages=160, rounds=1, warm_up=0, polls=50, idle_s=2.0)
 
 HEADERS = {
     "Content-Type": "application/x-amz-json-1.0",
@@ -60,16 +89,20 @@ class Side:
     """What was measured of one server.
 
     Attributes:
+        messages: Of each phase.
         seconds: Of each phase, an entry for each round.
         requests: Seconds of each request, by its action.
         cpu: How much of a core the server's own process took.
         twice: Messages that came again inside their visibility timeout.
+        done_at: When the last message was sent or deleted. What receives then wait for is nothing.
     """
 
+    messages: int
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     requests: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     cpu: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     twice: int = 0
+    done_at: float = 0.0
 
 
 class Door:
@@ -88,7 +121,10 @@ class Door:
             text = await answer.text()
             if answer.status != 200:  # noqa: PLR2004 - HTTP's OK
                 raise SystemExit(f"{action}: {answer.status} {text}")
-        self._side.requests[action].append(perf_counter() - began)
+        ended = perf_counter()
+        self._side.requests[action].append(ended - began)
+        if action in ("SendMessageBatch", "DeleteMessageBatch"):
+            self._side.done_at = ended
         found: dict[str, Any] = json.loads(text or "{}")
         if found.get("Failed"):
             raise SystemExit(f"{action}: {found['Failed']}")
@@ -126,7 +162,7 @@ class Door:
                 await self.ask("DeleteMessageBatch", QueueUrl=queue, Entries=entries)
 
 
-async def round_of(url: str, name: str, messages: int, side: Side, servers: list[int]) -> None:
+async def round_of(url: str, name: str, side: Side, servers: list[int]) -> None:
     """All clients send, then all receive and delete; then half do the one, half the other."""
     connector = aiohttp.TCPConnector(limit=2 * CLIENTS)
     async with aiohttp.ClientSession(connector=connector) as http:
@@ -134,7 +170,7 @@ async def round_of(url: str, name: str, messages: int, side: Side, servers: list
         for how in ("apart", "together"):
             queue = await door.create(f"{name}-{how}")
             clients = CLIENTS if how == "apart" else CLIENTS // 2
-            share = messages // clients
+            share = side.messages // clients
             sending = [
                 door.send(queue, range(share * at, share * (at + 1))) for at in range(clients)
             ]
@@ -158,7 +194,7 @@ def timed(side: Side, name: str, servers: list[int]) -> Iterator[None]:
     """Note how long it takes, and how much of a core the server's own process takes."""
     before, began = cpu_s(servers), perf_counter()
     yield
-    took_s = perf_counter() - began
+    took_s = side.done_at - began
     side.seconds[name].append(took_s)
     side.cpu[name].append((cpu_s(servers) - before) / took_s)
 
@@ -175,7 +211,7 @@ async def idle(
     """Long polls at one empty queue: what they cost the store, and the gateway."""
     connector = aiohttp.TCPConnector(limit=2 * polls)
     async with aiohttp.ClientSession(connector=connector) as http:
-        door = Door(url, http, Side())
+        door = Door(url, http, Side(0))
         queue = await door.create("idle")
 
         async def poll() -> None:
@@ -199,6 +235,14 @@ async def idle(
             for one in waiting:
                 one.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def conditional_writes(url: str) -> float:
+    """The LWTs of a gateway so far, with those that lost a race."""
+    with urlopen(f"{url}/metrics", timeout=30) as answer:  # noqa: S310 - it is ours
+        text = answer.read().decode()
+    found = re.findall(r"^cassieq_cas_(?:applied|refused)_total (\S+)$", text, re.MULTILINE)
+    return sum(map(float, found))
 
 
 class Reads:
@@ -225,87 +269,44 @@ class Reads:
         self._cluster.shutdown()
 
 
-@contextmanager
-def our_server(contact_points: str) -> Iterator[tuple[str, int]]:
-    """``cassieq serve``: its URL and its process."""
-    command = [sys.executable, "-c", SERVE, "serve", "--port", "0"]
-    process = subprocess.Popen(
-        [*command, "--contact-points", contact_points, "--keyspace", KEYSPACE],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        yield _url_of(process), process.pid
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def _url_of(process: subprocess.Popen[str]) -> str:
-    said = []
-    for line in process.stdout or ():
-        if found := LISTENS.search(line):
-            # What it says later would fill the pipe.
-            threading.Thread(target=lambda: list(process.stdout or ()), daemon=True).start()
-            return found["url"]
-        said.append(line)
-    raise SystemExit(f"the gateway did not start: {''.join(said)}")
-
-
-@contextmanager
-def moto_server() -> Iterator[tuple[str, int]]:
-    """Moto's server: its URL and its process."""
-    command = [sys.executable, "-c", MOTO]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    try:
-        port = int(process.stdout.readline()) if process.stdout else 0
-        yield f"http://127.0.0.1:{port}", process.pid
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-SERVE = "from cassieq_spark.cli import main; main()"
-
-MOTO = """
-from threading import Event
-from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-print(server.get_host_and_port()[1], flush=True)
-Event().wait()
-"""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it, print and save the figures; it ends if a message was lost or came twice."""
     asked = _parser().parse_args(arguments)
-    messages, rounds, warm_up, idle_s, polls = SMOKE if asked.smoke else FULL
-    sides: dict[str, Side] = defaultdict(Side)
-    with (
-        EmbeddedCassandra(heap=HEAP) as cassandra,
-        our_server(_prepared(cassandra.contact_points)) as (ours, our_pid),
-        moto_server() as (motos, moto_pid),
-    ):
-        for number in range(-warm_up, rounds):
+    size = SMOKE if asked.smoke else FULL
+    with EmbeddedCassandra(heap=HEAP) as cassandra, ExitStack() as stack:
+        client = stack.enter_context(cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE))
+        client.bootstrap()
+        started = {
+            "cassieq": stack.enter_context(our_server(cassandra.contact_points, KEYSPACE)),
+            "moto": stack.enter_context(moto_server()),
+            "elasticmq": stack.enter_context(elasticmq()),
+        }
+        sides = {name: Side(_messages_of(name, size)) for name in started}
+        began, rounds = perf_counter(), 0
+        for number in range(-size.warm_up, size.rounds):
+            if number > 0 and perf_counter() - began > ROUNDS_S:
+                break
             # In turns, so that none has the better moment.
-            for name, url, server in (("cassieq", ours, our_pid), ("moto", motos, moto_pid)):
-                into = sides[name] if number >= 0 else Side()
-                asyncio.run(round_of(url, f"r{number + warm_up}", messages, into, [server]))
-            print(f"round {number + 1}", file=sys.stderr)
+            for name, (url, pid) in started.items():
+                into = sides[name] if number >= 0 else Side(_messages_of(name, size))
+                asyncio.run(round_of(url, f"r{number + size.warm_up}", into, [pid]))
+            rounds = number + 1
+            print(f"round {rounds}", file=sys.stderr)
         reads = Reads(cassandra.contact_points)
-        try:
-            waiting = asyncio.run(idle(ours, our_pid, reads, polls=polls, seconds=idle_s))
-        finally:
-            reads.close()
+        stack.callback(reads.close)
+        waiting = asyncio.run(
+            idle(*started["cassieq"], reads, polls=size.polls, seconds=size.idle_s)
+        )
+        # Last of all: a gateway that is scraped begins to count queues.
+        through = PHASES * size.messages * (size.warm_up + rounds)
+        lwts = conditional_writes(started["cassieq"][0]) / through
     if sides["cassieq"].twice:
         raise SystemExit(f"{sides['cassieq'].twice} messages came twice inside their visibility")
-    found = _result(sides, waiting, messages)
-    found |= {"rounds": rounds, "heaps": {"cassandra": HEAP}}
+    found = _result(sides, waiting)
+    found |= {"rounds": rounds, "lwts_per_message": lwts, "targets": TARGETS}
+    found |= {"heaps": {"cassandra": HEAP}}
     found |= report.circumstances("python -m bench.gateway", sys.argv[1:])
+    found["versions"] |= {"moto": version("moto"), "elasticmq": ELASTICMQ.version}
     folder = Path(asked.results)
     folder.mkdir(parents=True, exist_ok=True)
     name = "gateway-smoke" if asked.smoke else "gateway"
@@ -314,22 +315,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _prepared(contact_points: str) -> str:
-    with cassieq.connect(contact_points, keyspace=KEYSPACE) as client:
-        client.bootstrap()
-    return contact_points
+def _messages_of(name: str, size: Size) -> int:
+    return size.moto_messages if name == "moto" else size.messages
 
 
-def _result(sides: dict[str, Side], waiting: dict[str, Any], messages: int) -> dict[str, Any]:
-    moto = sides["moto"].seconds
+def _result(sides: dict[str, Side], waiting: dict[str, Any]) -> dict[str, Any]:
+    moto = sides["moto"]
     return {
         "sides": {
             name: {
                 phase: {
-                    "messages_per_s": report.spread([messages / one for one in values]),
+                    "messages_per_s": report.spread([side.messages / one for one in values]),
                     # Of the same round: the machine's moment is the same.
                     "of_moto": report.spread(
-                        [theirs / one for theirs, one in zip(moto[phase], values, strict=True)]
+                        [
+                            (side.messages / one) / (moto.messages / theirs)
+                            for theirs, one in zip(moto.seconds[phase], values, strict=True)
+                        ]
                     ),
                     "cpu": report.spread(side.cpu[phase]),
                     "samples_s": values,
@@ -346,7 +348,7 @@ def _result(sides: dict[str, Side], waiting: dict[str, Any], messages: int) -> d
         "idle": waiting,
         "clients": CLIENTS,
         "in_tens": IN_TENS,
-        "messages": messages,
+        "messages": {name: side.messages for name, side in sides.items()},
         "body_bytes": BODY_BYTES,
     }
 
@@ -368,6 +370,7 @@ def _as_text(found: dict[str, Any]) -> str:
     for name, actions in found["requests_ms"].items():
         shown = (f"{action} {one['p50']:.1f}/{one['p99']:.1f}" for action, one in actions.items())
         lines.append(f"{name}, p50/p99 in ms: {', '.join(shown)}; twice: {found['twice'][name]}")
+    lines.append(f"{found['lwts_per_message']:.3f} LWTs a message; {found['rounds']} rounds")
     idle_ = found["idle"]
     lines.append(
         f"{idle_['polls']} idle long polls: {idle_['reads_per_s']:.1f} reads a second, "

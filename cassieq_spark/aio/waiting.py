@@ -17,6 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from cassieq_spark import tracing
+from cassieq_spark.aio import linger
 from cassieq_spark.aio.pool import Busy
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
@@ -37,6 +38,9 @@ LAST_LOOK_S: Final = 0.8
 """Whoever waited longer than this since the last look began gets a look of his own at his end, so
 that he misses nothing that was visible for so long. It is half of the longest pause: waiters that
 end one after the other make looks no more than twice as many."""
+
+TIMES: Final = 2.0
+"""A look lingers twice as long as the last one took: whom that one has served acks first."""
 
 POLLERS: Final = 1_000
 """Idle pollers beyond this number are forgotten. They only know when they looked last."""
@@ -205,6 +209,8 @@ class _Poller:
         self._pace = Pace()
         self._look_at = -inf
         self._began_at = -inf
+        self._served = 0
+        self._lingers_until = -inf
         self._is_draining = False
 
     @property
@@ -252,6 +258,7 @@ class _Poller:
         try:
             while self._answer_the_late():
                 await self._until_due()
+                await self._until_as_many()
                 if self._answer_the_late() and self._is_due():
                     await self._one_look()
         finally:
@@ -292,6 +299,15 @@ class _Poller:
                 async with asyncio.timeout_at(due):
                     await self._changed.wait()
 
+    async def _until_as_many(self) -> None:
+        """Wait a moment for those whom the last look has served, if it has served several."""
+        if self._served > 1 and self._is_due():
+            await linger.as_many(self._has_as_many, self._changed, self._lingers_until)
+        self._served = 0
+
+    def _has_as_many(self) -> bool:
+        return self._is_draining or len(self._waiters) >= self._served
+
     async def _one_look(self) -> None:
         loop = asyncio.get_running_loop()
         asked = [one for one in self._waiters if not one.answer.done()]
@@ -311,6 +327,7 @@ class _Poller:
         if left := self._hand_out(found):
             self._give_back(left)
         now = loop.time()
+        self._lingers_until = linger.until_s(began_s=self._began_at, ended_s=now, times=TIMES)
         self._look_at = min(self._look_at, now + self._pace.pause_s(now))
 
     def _hand_out(self, found: list[Message]) -> list[Message]:
@@ -321,6 +338,7 @@ class _Poller:
             if not waiter.answer.done():
                 mine, found = found[: waiter.at_most], found[waiter.at_most :]
                 waiter.answer.set_result(mine)
+                self._served += 1
         return found
 
 

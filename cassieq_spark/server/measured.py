@@ -9,6 +9,7 @@ and no path, queue or account of a request gets into a label.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
@@ -60,7 +61,7 @@ class RequestMetrics:
     def __init__(self, registry: CollectorRegistry, backend: Backend, waiting: Waiting) -> None:
         """Register them; they are 0."""
         family = metrics.HTTP_DURATION
-        self._duration = Histogram(
+        duration = Histogram(
             family.exported, family.meaning, family.labels, buckets=BUCKETS_S, registry=registry
         )
         family = metrics.HTTP_ERRORS
@@ -70,7 +71,10 @@ class RequestMetrics:
             family.exported, family.meaning, family.labels, registry=registry
         )
         family = metrics.HTTP_IN_FLIGHT
-        self._in_flight = Gauge(family.exported, family.meaning, family.labels, registry=registry)
+        in_flight = Gauge(family.exported, family.meaning, family.labels, registry=registry)
+        # To look for its labels takes longer than to count: they are few.
+        self._in_flight = cache(in_flight.labels)
+        self._took = cache(duration.labels)
         for family, ask in (
             (metrics.LONG_POLLS, lambda: waiting.count),
             (metrics.CLIENT_CALLS, lambda: backend.calls),
@@ -80,14 +84,14 @@ class RequestMetrics:
 
     def begin(self, asked: Asked) -> float:
         """Count a request as in flight; returns when it began."""
-        self._in_flight.labels(asked.door).inc()
+        self._in_flight(asked.door).inc()
         return perf_counter()
 
     def end(self, asked: Asked, began_s: float) -> None:
         """Note how a request has ended. One whose client went away has no status."""
-        self._in_flight.labels(asked.door).dec()
+        self._in_flight(asked.door).dec()
         took_s = perf_counter() - began_s
-        self._duration.labels(asked.door, asked.operation).observe(took_s)
+        self._took(asked.door, asked.operation).observe(took_s)
         if asked.status >= _FIRST_ERROR:
             code = asked.code or f"http_{asked.status}"
             self._errors.labels(asked.door, code, str(asked.status)).inc()

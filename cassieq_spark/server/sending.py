@@ -1,7 +1,6 @@
 """Group puts: while one put of a queue is under way, others gather, and the next takes them all.
 
-Messages that are put together share their chunk and its round trips, as with `Queue.put_many`. A
-put that is alone waits for nobody.
+Messages that are put together share their chunk and its round trips, as with `Queue.put_many`.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from cassieq_spark import tracing
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import PutAmbiguous, UsageError
 from cassieq_spark.queue.put.results import PutResult
+from cassieq_spark.server.groups import Groups
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,6 +74,10 @@ class _Group(NamedTuple):
     tag: str | None
 
 
+_Key = tuple[str, _Group]
+"""The queue and what messages have in common."""
+
+
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Asked:
     """The messages of one request, and its answer: a result or an error for each.
@@ -97,8 +101,7 @@ class Sending:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._gathered: dict[tuple[str, _Group], list[_Asked]] = {}
-        self._putting: set[asyncio.Task[None]] = set()
+        self._groups: Groups[_Key, _Asked] = Groups(_together, self._put)
 
     async def put(self, queue: str, messages: Sequence[Outgoing]) -> list[PutResult | Exception]:
         """Put messages; return for each its result, or the error that kept it out.
@@ -109,6 +112,8 @@ class Sending:
         by_group: dict[_Group, list[int]] = {}
         for at, message in enumerate(messages):
             by_group.setdefault(message.group, []).append(at)
+        if len(by_group) == 1:
+            return await self._ask((queue, next(iter(by_group))), messages)
         answers = await asyncio.gather(
             *(
                 self._ask((queue, group), [messages[at] for at in places])
@@ -122,42 +127,20 @@ class Sending:
 
     async def close(self) -> None:
         """Wait for the puts under way."""
-        if self._putting:
-            await asyncio.wait(self._putting)
+        await self._groups.close()
 
-    async def _ask(
-        self, key: tuple[str, _Group], messages: Sequence[Outgoing]
-    ) -> list[PutResult | Exception]:
-        loop = asyncio.get_running_loop()
+    async def _ask(self, key: _Key, messages: Sequence[Outgoing]) -> list[PutResult | Exception]:
         asked = _Asked(
             messages=messages,
             ids=[one.message_id or str(new_uuid()) for one in messages],
-            answer=loop.create_future(),
+            answer=asyncio.get_running_loop().create_future(),
             context=copy_context(),
         )
-        if key in self._gathered:
-            self._gathered[key].append(asked)
-        else:
-            self._gathered[key] = [asked]
-            task = loop.create_task(self._put_all(key))
-            self._putting.add(task)
-            task.add_done_callback(self._putting.discard)
+        self._groups.add(key, asked)
         # A client that goes away does not take back what others' messages are put with.
         return await asyncio.shield(asked.answer)
 
-    async def _put_all(self, key: tuple[str, _Group]) -> None:
-        while waiting := self._gathered[key]:
-            together = [waiting.pop(0)]
-            count, size = len(together[0].ids), together[0].size_bytes
-            while waiting:
-                count, size = count + len(waiting[0].ids), size + waiting[0].size_bytes
-                if count > MOST_MESSAGES or size > MOST_BYTES:
-                    break
-                together.append(waiting.pop(0))
-            await self._put(key, together)
-        del self._gathered[key]
-
-    async def _put(self, key: tuple[str, _Group], together: list[_Asked]) -> None:
+    async def _put(self, key: _Key, together: list[_Asked]) -> None:
         found = _for_each(await self._results(key, together), together)
         if isinstance(found, UsageError) and len(together) > 1:
             # The mistake is in one of the requests. Nothing is stored yet, so each is put alone.
@@ -170,9 +153,7 @@ class Sending:
                 asked.answer.set_result(_answers(asked.ids, found, at))
             at += len(asked.ids)
 
-    async def _results(
-        self, key: tuple[str, _Group], together: list[_Asked]
-    ) -> list[PutResult] | Exception:
+    async def _results(self, key: _Key, together: list[_Asked]) -> list[PutResult] | Exception:
         queue, group = key
         messages = [one for asked in together for one in asked.messages]
         ids = [one for asked in together for one in asked.ids]
@@ -195,6 +176,18 @@ class Sending:
             return await self._backend.on_queue(queue, put_many, together[0].context)
         except Exception as error:  # noqa: BLE001 - it is raised where the requests wait
             return error
+
+
+def _together(waiting: list[_Asked]) -> list[_Asked]:
+    """Take what one put may have, in the order in which it came."""
+    found = [waiting.pop(0)]
+    count, size = len(found[0].ids), found[0].size_bytes
+    while waiting:
+        count, size = count + len(waiting[0].ids), size + waiting[0].size_bytes
+        if count > MOST_MESSAGES or size > MOST_BYTES:
+            break
+        found.append(waiting.pop(0))
+    return found
 
 
 def _for_each(

@@ -15,6 +15,9 @@ import pytest
 from cassandra import Unauthorized
 
 import cassieq_spark as cassieq
+from cassieq_spark.accounts.admin import AccountAdmin
+from cassieq_spark.accounts.authenticator import Authenticator
+from cassieq_spark.accounts.master_key import MasterKey, write_new
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import AuthenticationRefused, TlsFailed, UsageError
 from cassieq_spark.model import bucket as rules
@@ -24,6 +27,7 @@ from cassieq_spark.model.lanes import DueLane
 from cassieq_spark.queue import schedule
 from cassieq_spark.queue.put.dedup import happened
 from cassieq_spark.queue.sink import transaction
+from cassieq_spark.repair.lead import taken
 from cassieq_spark.store import statements
 from cassieq_spark.store.statements import Kind
 from cassieq_spark.store.tables import sinks
@@ -145,11 +149,36 @@ def _consume(secured: Secured, name: str) -> None:
         assert [b"new"] == consume(door_of(client, name, dedup_window=60))
 
 
+def _check_a_key(secured: Secured, name: str) -> None:
+    """What a gateway asks of accounts: it reads a key, and notes its use."""
+    master_key = MasterKey.load(secured.directory / "master.key")
+    account = re.sub(r"[^a-z0-9]", "-", name.lower())[-50:].strip("-")
+    with secured.connect("ops") as client:
+        admin = AccountAdmin(client.store)
+        made = admin.create(account, master_key)
+    try:
+        with secured.connect("door") as client:
+            checker = Authenticator(client.store, master_key)
+            key = checker.key(made.key_id)
+            assert key is not None
+            assert account == key.account
+            client.store.key_uses.record(made.key_id, client.store.clock.now_us())
+    finally:
+        with secured.connect("ops") as client:
+            AccountAdmin(client.store).delete(account, with_queues=True)
+
+
 WORK: dict[str, Callable[[Secured, str], None]] = {
     "operator": _operate,
     "producer": _produce,
     "consumer": _consume,
+    "gateway": _check_a_key,
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _master_key(secured: Secured) -> None:
+    write_new(secured.directory / "master.key")
 
 
 def _case(grant: re.Match[str]) -> Any:
@@ -173,6 +202,44 @@ def test_each_documented_grant_is_needed_and_named_when_it_is_missing(
         secured.run(grant[0])
 
     assert grant[0].partition(" ON ")[0] in str(refused.value)
+
+
+def test_a_gateway_passes_messages_on_and_checks_keys_with_its_grants_alone(
+    secured: Secured, named: str
+) -> None:
+    _check_a_key(secured, named)
+    with secured.connect("door") as client:
+        queue = client.queue(named)
+        queue.put(b"one")
+        queue.ack(queue.get(1))
+        with pytest.raises(UsageError, match=r"lacks MODIFY on (table )?cassieq\.queue "):
+            client.create_queue(f"{named}.more")
+
+
+def test_a_gateway_with_the_part_of_repair_does_all_that_is_asked_of_one(
+    secured: Secured, queue_name: str
+) -> None:
+    with secured.connect("front") as client:
+        client.create_queue(f"{queue_name}.dead")
+        client.create_queue(queue_name, dead_letter_queue=f"{queue_name}.dead")
+        client.alter_queue(queue_name, visibility_timeout=60)
+        client.label_queue(queue_name, {"owner": "shop"})
+        queue = client.queue(queue_name)
+        queue.put_many([b"1", b"2", b"3"])
+        first, second = queue.get(2)
+        queue.ack(first)
+        queue.extend(second, 120)
+        queue.release(queue.update(second, body=b"new"))
+        assert 2 == len(queue.peek())
+        (dead,) = queue.get(1)
+        queue.reject(dead, reason="no")
+        assert [] == client.repair(queue_name).problems
+        assert 1 == client.redrive(f"{queue_name}.dead").moved
+        assert 2 == queue.purge()
+        with taken(client.store, f"scan {queue_name}") as lead:
+            assert lead is not None
+        client.delete_queue(queue_name)
+        client.delete_queue(f"{queue_name}.dead")
 
 
 def test_repair_moves_the_dead_and_drops_the_done_with_its_grants_alone(

@@ -344,6 +344,7 @@ def test_the_sqs_door_carries_it_too(spans: Spans, served: str, orders: Queue) -
     assert id_of(request) == message["MessageAttributes"]["traceparent"]["StringValue"]
     assert {id_of(request)} == linked(spans.one("sqs ReceiveMessage"))
     ack = spans.one(f"ack_each {orders.name}")
+    wait_until(lambda: spans.named("sqs DeleteMessage"), deadline_s=30)  # it ends after the answer
     delete = spans.one("sqs DeleteMessage")
     assert ack.parent is not None
     assert delete.get_span_context().span_id == ack.parent.span_id

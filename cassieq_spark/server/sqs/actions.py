@@ -149,7 +149,9 @@ def checked(wanted: Parameters, given: Mapping[str, Any], *, action: str = "") -
     found: dict[str, Any] = {}
     for name, kind in wanted.kinds.items():
         value = given.get(name)
-        if value is not None:
+        if type(value) is str and kind is Kind.TEXT:  # as most are
+            found[name] = value
+        elif value is not None:
             found[name] = _value(name, kind, value, wanted.entries)
         elif name in wanted.required:
             if kind is Kind.ENTRIES:

@@ -12,10 +12,13 @@ from cassieq_spark.server.sqs.names import name_of_arn, name_of_url, number_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from starlette.requests import Request
+
     from cassieq_spark.aio.waiting import Waiting
     from cassieq_spark.model.rights import Principal, Right
     from cassieq_spark.queue.message import Message
     from cassieq_spark.server.backend import Backend
+    from cassieq_spark.server.deleting import Deleting
     from cassieq_spark.server.principal import Gate
     from cassieq_spark.server.sending import Sending
     from cassieq_spark.server.sqs.moves import Moves
@@ -26,7 +29,6 @@ class Call:
     """One call.
 
     Attributes:
-        base_url: The gateway as the caller has reached it; queue URLs begin with it.
         leased: What was leased for this call, with its queue.
         failed: Code and status of each entry of its batch that failed.
     """
@@ -35,11 +37,11 @@ class Call:
     parameters: dict[str, Any]
     principal: Principal
     gate: Gate
-    base_url: str
-    region: str
+    request: Request
     backend: Backend
     waiting: Waiting
     sending: Sending
+    deleting: Deleting
     moves: Moves
     leased: list[tuple[str, list[Message]]] = field(default_factory=list)
     failed: list[tuple[str, int]] = field(default_factory=list)
@@ -92,12 +94,14 @@ class Call:
 
     def url(self, full_name: str) -> str:
         """The URL of a queue of the caller's account."""
-        return f"{self.base_url}/{self.number}/{self.own(full_name)}"
+        # As the caller has reached the gateway.
+        at = self.request.url
+        return f"{at.scheme}://{at.netloc}/{self.number}/{self.own(full_name)}"
 
     def arn(self, full_name: str) -> str | None:
         """The ARN of a queue; None for a queue of another account."""
         own = self.principal.own_name(full_name)
-        return None if own is None else f"arn:aws:sqs:{self.region}:{self.number}:{own}"
+        return None if own is None else f"arn:aws:sqs:{_region(self.request)}:{self.number}:{own}"
 
     def visible(self, full_names: Iterable[str]) -> list[str]:
         """The queues that the caller may see in lists.
@@ -130,3 +134,12 @@ class Call:
     def own(self, full_name: str) -> str:
         """The name of a queue of the caller's account as the caller knows it."""
         return self.principal.own_name(full_name) or full_name
+
+
+def _region(request: Request) -> str:
+    """The region that the caller signs for: any will do. It is only a part of ARNs."""
+    header = request.headers.get("authorization", "").partition("Credential=")[2]
+    scope = header.partition(",")[0] or request.query_params.get("X-Amz-Credential", "")
+    parts = scope.split("/")
+    region = parts[2] if len(parts) == 5 else ""  # noqa: PLR2004 - key/date/region/service/end
+    return region if region.isascii() and region.replace("-", "").isalnum() else "local"

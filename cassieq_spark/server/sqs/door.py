@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cassieq_spark.aio.waiting import Waiting
     from cassieq_spark.model.rights import Principal
     from cassieq_spark.server.backend import Backend
+    from cassieq_spark.server.deleting import Deleting
     from cassieq_spark.server.principal import Gate
     from cassieq_spark.server.sending import Sending
 
@@ -47,11 +48,14 @@ class _Asked:
 class SqsDoor:
     """The ASGI endpoint of the SQS door."""
 
-    def __init__(self, backend: Backend, waiting: Waiting, sending: Sending, gate: Gate) -> None:
+    def __init__(
+        self, backend: Backend, waiting: Waiting, sending: Sending, deleting: Deleting, gate: Gate
+    ) -> None:
         self._backend = backend
         self._gate = gate
         self._waiting = waiting
         self._sending = sending
+        self._deleting = deleting
         self._moves = moves.Moves(backend)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,7 +71,7 @@ class SqsDoor:
             target = request.headers.get("x-amz-target")
             if target is not None:
                 protocol = JsonProtocol("", b"")  # an error shall be in the caller's own protocol
-            protocol = protocol_of(target, body, request.url.query)
+            protocol = protocol_of(target, body, scope["query_string"].decode("latin-1"))
             principal = await self._gate.authenticate(request)
             asked = _Asked(protocol=protocol, principal=principal, request_id=request_id)
             response = await self._answer(request, asked)
@@ -94,11 +98,11 @@ class SqsDoor:
             parameters=checked(wanted, asked.protocol.parameters(), action=action),
             principal=asked.principal,
             gate=self._gate,
-            base_url=f"{request.url.scheme}://{request.url.netloc}",
-            region=_region(request),
+            request=request,
             backend=self._backend,
             waiting=self._waiting,
             sending=self._sending,
+            deleting=self._deleting,
             moves=self._moves,
             failed=noted.failed,
         )
@@ -170,12 +174,3 @@ def _response(protocol: JsonProtocol | QueryProtocol, body: bytes, request_id: s
     return Response(
         body, media_type=protocol.content_type, headers={"x-amzn-RequestId": request_id}
     )
-
-
-def _region(request: Request) -> str:
-    """The region that the caller signs for: any will do. It is only a part of ARNs."""
-    header = request.headers.get("authorization", "").partition("Credential=")[2]
-    scope = header.partition(",")[0] or request.query_params.get("X-Amz-Credential", "")
-    parts = scope.split("/")
-    region = parts[2] if len(parts) == 5 else ""  # noqa: PLR2004 - key/date/region/service/end
-    return region if region.isascii() and region.replace("-", "").isalnum() else "local"

@@ -11,7 +11,6 @@ from cassieq_spark.errors import CassieqError, ReceiptExpired, ReceiptInvalid, S
 from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.queue.settle.ack_group import Verdict
 from cassieq_spark.server.sending import Outgoing
-from cassieq_spark.server.settling import each
 from cassieq_spark.server.sqs import attributes as settings
 from cassieq_spark.server.sqs import bodies
 from cassieq_spark.server.sqs.actions import Typed
@@ -111,10 +110,10 @@ async def delete(call: Call) -> dict[str, Any]:
     """DeleteMessage."""
     queue, receipt = call.queue(), call.parameters["ReceiptHandle"]
 
-    def ack(handle: Queue) -> Verdict:
-        return handle.ack_each([receipt])[0]
-
-    failure = _not_acked(await call.backend.on_queue(queue, ack))
+    (verdict,) = await call.deleting.ack(queue, [receipt])
+    if isinstance(verdict, ReceiptInvalid):
+        raise verdict
+    failure = _not_acked(verdict)
     if failure is not None:
         raise failure
     return {}
@@ -124,12 +123,8 @@ async def delete_batch(call: Call) -> dict[str, Any]:
     """DeleteMessageBatch: all that can be deleted are, by one LWT for each bucket."""
     queue, entries = call.queue(), _entries(call)
     receipts = [entry["ReceiptHandle"] for entry in entries]
-
-    def ack(handle: Queue) -> list[Verdict | ReceiptInvalid]:
-        return each(receipts, handle.ack_each)
-
     answers: list[dict[str, Any] | SqsError] = []
-    for verdict in await call.backend.on_queue(queue, ack):
+    for verdict in await call.deleting.ack(queue, receipts):
         failure = _as_sqs(verdict) if isinstance(verdict, Exception) else _not_acked(verdict)
         answers.append(failure or {})
     return _batch_answer(call, entries, answers)

@@ -21,6 +21,7 @@ from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.rest.fields import from_query
 from cassieq_spark.server.rest.problems import Refusal, code_of, problem_of, status_of
 from cassieq_spark.server.ui import render
+from cassieq_spark.server.ui.counted import Counts
 from cassieq_spark.server.ui.page import HOME, LOGIN, PREFIX, GoTo, Page, Shown, Visit
 from cassieq_spark.server.ui.pages import PAGES
 from cassieq_spark.server.ui.session import Cookies, check_host, check_origin
@@ -68,6 +69,7 @@ class UiDoor:
         self._gate = gate
         self._repairs = repairs
         self._rates = rates
+        self._counts = Counts(backend)
         self._has_login = has_login
         self._is_local = is_local
         self._router = Router(
@@ -122,11 +124,14 @@ class UiDoor:
                 waiting=self._waiting,
                 repairs=self._repairs,
                 rates=self._rates,
+                counts=self._counts,
                 queue=queue,
                 given=given,
                 has_login=self._has_login,
             )
         )
+        if page.method == "POST":
+            self._counts.forget()
         if isinstance(found, GoTo):
             return _go(found, cookies)
         return self._shown(found, cookies, principal)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cassieq_spark.server.principal import Gate
     from cassieq_spark.server.rates import Rates
     from cassieq_spark.server.repairing import RepairLog
+    from cassieq_spark.server.ui.counted import Counts
 
 PREFIX: Final = "/ui"
 HOME: Final = f"{PREFIX}/"
@@ -98,6 +99,7 @@ class Visit:
     waiting: Waiting
     repairs: RepairLog
     rates: Rates
+    counts: Counts
     queue: str
     given: Any
     has_login: bool

@@ -8,30 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field
 
-from cassieq_spark.aio.pool import Busy
-from cassieq_spark.errors import CassieqError, QueueNotFound
 from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect.look import QueueLook, look
 from cassieq_spark.server.rest.fields import Strict
-from cassieq_spark.server.rest.problems import problem_of
-from cassieq_spark.server.rest.queues import TARGET, own_names, settings_of
+from cassieq_spark.server.rest.queues import TARGET, settings_of
 from cassieq_spark.server.ui.page import Shown
 from cassieq_spark.server.ui.picture import STATES, chart, picture
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.handle import Queue
     from cassieq_spark.queue.inspect.facts import LeaseFacts
-    from cassieq_spark.queue.inspect.stats import QueueStats
     from cassieq_spark.server.ui.page import Visit
 
 TOGETHER: Final = 25
 """The queues of one page: each is counted, which costs a read for each of its buckets."""
-
-
-AT_ONCE: Final = 4
-"""How many are counted at once: the other threads are for those who send and receive."""
 
 LANES: Final = 32
 """The lanes of a queue that its page shows."""
@@ -56,47 +48,28 @@ class Look(Strict):
     purged: Annotated[int | None, Field(ge=0)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """A queue with its counts, or why there are none."""
-
-    name: str
-    stats: QueueStats | None
-    problem: str = ""
-
-
 async def overview(visit: Visit) -> Shown:
-    """A page of queues."""
+    """A page of queues, counted a few seconds ago at most."""
     given: Listing = visit.given
-    names = await own_names(visit.backend, visit.principal, given.prefix)
-    after = visit.principal.full_name(given.after) if given.after else ""
-    left = [name for name in names if visit.principal.full_name(name) > after]
+    names = await visit.counts.names(visit.principal, given.prefix)
+    left = [name for name in names if name > given.after]
     page = left[:TOGETHER]
-    turns = asyncio.Semaphore(AT_ONCE)
-    counted = await asyncio.gather(*(_count(visit, name, turns) for name in page))
+    found = await asyncio.gather(
+        *(visit.counts.of(visit.principal.full_name(name)) for name in page)
+    )
+    counted = [(name, one) for name, one in zip(page, found, strict=True) if one is not None]
+    now_s = asyncio.get_running_loop().time()
     return Shown(
         template="overview.html",
         values={
-            "queues": [one for one in counted if one is not None],
+            "queues": counted,
+            "age": max((now_s - one.at_s for _, one in counted), default=0.0),
             "total": len(names),
             "prefix": given.prefix,
             "after": given.after,
             "next": page[-1] if len(left) > len(page) else None,
         },
     )
-
-
-async def _count(visit: Visit, name: str, turns: asyncio.Semaphore) -> Counted | None:
-    """None: it was deleted since it was listed."""
-    queue = visit.principal.full_name(name)
-    try:
-        async with turns:
-            stats = await visit.backend.on_queue(queue, lambda one: one.stats())
-    except QueueNotFound:
-        return None
-    except (CassieqError, Busy) as error:
-        return Counted(name=name, stats=None, problem=problem_of(error)["code"])
-    return Counted(name=name, stats=stats)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,0 +1,78 @@
+"""`Groups` makes calls together: while one of a key is under way, others gather for the next."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from cassieq_spark.aio import linger
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+K = TypeVar("K")
+A = TypeVar("A")
+
+
+class _Gathered(Generic[A]):
+    """Requests that wait for the next call of a key."""
+
+    def __init__(self) -> None:
+        self.asked: list[A] = []
+        self.changed = asyncio.Event()
+
+    def add(self, asked: A) -> None:
+        self.asked.append(asked)
+        self.changed.set()
+
+    def has(self, count: int) -> bool:
+        return len(self.asked) >= count
+
+
+class Groups(Generic[K, A]):
+    """Calls by their keys. For one event loop.
+
+    Args:
+        take: Takes what goes together from the requests that wait; one of them at least.
+        call: Makes a call, and answers all of its requests. It raises nothing.
+    """
+
+    def __init__(
+        self, take: Callable[[list[A]], list[A]], call: Callable[[K, list[A]], Awaitable[None]]
+    ) -> None:
+        self._take = take
+        self._call = call
+        self._gathered: dict[K, _Gathered[A]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, key: K, asked: A) -> None:
+        """Let a request go with the next call of its key: at once if none is under way."""
+        gathered = self._gathered.get(key)
+        if gathered is not None:
+            gathered.add(asked)
+            return
+        gathered = self._gathered[key] = _Gathered()
+        gathered.add(asked)
+        task = asyncio.get_running_loop().create_task(self._run(key, gathered))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Wait for the calls under way."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _run(self, key: K, gathered: _Gathered[A]) -> None:
+        loop = asyncio.get_running_loop()
+        while gathered.asked:
+            together = self._take(gathered.asked)
+            count, began_s = len(together), loop.time()
+            await self._call(key, together)
+            if count > 1:
+                await linger.as_many(
+                    partial(gathered.has, count),
+                    gathered.changed,
+                    linger.until_s(began_s=began_s, ended_s=loop.time()),
+                )
+        del self._gathered[key]

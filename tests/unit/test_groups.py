@@ -1,0 +1,127 @@
+"""Calls that are made together: who gathers, who waits, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from cassieq_spark.aio import linger
+from cassieq_spark.server.groups import Groups
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Calls:
+    """Calls that end when they are told to."""
+
+    def __init__(self) -> None:
+        self.made: list[list[str]] = []
+        self.begun = asyncio.Event()
+        self._ends = asyncio.Event()
+
+    async def make(self, key: str, together: list[str]) -> None:
+        del key
+        self.made.append(together)
+        self.begun.set()
+        await self._ends.wait()
+        self._ends.clear()
+
+    async def next(self) -> None:
+        """Return when another call is under way."""
+        async with asyncio.timeout(10):
+            await self.begun.wait()
+        self.begun.clear()
+
+    def end(self) -> None:
+        self._ends.set()
+
+
+def take_all(waiting: list[str]) -> list[str]:
+    found = list(waiting)
+    waiting.clear()
+    return found
+
+
+def test_who_comes_while_a_call_is_under_way_goes_with_the_next() -> None:
+    async def run() -> list[list[str]]:
+        calls = Calls()
+        groups: Groups[str, str] = Groups(take_all, calls.make)
+        groups.add("q", "a")
+        await calls.next()
+        groups.add("q", "b")
+        groups.add("q", "c")
+        calls.end()
+        await calls.next()
+        calls.end()
+        await groups.close()
+        return calls.made
+
+    assert [["a"], ["b", "c"]] == asyncio.run(run())
+
+
+def test_a_call_waits_for_as_many_as_the_last_one_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linger, "until_s", lambda **_: float("inf"))
+
+    async def run() -> list[list[str]]:
+        calls = Calls()
+        groups: Groups[str, str] = Groups(take_all, calls.make)
+        groups.add("q", "a")
+        groups.add("q", "b")
+        await calls.next()
+        groups.add("q", "c")
+        calls.end()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert 1 == len(calls.made)  # c waits for one more
+        groups.add("q", "a")
+        await calls.next()
+        groups.add("q", "d")  # nobody is waited for any longer than it takes to end the test
+        monkeypatch.setattr(linger, "until_s", lambda **_: 0.0)
+        calls.end()
+        await calls.next()
+        calls.end()
+        await groups.close()
+        return calls.made
+
+    assert [["a", "b"], ["c", "a"], ["d"]] == asyncio.run(run())
+
+
+def test_whoever_is_alone_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linger, "until_s", lambda **_: float("inf"))
+
+    async def run() -> list[list[str]]:
+        calls = Calls()
+        groups: Groups[str, str] = Groups(take_all, calls.make)
+        for one in ("a", "b", "c"):
+            groups.add("q", one)
+            await calls.next()
+            calls.end()
+        await groups.close()
+        return calls.made
+
+    assert [["a"], ["b"], ["c"]] == asyncio.run(run())
+
+
+def test_keys_do_not_wait_for_each_other() -> None:
+    async def run() -> list[list[str]]:
+        calls = Calls()
+        groups: Groups[str, str] = Groups(take_all, calls.make)
+        groups.add("q", "a")
+        await calls.next()
+        groups.add("r", "b")
+        await calls.next()
+        calls.end()
+        calls.end()
+        await asyncio.sleep(0)
+        calls.end()
+        await groups.close()
+        return calls.made
+
+    assert [["a"], ["b"]] == asyncio.run(run())
+
+
+def test_nobody_lingers_longer_than_the_last_call_took_or_than_the_limit() -> None:
+    assert 10.015625 == linger.until_s(began_s=9.984375, ended_s=10.0)
+    assert 10.03125 == linger.until_s(began_s=9.984375, ended_s=10.0, times=2.0)
+    assert 10.0 + linger.LINGER_S == linger.until_s(began_s=1.0, ended_s=10.0)
