@@ -14,8 +14,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from cassieq_spark.interpreter import for_spark
-
 ROOT = Path(__file__).resolve().parents[1]
 HEAP = "1g"
 FULL = (2_000_000, 5, 4)
@@ -107,6 +105,8 @@ def set_environment() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
     )
+    from cassieq_spark.interpreter import for_spark  # noqa: PLC0415 - Kafka's side has no such package
+
     os.environ["PYSPARK_PYTHON"] = for_spark()
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.__main__ import HEAP, ROOT
 from bench.kafka_rounds import FIRST_ROW, OURS, TARGETS, THEIRS, TRICKLE, Case, Extent, Rounds
 from bench.spark_child import SparkChild
+from cassieq_spark.interpreter import for_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -137,7 +138,7 @@ class Starts:
         self._folder = folder
         self._started = 0
         self._arguments: dict[str, Any] = {
-            OURS: (sys.executable, OURS, {"addresses": dict(addresses)}),
+            OURS: (for_spark(), OURS, {"addresses": dict(addresses)}),
             THEIRS: (
                 str(installed.python),
                 THEIRS,
