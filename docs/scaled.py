@@ -173,9 +173,13 @@ def validation(found: dict[str, Any]) -> str:
         f"Of {len(factors)} loops, {within} are within a factor of two; the median factor is "
         f"{factors[len(factors) // 2]:.2f}, the largest {factors[-1]:.1f}. "
         f"{machine['cores']} cores shared by the nodes and all clients, and by whatever else ran; "
-        f"medians of {run['rounds']} rounds; `{run['command']}`, {run['date']}."
+        f"{_rounds(run['rounds'])}; `{run['command']}`, {run['date']}."
     )
     return f"{table(titles, lines)}\n{textwrap.fill(text, width=104)}\n"
+
+
+def _rounds(count: int) -> str:
+    return "one round" if count == 1 else f"medians of {count} rounds"
 
 
 def statements(found: dict[str, Any]) -> str:
@@ -200,9 +204,10 @@ def statements(found: dict[str, Any]) -> str:
     sync = found["calibration"]["sync_s"]
     text = (
         f"An fsync took {sync['median'] * MS:.2f} ms ({sync['min'] * MS:.2f} to "
-        f"{sync['max'] * MS:.2f}). An LWT for which others wait at the same row takes "
-        f"{found['calibration']['contention']:g} times as long, which was chosen for one loop of "
-        f"the comparison above: 16 clients that reserve. One process of repair drops "
+        f"{sync['max'] * MS:.2f}). One factor was fitted, to one loop of "
+        f"[the comparison](#how-far-it-agrees-with-measurement), 16 clients that reserve: an LWT "
+        f"for which others wait at the same row takes {found['calibration']['contention']:g} times "
+        f"as long as one alone. One process of repair drops "
         f"{measured['ring']['repair']['buckets_per_s']:,.0f} buckets a second."
     )
     return f"{table(titles, lines)}\n{textwrap.fill(text, width=104)}\n"

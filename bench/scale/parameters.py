@@ -191,12 +191,12 @@ TARGET_UTILISATION: Final = 0.5
 SOURCES: Final = (
     Source(
         name="CPU of each statement",
-        value="see below",
+        value="a table of this page",
         source="measured here, single node and ring",
     ),
     Source(
         name="LWTs and statements of each operation",
-        value="see below",
+        value="a table of this page",
         source="counted here (`metrics.STATEMENTS`)",
     ),
     Source(
