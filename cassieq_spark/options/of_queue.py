@@ -104,7 +104,7 @@ QUEUE_SETTINGS: Final[tuple[Option, ...]] = (
         default=0.02,
         unit="seconds",
         doc="How long a bucket stays open for more messages after a reader first saw a message "
-        "in it. A reader that gets a few messages now and then takes them at once.",
+        "in it. Messages that come one by one, or a few at a time, do not wait for it.",
     ),
     Option(
         name="gap_timeout",
