@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LINGER_S: Final = 0.05
-"""How long a call waits at most until as many ask as the last one has served. It waits no longer
-than a few times as long as that one took, and not at all if that one served one only: who is alone
-waits for nobody."""
+"""The longest time that a call waits until as many have asked as the last call served. It also
+waits no longer than a few times as long as the last call took. After a call that served only one,
+nobody waits."""
 
 
 def until_s(*, began_s: float, ended_s: float, times: float = 1.0) -> float:
-    """When the next call is made at the latest.
+    """The latest time of the next call.
 
     Args:
-        began_s: When the last one began, by any clock.
-        times: So many times as long as the last one took.
+        began_s: When the last call began, by any clock.
+        times: How many times as long as the last call took the next one may wait.
     """
     return ended_s + min(LINGER_S, times * (ended_s - began_s))
 
 
 async def as_many(is_enough: Callable[[], bool], changed: asyncio.Event, until_s: float) -> None:
-    """Wait until there are enough, or the time is over.
+    """Wait until enough have asked, or the time is over.
 
     Args:
-        changed: Is set whenever there may be enough.
+        changed: Whoever asks sets it.
         until_s: By the event loop's clock.
     """
     if is_enough() or until_s <= asyncio.get_running_loop().time():

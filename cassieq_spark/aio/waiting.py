@@ -40,7 +40,7 @@ that he misses nothing that was visible for so long. It is half of the longest p
 end one after the other make looks no more than twice as many."""
 
 TIMES: Final = 2.0
-"""A look lingers twice as long as the last one took: whom that one has served acks first."""
+"""A look lingers twice as long as the last one took: its waiters ack before they ask again."""
 
 POLLERS: Final = 1_000
 """Idle pollers beyond this number are forgotten. They only know when they looked last."""
@@ -300,7 +300,7 @@ class _Poller:
                     await self._changed.wait()
 
     async def _until_as_many(self) -> None:
-        """Wait a moment for those whom the last look has served, if it has served several."""
+        """Wait a moment for the waiters that the last look served, if it served several."""
         if self._served > 1 and self._is_due():
             await linger.as_many(self._has_as_many, self._changed, self._lingers_until)
         self._served = 0

@@ -40,7 +40,7 @@ def print_json(*results: Mapping[str, Any]) -> None:
 
 
 def print_rows(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print columns: folded into a terminal's width, and else uncut, for ``awk`` and ``cut``."""
+    """Print columns: folded into the width of a terminal, but uncut for ``awk`` and ``cut``."""
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     table = Table(box=None, pad_edge=False, header_style="bold" if is_terminal else "")
     for at, title in enumerate(titles):

@@ -1,4 +1,4 @@
-"""Foresee a full disk: what is begun there would fail half-way, with less to say."""
+"""Check free space first: a disk that fills up half-way gives a less helpful error."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class EmbeddedFailed(EnvironmentProblem):
 
 
 class DiskFull(EnvironmentProblem):
-    """A disk has less free space than what would be begun there needs."""
+    """A disk has too little free space for what is about to begin there."""
 
     code = "disk_full"
     meaning = "A disk has too little free space for an embedded Cassandra node, or for its jars."

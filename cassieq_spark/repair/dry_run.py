@@ -41,7 +41,7 @@ def heal_dry_run(
 
     Args:
         names: None: every queue whose home is this client's data centre, and interrupted deletions.
-        on_progress: Told how far this is.
+        on_progress: Called with how far the pass is.
 
     Raises:
         QueueNotFound: A named queue does not exist.

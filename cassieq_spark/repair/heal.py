@@ -276,7 +276,7 @@ def heal(
     Args:
         names: None: every queue whose home is this client's data centre.
         is_full: Also look through all partition keys for what landed below the repair pointers.
-        on_progress: Told how far the pass is.
+        on_progress: Called with how far the pass is.
 
     Raises:
         QueueNotFound: A named queue does not exist.

@@ -13,8 +13,7 @@ class Progress:
     """How far a pass over queues is.
 
     Attributes:
-        queue: The queue that is being looked at; empty for rows that belong to no queue, which come
-            last.
+        queue: The queue that the pass is at. Empty in the end, for rows that belong to no queue.
         queues_done, queues: Queues that are done, and all queues of the pass.
         buckets_done, buckets: Buckets of this queue that are done, and all of them: those from the
             repair pointer to the last id, in the lanes that were begun.
@@ -31,12 +30,12 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
-"""It is called after each bucket or group of buckets: from several threads, but never by two at
-once. What it raises ends the pass, which can be run again."""
+"""A pass calls it after each bucket or group of buckets: from several threads, but never from two
+at once. An error that it raises ends the pass, which can be run again."""
 
 
 class Tracker:
-    """Counts for one pass. Without anybody to tell it costs nothing."""
+    """Counts for one pass. If there is nobody to tell, it costs nothing."""
 
     def __init__(self, tell: OnProgress | None, queues: int) -> None:
         self._tell = tell
@@ -116,4 +115,4 @@ def _nobody(bucket: int) -> None:
 
 
 SILENT: Final = Tracker(None, 0)
-"""Of a pass that tells nobody."""
+"""The tracker of a pass that tells nobody."""

@@ -90,7 +90,7 @@ def redrive(
     Per bucket one CAS, and for each target and delivery count in it a transaction of about eight.
 
     Args:
-        on_progress: Told how far this is, by buckets that were looked at.
+        on_progress: Called with how far the redrive is, in buckets that were looked at.
 
     Raises:
         QueueNotFound, UsageError: The target does not exist, is in another data centre, or is this

@@ -60,7 +60,7 @@ def verify(
 
     Args:
         has_all: These are all existing queues: what belongs to none of them is a finding, too.
-        on_progress: Told how far this is.
+        on_progress: Called with how far the pass is.
     """
     report = VerifyReport()
     tracker = Tracker(on_progress, len(lanes))

@@ -62,8 +62,8 @@ class CassieqDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a consumer that leases messages and acks them when their micro-batch is done.
 
-        What is wrong is raised by the reader: Spark hides what is raised here behind an
-        ``UnboundLocalError`` of its own (4.2, 4.3).
+        The reader raises what is wrong: an error from here would be hidden by Spark's own
+        ``UnboundLocalError`` (4.2, 4.3).
         """
         try:
             environment.check_here()

@@ -22,7 +22,7 @@ YOUNG_PER_OPEN_S = 0.005
 of open non-empty ones: eager sealing would make every put reserve [R10]."""
 
 FEW = 100
-"""A bucket with so few messages gained nothing from having been left open."""
+"""A bucket with at most this many messages gained little from being left open (ADR 29)."""
 
 
 class OpenBuckets:

@@ -48,7 +48,7 @@ class _Known:
     """An answer, or the work for it.
 
     Attributes:
-        ended_s: When it was there, by the event loop's clock; None: not yet.
+        ended_s: When the answer came, by the event loop's clock; None: not yet.
     """
 
     task: asyncio.Future[Any]
@@ -59,9 +59,9 @@ class _Known:
 
 
 class Counts:
-    """What visitors have asked for a moment ago. For one event loop.
+    """The figures that visitors have asked for lately. For one event loop.
 
-    Those who ask for the same at the same time wait for one answer.
+    Visitors who ask for the same at the same time wait for one answer.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -70,7 +70,7 @@ class Counts:
         self._known: dict[str, _Known] = {}
 
     async def names(self, principal: Principal, prefix: str) -> list[str]:
-        """The queues that somebody may see, as he names them, in order.
+        """The queues that a principal may see, by the names that it uses, in order.
 
         Raises:
             StoreError, Busy: They could not be read.

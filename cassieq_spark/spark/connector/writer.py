@@ -321,7 +321,7 @@ def _save(rows: DataFrame, options: Mapping[str, str], *, timeout_s: float) -> N
 
 def _check_session(spark: SparkSession, options: SinkOptions, connector: Mapping[str, str]) -> None:
     """Check the session before anything is reserved."""
-    context = driver_context(spark, "foreach_batch", "Use writeStream.format('cassieq') there")
+    context = driver_context(spark, "foreach_batch", "Use writeStream.format('cassieq')")
     ssl = spark.conf.get(config.SSL_ENABLED, "false") or "false"
     config.check_tls(options.connection, {config.SSL_ENABLED: ssl, **connector})
     if find_spec("pandas") is None:

@@ -124,7 +124,7 @@ def settle(
     context = driver_context(
         df.sparkSession,
         "settle",
-        "Collect the receipts there, and call ack_each, release or reject of the queue",
+        "Collect the receipts, and call ack_each, release or reject of the queue",
     )
     lane = open_lane(store.shared(connection), name)
     gathered = verdicts.put_together(lane, _read(df, *columns))
