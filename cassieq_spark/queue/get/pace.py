@@ -22,9 +22,9 @@ READS_A_LOOK: Final = 2
 
 QUICK_PAUSE_S: Final = 0.012
 QUICK_FOR_S: Final = 0.5
-"""For half a second after something was found, pauses on a queue of one lane are a quarter to all of
-12 ms: where messages come one after the other, a reader looks when the next one comes. This costs
-about 130 reads after a message if no other comes, and nothing for an idle consumer (ADR 29)."""
+"""For half a second after something was found, pauses on a queue of one lane are a quarter to all
+of 12 ms: where messages come one after the other, a reader looks when the next one comes. This
+costs about 130 reads after a message if no other comes; an idle consumer pays nothing (ADR 29)."""
 
 
 class Pace:
