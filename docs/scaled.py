@@ -175,7 +175,7 @@ def validation(found: dict[str, Any]) -> str:
         f"{machine['cores']} cores shared by the nodes and all clients, and by whatever else ran; "
         f"{_rounds(run['rounds'])}; `{run['command']}`, {run['date']}."
     )
-    return f"{table(titles, lines)}\n{textwrap.fill(text, width=104)}\n"
+    return f"{table(titles, lines)}\n{textwrap.fill(text, width=104, break_on_hyphens=False)}\n"
 
 
 def _rounds(count: int) -> str:
@@ -210,7 +210,7 @@ def statements(found: dict[str, Any]) -> str:
         f"as long as one alone. One process of repair drops "
         f"{measured['ring']['repair']['buckets_per_s']:,.0f} buckets a second."
     )
-    return f"{table(titles, lines)}\n{textwrap.fill(text, width=104)}\n"
+    return f"{table(titles, lines)}\n{textwrap.fill(text, width=104, break_on_hyphens=False)}\n"
 
 
 def sources(found: dict[str, Any]) -> str:
