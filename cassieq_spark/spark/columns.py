@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from cassieq_spark.model import receipt
 from cassieq_spark.model.ids import BucketNo, LaneId, QueueName, Runs, derived_message_id
+from cassieq_spark.spark import arrays
 from cassieq_spark.spark.schema import ALL
 from cassieq_spark.store import chunk as chunks
 
@@ -99,31 +100,31 @@ class Builder:
             wanted = np.concatenate(
                 [np.arange(low, high + 1, dtype=np.int64) for low, high in keep.pairs]
             )
-            chunk = chunk.take(pa.array(wanted - first))
+            chunk = chunk.take(arrays.integers(wanted - first))
             offsets = wanted
         ids = offsets + bucket * self._bucket_size
         count = len(offsets)
         builders: dict[str, Callable[[], pa.Array]] = {
             "message_id": lambda: self._message_ids(chunk, ids),
-            "queue": lambda: _repeated(self._queue, count, pa.string()),
+            "queue": lambda: arrays.repeated(self._queue, count, pa.string()),
             "body": lambda: _with_updates(chunk.column(chunks.BODY), offsets, bodies or {}),
             "tag": lambda: _optional(chunk, chunks.TAG),
             "headers": lambda: _optional(chunk, chunks.HEADERS),
-            "id": lambda: pa.array(ids),
-            "bucket": lambda: _repeated(bucket, count, pa.int64()),
-            "enqueued_at": lambda: _repeated(enqueued_us, count, pa.int64()).cast(
-                pa.timestamp("us", tz="UTC")
+            "id": lambda: arrays.integers(ids),
+            "bucket": lambda: arrays.repeated(bucket, count, pa.int64()),
+            "enqueued_at": lambda: arrays.repeated(
+                enqueued_us, count, pa.timestamp("us", tz="UTC")
             ),
-            "delivery_count": lambda: _repeated(delivery_count, count, pa.int32()),
+            "delivery_count": lambda: arrays.repeated(delivery_count, count, pa.int32()),
             "receipt": lambda: self._receipts(bucket, lease, offsets),
-            "lane": lambda: _repeated(str(self._lane), count, pa.string()),
-            "priority": lambda: _repeated(self._priority, count, pa.int32()),
+            "lane": lambda: arrays.repeated(str(self._lane), count, pa.string()),
+            "priority": lambda: arrays.repeated(self._priority, count, pa.int32()),
         }
-        arrays = [
+        built = [
             _as_type(builders[name](), field.type)
             for name, field in zip(self._names, self._schema, strict=True)
         ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return pa.RecordBatch.from_arrays(built, schema=self._schema)
 
     def _message_ids(self, chunk: pa.RecordBatch, ids: NDArray[np.int64]) -> pa.Array:
         """The ids that the writers chose; otherwise ids derived from lane and id."""
@@ -134,7 +135,7 @@ class Builder:
         width = column.type.byte_width
         raw = np.frombuffer(column.buffers()[1], dtype=np.uint8).reshape(-1, width)
         chosen = raw[column.offset : column.offset + len(column)]
-        valid = np.asarray(column.is_valid())
+        valid = arrays.is_valid(column)
         return _uuid_texts(np.where(valid[:, None], chosen, derived))
 
     def _receipts(
@@ -163,10 +164,6 @@ def receipt_texts(head: bytes, offsets: NDArray[np.int64]) -> pa.Array:
 def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Cast if the type differs: a chunk may have a few rows only, so a useless cast counts."""
     return array if array.type == kind else array.cast(kind)
-
-
-def _repeated(value: object, count: int, kind: pa.DataType) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), count)
 
 
 def _with_updates(

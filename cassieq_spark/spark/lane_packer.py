@@ -21,6 +21,7 @@ from cassieq_spark.model.lanes import (
     shard_of,
 )
 from cassieq_spark.queue.schedule import Births
+from cassieq_spark.spark import arrays
 from cassieq_spark.spark.packer import KEY, PRIORITY, Packer, due_times, from_input, stored
 
 if TYPE_CHECKING:
@@ -119,8 +120,7 @@ class Sorting:
     def _classes(self, batch: pa.RecordBatch, position: int) -> NDArray[np.int64]:
         if PRIORITY not in batch.schema.names:
             return np.zeros(batch.num_rows, dtype=np.int64)
-        column = pc.fill_null(batch.column(PRIORITY), 0)
-        classes = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
+        classes = arrays.numbers(batch.column(PRIORITY))
         wrong = (classes < 0) | (classes >= self.priorities)
         if wrong.any():
             row = int(np.argmax(wrong))

@@ -18,6 +18,7 @@ from cassieq_spark.model import bucket_plan
 from cassieq_spark.model.lanes import LONGEST_DELAY_US
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 from cassieq_spark.options.nearest import did_you_mean
+from cassieq_spark.spark import arrays
 from cassieq_spark.spark.schema import SCHEMA
 from cassieq_spark.store.chunk import BODY, HEADERS, MESSAGE_ID, STORED_TYPES, TAG, Encoder
 
@@ -101,7 +102,7 @@ class Packer:
     def _write(self, part: pa.RecordBatch) -> None:
         due_us: list[int] | None = None
         if DUE in part.schema.names:
-            times = part.column(DUE).to_numpy(zero_copy_only=False)
+            times = arrays.numbers(part.column(DUE))
             due_us = times.tolist() if times.any() else None
         self._writer.add(self._encoder.encode(part), part.num_rows, due_us)
 
@@ -137,7 +138,8 @@ def from_input(batch: pa.RecordBatch, *, position: int) -> pa.RecordBatch:
         if name == DELAY:
             columns[name] = _delays(column, position)
         elif name == DUE_AT:
-            columns[name] = pc.fill_null(column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 0)
+            times = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            columns[name] = arrays.integers(arrays.numbers(times))
         elif name == MESSAGE_ID:
             columns[name] = _message_ids(column, position)
         elif name in _OF_LANE:
@@ -156,10 +158,10 @@ def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
     Args:
         batch: As `from_input` returns it, or a slice of it.
     """
-    sizes = _extra_sizes(batch) + _lengths(batch.column(BODY))
+    sizes = _extra_sizes(batch) + arrays.lengths(batch.column(BODY))
     if MESSAGE_ID in batch.schema.names:
         column = batch.column(MESSAGE_ID)
-        sizes += column.type.byte_width * np.asarray(column.is_valid())
+        sizes += column.type.byte_width * arrays.is_valid(column)
     return sizes
 
 
@@ -170,10 +172,10 @@ def due_times(batch: pa.RecordBatch, now_us: int) -> NDArray[np.int64] | None:
         batch: As `from_input` returns it.
     """
     if DELAY in batch.schema.names:
-        delays = batch.column(DELAY).to_numpy(zero_copy_only=False)
+        delays = arrays.numbers(batch.column(DELAY))
         due = np.where(delays > 0, delays + now_us, 0)
     elif DUE_AT in batch.schema.names:
-        times = batch.column(DUE_AT).to_numpy(zero_copy_only=False)
+        times = arrays.numbers(batch.column(DUE_AT))
         due = np.where(times > now_us, times, 0)
     else:
         return None
@@ -193,7 +195,7 @@ def stored(batch: pa.RecordBatch, due: NDArray[np.int64] | None) -> pa.RecordBat
         return batch
     # Rows of all batches are put together: they have the same columns, whether any waits or not.
     times = np.zeros(batch.num_rows, dtype=np.int64) if due is None else due
-    return batch.append_column(DUE, pa.array(times))
+    return batch.append_column(DUE, arrays.integers(times))
 
 
 def _check_columns(found: dict[str, pa.DataType]) -> None:
@@ -250,20 +252,14 @@ def _extra_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
     """Bytes of each message's tag and headers."""
     sizes = np.zeros(batch.num_rows, dtype=np.int64)
     if TAG in batch.schema.names:
-        sizes += _lengths(batch.column(TAG))
+        sizes += arrays.lengths(batch.column(TAG))
     if HEADERS in batch.schema.names:
         column = batch.column(HEADERS)
         # For a slice, too, these are all keys and items, and the offsets are the slice's.
-        both = _lengths(column.keys) + _lengths(column.items)
+        both = arrays.lengths(column.keys) + arrays.lengths(column.items)
         before = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(both)])
-        sizes += np.diff(before[np.asarray(column.offsets)]) * np.asarray(column.is_valid())
+        sizes += np.diff(before[arrays.offsets(column)]) * arrays.is_valid(column)
     return sizes
-
-
-def _lengths(column: pa.Array) -> NDArray[np.int64]:
-    """Bytes of each text or binary; 0 for null."""
-    lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
-    return np.asarray(lengths, dtype=np.int64)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -313,15 +309,16 @@ _ALLOWED: Final[dict[str, tuple[Any, str]]] = {
 
 def _check_bodies(bodies: pa.Array, position: int) -> None:
     if bodies.null_count:
-        row = int(np.argmax(np.asarray(bodies.is_null())))
+        row = int(np.argmin(arrays.is_valid(bodies)))
         raise BodyInvalid(
             f"row {position + row} of its input partition has a null body. Filter such rows out, "
             "or give them an empty body"
         )
     if len(bodies):
-        longest = pc.max(pc.binary_length(bodies)).as_py()
+        sizes = arrays.lengths(bodies)
+        longest = sizes.max()
         if longest > MAX_BODY_BYTES:
-            row = int(np.argmax(np.asarray(pc.binary_length(bodies))))
+            row = int(np.argmax(sizes))
             raise BodyInvalid(
                 f"row {position + row} of its input partition has a body of {longest} bytes, but "
                 f"the limit is {MAX_BODY_BYTES}. Store it elsewhere and put a reference to it"
@@ -339,9 +336,7 @@ def _check_extras(batch: pa.RecordBatch, position: int) -> None:
 
 
 def _delays(column: pa.Array, position: int) -> pa.Array:
-    seconds = np.asarray(
-        pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False)
-    )
+    seconds = arrays.numbers(column.cast(pa.float64()))
     wrong = ~np.isfinite(seconds) | (seconds < 0) | (seconds > MAX_DELAY_S)
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -349,7 +344,7 @@ def _delays(column: pa.Array, position: int) -> pa.Array:
             f"row {position + row} of its input partition has a delay of {seconds[row]} s, "
             f"allowed: 0 to {MAX_DELAY_S} s (400 days)"
         )
-    return pa.array((seconds * 1e6).astype(np.int64))
+    return arrays.integers((seconds * 1e6).astype(np.int64))
 
 
 def _message_ids(column: pa.Array, position: int) -> pa.Array:

@@ -1,0 +1,77 @@
+"""Convert between Arrow and NumPy without what pyarrow has for that.
+
+Its conversions, and `pa.scalar`, import pandas at their first use, where it is installed: half a
+second of CPU in each of Spark's Python workers (pyarrow 26). These look at the buffers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def is_valid(column: pa.Array) -> NDArray[np.bool_]:
+    """Which values are not null."""
+    bits = column.buffers()[0]
+    if bits is None or not column.null_count:
+        return np.ones(len(column), dtype=np.bool_)
+    every = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), bitorder="little")
+    return every[column.offset : column.offset + len(column)].astype(np.bool_)
+
+
+def numbers(column: pa.Array, null: float = 0) -> NDArray[Any]:
+    """The values of an array of integers, floats or times, with ``null`` where there is none."""
+    dtype = np.dtype(f"{_kind(column.type)}{column.type.bit_width // 8}")
+    every = np.frombuffer(column.buffers()[1], dtype=dtype)
+    values = every[column.offset : column.offset + len(column)]
+    if not column.null_count:
+        return values
+    return np.where(is_valid(column), values, dtype.type(null))
+
+
+def lengths(column: pa.Array) -> NDArray[np.int64]:
+    """Bytes of each text or binary; 0 for null."""
+    if not len(column):
+        return np.zeros(0, dtype=np.int64)
+    sizes = np.diff(offsets(column)).astype(np.int64)
+    return sizes * is_valid(column) if column.null_count else sizes
+
+
+def offsets(column: pa.Array) -> NDArray[Any]:
+    """Where each text, binary or map begins, and where the last one ends: one more than values."""
+    is_large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    every = np.frombuffer(column.buffers()[1], dtype=np.int64 if is_large else np.int32)
+    return every[column.offset : column.offset + len(column) + 1]
+
+
+def integers(values: NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
+    """Wrap integers as an array over the same memory.
+
+    Args:
+        kind: Another type of the same width, such as a timestamp; default: signed integers.
+    """
+    width = {4: pa.int32(), 8: pa.int64()}[values.dtype.itemsize]
+    data = [None, pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(kind or width, len(values), data)
+
+
+def repeated(value: str | int, count: int, kind: pa.DataType) -> pa.Array:
+    """One text or integer, so many times."""
+    if isinstance(value, int):
+        return integers(np.full(count, value, dtype=f"i{kind.bit_width // 8}"), kind)
+    text = value.encode()
+    ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(text))
+    return pa.Array.from_buffers(
+        kind, count, [None, pa.py_buffer(ends), pa.py_buffer(text * count)]
+    )
+
+
+def _kind(of: pa.DataType) -> str:
+    if pa.types.is_floating(of):
+        return "f"
+    return "u" if pa.types.is_unsigned_integer(of) else "i"
