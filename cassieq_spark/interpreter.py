@@ -16,8 +16,15 @@ def for_spark() -> str:
     By the launcher Spark's processes import PySpark as it is installed, and not from its zip, which
     takes each of them 0.8 s of CPU more (PySpark 4.2 and 4.3).
     """
-    launcher = os.path.join(os.path.dirname(sys.executable), LAUNCHER)  # noqa: PTH118, PTH120 - every process imports this: pathlib takes longer than all else here
-    return launcher if os.access(launcher, os.X_OK) else sys.executable
+    # Every process imports this module, and pathlib takes longer than all else in it.
+    folder = os.path.dirname(sys.executable)  # noqa: PTH120 - as said
+    launcher, python = (os.path.join(folder, name) for name in (LAUNCHER, "python3"))  # noqa: PTH118 - as said
+    try:
+        # It runs the python3 beside it, which may be another version.
+        is_this = os.access(launcher, os.X_OK) and os.path.samefile(python, sys.executable)  # noqa: PTH121 - as said
+    except OSError:
+        is_this = False
+    return launcher if is_this else sys.executable
 
 
 def name_for_spark() -> None:

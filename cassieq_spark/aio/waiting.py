@@ -184,14 +184,15 @@ class Waiting:
             )
         return self._pollers[wanted]
 
-    async def _look(self, wanted: _Wanted, at_most: int) -> list[Message]:
-        def get(handle: Queue) -> list[Message]:
-            return handle.get(
+    async def _look(self, wanted: _Wanted, at_most: int) -> tuple[list[Message], int]:
+        def get(handle: Queue) -> tuple[list[Message], int]:
+            found = handle.get(
                 at_most,
                 visibility_timeout=wanted.visibility_s,
                 consumer=wanted.consumer,
                 priority_at_least=wanted.priority_at_least,
             )
+            return found, handle._work.getter.lanes  # noqa: SLF001 - for the pace of this poller
 
         return await self._backend.on_queue(wanted.queue, get)
 
@@ -207,6 +208,7 @@ class _Poller:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._pace = Pace()
+        self._lanes = 1
         self._look_at = -inf
         self._began_at = -inf
         self._served = 0
@@ -315,7 +317,9 @@ class _Poller:
         # Whoever needs a look and comes while this one is under way makes another one due.
         self._look_at = inf
         try:
-            found = await self._look(min(self._most_at_once, sum(one.at_most for one in asked)))
+            found, self._lanes = await self._look(
+                min(self._most_at_once, sum(one.at_most for one in asked))
+            )
         except Exception as error:  # noqa: BLE001 - it is raised where the requests wait
             for waiter in asked:
                 if not waiter.answer.done():
@@ -323,12 +327,12 @@ class _Poller:
             found = []
         for waiter in asked:
             waiter.needs_look = False
-        self._pace.note(loop.time(), has_found=bool(found))
+        self._pace.note(loop.time(), has_found=bool(found), lanes=self._lanes)
         if left := self._hand_out(found):
             self._give_back(left)
         now = loop.time()
         self._lingers_until = linger.until_s(began_s=self._began_at, ended_s=now, times=TIMES)
-        self._look_at = min(self._look_at, now + self._pace.pause_s(now))
+        self._look_at = min(self._look_at, now + self._pace.pause_s(now, lanes=self._lanes))
 
     def _hand_out(self, found: list[Message]) -> list[Message]:
         """Give messages to the waiters in their order; return what nobody is left for."""
@@ -345,5 +349,5 @@ class _Poller:
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    _Look = Callable[[int], Awaitable[list[Message]]]
+    _Look = Callable[[int], Awaitable[tuple[list[Message], int]]]
     _GiveBack = Callable[[Sequence[Message]], None]

@@ -372,14 +372,14 @@ class Consumer:
         held = map(_Held, found, self._ways.receipts(found), map(_until_us, found))
         with self._lock:
             self._looks_ended = self._looks_begun
-            now = self._clock.monotonic()
-            self._pace.note(now, has_found=bool(found))
+            now, lanes = self._clock.monotonic(), self._ways.getter.lanes
+            self._pace.note(now, has_found=bool(found), lanes=lanes)
             if found:
                 self._waiting += held
                 self._plan_renewal()
                 self._is_due.notify()
             elif self._look_wanted <= self._looks_begun:
-                self._look_at = now + self._pace.pause_s(now, lanes=self._ways.getter.lanes)
+                self._look_at = now + self._pace.pause_s(now, lanes=lanes)
             self._failure = self._end  # the failure is over
             self._arrived.notify_all()
             is_late = self._is_closing

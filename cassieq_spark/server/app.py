@@ -47,6 +47,7 @@ READY_S = 5.0
 """How long `/readyz` waits for Cassandra."""
 
 SCAN_ENDS_S = 1.0
+CALLS_END_S = 2.0
 """How long a scan of the queues may hold up the end."""
 
 
@@ -135,8 +136,8 @@ class Gateway:
                 with suppress(asyncio.CancelledError):
                     await one
             await self.waiting.close()
-            await self.sending.close()
-            await self.deleting.close()
+            # Their requests are answered by now, or gone.
+            await asyncio.gather(self.sending.close(CALLS_END_S), self.deleting.close(CALLS_END_S))
             self.gate.close()
             await run_in_threadpool(self.scanner.close, SCAN_ENDS_S)
             self.backend.close()

@@ -80,9 +80,9 @@ class Deleting:
             found.update(zip(places, answer, strict=True))
         return [found[at] for at in range(len(receipts))]
 
-    async def close(self) -> None:
-        """Wait for the acks under way."""
-        await self._groups.close()
+    async def close(self, within_s: float) -> None:
+        """Begin no further ack, and wait so long for those under way."""
+        await self._groups.close(within_s)
 
     async def _ask(self, key: _Key, receipts: list[str]) -> list[Verdict | ReceiptInvalid]:
         asked = _Asked(

@@ -45,6 +45,7 @@ class Groups(Generic[K, A]):
         self._call = call
         self._gathered: dict[K, _Gathered[A]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
 
     def add(self, key: K, asked: A) -> None:
         """Let a request go with the next call of its key: at once if none is under way."""
@@ -58,21 +59,26 @@ class Groups(Generic[K, A]):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def close(self) -> None:
-        """Wait for the calls under way."""
+    async def close(self, within_s: float) -> None:
+        """Begin no further call, and wait so long for those under way."""
+        self._is_closing = True
+        for gathered in self._gathered.values():
+            gathered.changed.set()
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(self._tasks, timeout=within_s)
 
     async def _run(self, key: K, gathered: _Gathered[A]) -> None:
         loop = asyncio.get_running_loop()
-        while gathered.asked:
-            together = self._take(gathered.asked)
-            count, began_s = len(together), loop.time()
-            await self._call(key, together)
-            if count > 1:
-                await linger.as_many(
-                    partial(gathered.has, count),
-                    gathered.changed,
-                    linger.until_s(began_s=began_s, ended_s=loop.time()),
-                )
-        del self._gathered[key]
+        try:
+            while gathered.asked and not self._is_closing:
+                together = self._take(gathered.asked)
+                count, began_s = len(together), loop.time()
+                await self._call(key, together)
+                if count > 1:
+                    await linger.as_many(
+                        partial(gathered.has, count),
+                        gathered.changed,
+                        linger.until_s(began_s=began_s, ended_s=loop.time()),
+                    )
+        finally:
+            del self._gathered[key]

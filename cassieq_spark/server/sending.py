@@ -125,9 +125,9 @@ class Sending:
             found.update(zip(places, answer, strict=True))
         return [found[at] for at in range(len(messages))]
 
-    async def close(self) -> None:
-        """Wait for the puts under way."""
-        await self._groups.close()
+    async def close(self, within_s: float) -> None:
+        """Begin no further put, and wait so long for those under way."""
+        await self._groups.close(within_s)
 
     async def _ask(self, key: _Key, messages: Sequence[Outgoing]) -> list[PutResult | Exception]:
         asked = _Asked(

@@ -112,8 +112,23 @@ def test_r10_no_two_seals_of_messages_that_come_singly_are_close_together(
     assert 2 == look(reader)
 
 
+def test_r10_readers_that_take_turns_leave_buckets_open(open_door: OpenDoor) -> None:
+    """One after the other they would seal whenever they look, and every put would reserve."""
+    door = open_door(linger=LINGER_S)
+    readers = [door.reader(visibility_s=3_600) for _ in range(2)]
+    for reader in readers:
+        door.put(b"one")
+        look(reader)
+        door.clock.advance(LINGER_S + 1)
+        assert 1 == look(reader)
+    door.clock.advance(LINGER_S + 1)
+    door.put(b"the other reader has sealed since")
+    assert 0 == look(readers[0])
+    assert 1 == look(readers[1])  # which was the last
+
+
 def test_r10_after_a_bucket_of_many_the_next_stays_open(open_door: OpenDoor) -> None:
-    door = open_door(linger=LINGER_S, bucket_size=1_000)
+    door = open_door(linger=LINGER_S, bucket_size=FEW + 1)
     reader = door.reader(visibility_s=3_600)
     door.put(*[b"x"] * (FEW + 1))
     look(reader)

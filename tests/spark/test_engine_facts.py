@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cassieq_spark.spark.source.reader import PLANNER_MODULE
 from tests.fixtures.streams import failure_of
 
 if TYPE_CHECKING:
@@ -94,18 +93,6 @@ def test_a_restart_replays_by_partitions_before_it_asks_for_an_offset(
         (call["start"], call["end"]) for call in after if call["call"] == "partitions"
     )
     assert 1 == len({call["pid"] for call in after if call["call"] != "read"})
-
-
-def test_the_planner_is_the_one_process_that_runs_spark_s_source_runner(
-    spark: SparkSession, tmp_path: Path, noted: Callable[[], Calls]
-) -> None:
-    """By it a reader knows that it will plan: others are made to be pickled for tasks."""
-    run(spark, tmp_path)
-
-    made = [call for call in noted() if call["call"] == "streamReader"]
-    plans = {call["pid"] for call in noted() if call["call"] == "latestOffset"}
-    assert plans == {call["pid"] for call in made if call["main"] == PLANNER_MODULE}
-    assert len(made) > len(plans)
 
 
 def test_tasks_of_a_streaming_query_know_query_batch_and_run(
@@ -218,9 +205,6 @@ def _probe(file: str, commits: str) -> type:
             return "id long"
 
         def streamReader(self, schema: object) -> Any:  # noqa: ARG002, N802 - Spark's
-            import sys  # noqa: PLC0415 - runs in a worker
-
-            note("streamReader", main=getattr(sys.modules["__main__"].__spec__, "name", None))
             return reader()
 
         def writer(self, schema: object, overwrite: bool) -> Any:  # noqa: ARG002 - Spark's

@@ -54,7 +54,7 @@ def test_who_comes_while_a_call_is_under_way_goes_with_the_next() -> None:
         calls.end()
         await calls.next()
         calls.end()
-        await groups.close()
+        await groups.close(5)
         return calls.made
 
     assert [["a"], ["b", "c"]] == asyncio.run(run())
@@ -81,7 +81,7 @@ def test_a_call_waits_for_as_many_as_the_last_one_had(monkeypatch: pytest.Monkey
         calls.end()
         await calls.next()
         calls.end()
-        await groups.close()
+        await groups.close(5)
         return calls.made
 
     assert [["a", "b"], ["c", "a"], ["d"]] == asyncio.run(run())
@@ -97,10 +97,27 @@ def test_whoever_is_alone_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> N
             groups.add("q", one)
             await calls.next()
             calls.end()
-        await groups.close()
+        await groups.close(5)
         return calls.made
 
     assert [["a"], ["b"], ["c"]] == asyncio.run(run())
+
+
+def test_the_end_begins_no_further_call_and_waits_only_so_long() -> None:
+    """Whoever would have had the next call is gone by then."""
+
+    async def run() -> list[list[str]]:
+        calls = Calls()
+        groups: Groups[str, str] = Groups(take_all, calls.make)
+        groups.add("q", "a")
+        await calls.next()
+        groups.add("q", "b")
+        await groups.close(0.01)
+        calls.end()
+        await groups.close(5)
+        return calls.made
+
+    assert [["a"]] == asyncio.run(run())
 
 
 def test_keys_do_not_wait_for_each_other() -> None:
@@ -115,7 +132,7 @@ def test_keys_do_not_wait_for_each_other() -> None:
         calls.end()
         await asyncio.sleep(0)
         calls.end()
-        await groups.close()
+        await groups.close(5)
         return calls.made
 
     assert [["a"], ["b"]] == asyncio.run(run())

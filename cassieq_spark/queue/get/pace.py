@@ -30,6 +30,8 @@ costs about 130 reads after a message if no other comes; an idle consumer pays n
 class Pace:
     """The pauses between the looks of one consumer: short while messages come, then longer.
 
+    ``lanes`` is the number of lanes that a look goes through.
+
     A race of two threads on it only makes a pause shorter.
     """
 
@@ -46,23 +48,23 @@ class Pace:
         """Begin anew with the shortest pauses."""
         self._empty_looks = 0
 
-    def note(self, now: float, *, has_found: bool) -> None:
+    def note(self, now: float, *, has_found: bool, lanes: int) -> None:
         """Note the end of a look, by a monotonic clock."""
         if has_found:
             self._empty_looks, self._found_at = 0, now
         else:
-            self._empty_looks = 1 if self._is_quick(now) else self._empty_looks + 1
+            self._empty_looks = 1 if self._is_quick(now, lanes) else self._empty_looks + 1
 
-    def pause_s(self, now: float, *, lanes: int = 1) -> float:
+    def pause_s(self, now: float, *, lanes: int) -> float:
         """Seconds from the last look to the next; 0 after one that found something."""
         if not self._empty_looks:
             return 0.0
-        if lanes == 1 and self._is_quick(now):
+        if self._is_quick(now, lanes):
             return jitter(QUICK_PAUSE_S, 0)
         pause_s = jitter(PAUSES_S[min(self._empty_looks, len(PAUSES_S)) - 1], 0)
         if lanes == 1 or self._empty_looks < len(PAUSES_S):
             return pause_s
         return min(LONGEST_PAUSE_S, max(pause_s, READS_A_LOOK * lanes / READS_PER_S))
 
-    def _is_quick(self, now: float) -> bool:
-        return now - self._found_at < QUICK_FOR_S
+    def _is_quick(self, now: float, lanes: int) -> bool:
+        return lanes == 1 and now - self._found_at < QUICK_FOR_S

@@ -104,12 +104,16 @@ class Getter:
                 if due > now:
                     # The last look is at the deadline: not one just before it, too.
                     is_last = due + pause_s / 2 >= deadline
+                    seen_at = self._looked_at
                     clock.wait((deadline if is_last else due) - now)
+                    now = clock.monotonic()
+                    if self._looked_at != seen_at and not is_last:
+                        continue  # another thread has looked meanwhile: all look as one would
             self._looked_at = clock.monotonic()
             claimed = _look(reader, wanted)
             self.lanes = reader.looked_at
             now = clock.monotonic()
-            self._pace.note(now, has_found=bool(claimed))
+            self._pace.note(now, has_found=bool(claimed), lanes=self.lanes)
             if claimed:
                 return claimed
             if now >= deadline:

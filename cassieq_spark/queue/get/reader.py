@@ -340,7 +340,8 @@ class Reader:
             )
             gathered = try_one(self._lane, bucket, close, has_found=bool(claimed))
             self._settle_up(gathered, updated)
-            self._open.note_sealed(bucket, updated.get(bucket))
+            is_ours = any(one.bucket == bucket for one in gathered.claimed)
+            self._open.note_sealed(bucket, updated.get(bucket), is_ours=is_ours)
             claimed += gathered.claimed
             budget.take_claimed(gathered.claimed)
         return young_for_s if nothing_else else None

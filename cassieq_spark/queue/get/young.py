@@ -21,7 +21,7 @@ YOUNG_PER_OPEN_S = 0.005
 """A call that has found something leaves buckets alone that are younger than this times the number
 of open non-empty ones: eager sealing would make every put reserve [R10]."""
 
-FEW = 100
+FEW = 10
 """A bucket with at most this many messages gained little from being left open (ADR 29)."""
 
 
@@ -34,6 +34,7 @@ class OpenBuckets:
         self._first_seen: dict[BucketNo, float] = {}
         self._looked_at: dict[BucketNo, float] = {}
         self._eager_after = math.inf
+        self._last_sealed: int = -1
 
     def look_again(self) -> None:
         """Ask all of them at the next call, and not only those that were not asked lately."""
@@ -43,18 +44,31 @@ class OpenBuckets:
         """Whether a message was seen in it."""
         return bucket in self._first_seen
 
-    def note_sealed(self, bucket: BucketNo, row: Stored[Bucket] | None) -> None:
+    def note_sealed(self, bucket: BucketNo, row: Stored[Bucket] | None, *, is_ours: bool) -> None:
         """A bucket is not open any more: learn whether it pays to leave buckets open.
 
         If it held a few messages only, the next that comes later than ``linger`` after it is taken
-        at once. What comes sooner would have shared this bucket, so it waits for others: looks
-        that seal are ``linger`` apart, as ever, and no producer reserves more often [R10].
+        at once, as long as this reader seals alone. What comes sooner would have shared this
+        bucket, so it waits for others: looks that seal are ``linger`` apart, as ever, and no
+        producer reserves more often [R10].
+
+        Args:
+            is_ours: Whether it was sealed by this reader, and had something for it.
         """
         if self._first_seen.pop(bucket, None) is None:
             return
-        is_single = row is not None and row.value.manifest.count <= FEW
+        is_single = is_ours and row is not None and row.value.manifest.count <= FEW
         linger = self._lane.settings.linger_s
         self._eager_after = self._lane.clock.monotonic() + linger if is_single else math.inf
+        self._last_sealed = max(self._last_sealed, bucket)
+
+    def _is_alone(self, scan: Scan, oldest: BucketNo) -> bool:
+        """Whether nobody else has sealed a bucket between our last one and the oldest open one.
+
+        Readers that are eager one after the other would together seal as often as they look.
+        """
+        between = oldest - self._last_sealed - 1
+        return between == sum(self._last_sealed < bucket < oldest for bucket in scan.open)
 
     def ripe(
         self, scan: Scan, *, has_found: bool, only_gaps: bool = False
@@ -67,6 +81,9 @@ class OpenBuckets:
         lane = self._lane
         now = lane.clock.monotonic()
         linger = lane.settings.linger_s
+        # What others have sealed is not open any more, and R passes it.
+        reader = scan.pointers.reader
+        self._first_seen = {at: seen for at, seen in self._first_seen.items() if at >= reader}
         self._looked_at = {
             bucket: seen for bucket, seen in self._looked_at.items() if now - seen < linger
         }
@@ -94,9 +111,10 @@ class OpenBuckets:
             elif is_old[bucket]:
                 ripe.append(bucket)
         oldest_allowed = max(linger, YOUNG_PER_OPEN_S * len(filled) if has_found else 0.0)
-        if seen_at >= self._eager_after and not has_found:
-            oldest_allowed = 0.0
+        eager_in = math.inf
+        if filled and not has_found and self._is_alone(scan, min(filled)):
+            eager_in = max(0.0, self._eager_after - seen_at)
         ages = {bucket: seen_at - self._first_seen[bucket] for bucket in filled}
-        ripe += [bucket for bucket in filled if ages[bucket] >= oldest_allowed]
-        waits = [oldest_allowed - ages[bucket] for bucket in filled if bucket not in ripe]
-        return ripe, min(waits, default=None)
+        waits = {bucket: min(eager_in, oldest_allowed - ages[bucket]) for bucket in filled}
+        ripe += [bucket for bucket in filled if waits[bucket] <= 0]
+        return ripe, min((wait for wait in waits.values() if wait > 0), default=None)

@@ -6,15 +6,11 @@ time; ``read`` runs in tasks, on a pickled copy. `Planner` holds what the proces
 
 from __future__ import annotations
 
-import sys
-import threading
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.offset import INITIAL
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.partition import PlannedPartition, spread
@@ -29,10 +25,6 @@ if TYPE_CHECKING:
     from cassieq_spark.spark.source.planner import Planner
 
 
-PLANNER_MODULE: Final = "pyspark.sql.streaming.python_streaming_source_runner"
-"""What the planner's process runs (Spark 4.2, 4.3). Others make readers, too, to pickle them."""
-
-
 @boundary.spark_facing
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The consumer of one streaming query."""
@@ -41,9 +33,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._names = names
         self._planner: Planner | None = None
-        if _is_planner():
-            # Spark has some work of its own before its first question: meanwhile we connect.
-            threading.Thread(target=self._prepare, name="cassieq-connect", daemon=True).start()
 
     def __getstate__(self) -> dict[str, Any]:
         """Give tasks the settings only; sessions and threads stay in the planner's process."""
@@ -107,16 +96,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
             self._planner = Planner(store.shared(self._options.connection), self._options)
         return self._planner
-
-    def _prepare(self) -> None:
-        """Import and connect as `_plan` will; it raises what fails here, when it is called."""
-        from cassieq_spark.spark.source import planner  # noqa: F401, PLC0415 - see _plan
-        from cassieq_spark.store import store  # noqa: PLC0415 - see _plan
-
-        with suppress(CassieqError):
-            store.shared(self._options.connection)
-
-
-def _is_planner() -> bool:
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name == PLANNER_MODULE
