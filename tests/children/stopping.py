@@ -163,14 +163,16 @@ class StoppingReader(StreamReader):
 class StoppingSource(CassieqDataSource):
     """Only its reader differs."""
 
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__({name: given for name, given in options.items() if name != OPTION})
+        self._stop = options[OPTION]
+
     @classmethod
     def name(cls) -> str:
         return "cassieq_stopping"
 
     def streamReader(self, schema: StructType) -> StoppingReader:  # noqa: N802 - Spark's name
-        stop = Stop(**json.loads(self.options[OPTION]))
-        self.options = {name: given for name, given in self.options.items() if name != OPTION}
-        return StoppingReader(super().streamReader(schema), stop)
+        return StoppingReader(super().streamReader(schema), Stop(**json.loads(self._stop)))
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -30,7 +30,7 @@ def deleting(client: cassieq.Client, work: Callable[[Deleting], Awaitable[Any]])
         try:
             return await work(made)
         finally:
-            await made.close()
+            await made.close(5)
             backend.close()
 
     return asyncio.run(run())
