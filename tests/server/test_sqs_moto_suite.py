@@ -77,6 +77,7 @@ DIFFERS = {
 TOO_SOON = """
     batch_change_message_visibility_on_old_message change_message_visibility_on_old_message
     change_message_visibility_on_visible_message
+    receive_message_that_becomes_visible_while_long_polling
 """
 """Tests that may fail: they wait a tenth of a second longer than a lease of one second, or for one
 second more. A lease ends a quarter of a second late, and a long poll looks only now and then."""
