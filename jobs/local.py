@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LOG4J: Final = (Path(__file__).parent.parent / "conf" / "log4j2.properties").as_uri()
 QUICK_JIT: Final = "-XX:TieredStopAtLevel=1"
-"""The JVMs compile quickly, not well: both start with about half of the CPU time. In a demo of a
+"""Spark's JVM compiles quickly, not well: it starts with about half of the CPU time. In a demo of a
 minute, on two cores, better code would not pay back what its compiler takes."""
 
 
@@ -40,7 +40,7 @@ def started(name: str, folder: str, queues: Sequence[str] = ()) -> Iterator[Loca
         folder: Where Spark may leave files.
         queues: They are created.
     """
-    cassandra = EmbeddedCassandra(environment={1: {"JDK_JAVA_OPTIONS": QUICK_JIT}})
+    cassandra = EmbeddedCassandra()
     with ExitStack() as stack:
         stack.callback(_end, cassandra)
         with ThreadPoolExecutor(1) as aside:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 connection, prefix, directory = json.loads(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 HOSTS = ("127.0.0.1", "127.0.0.2")
-LOG4J = os.environ["TEST_LOG4J"]
+JAVA_OPTIONS = os.environ["TEST_JAVA_OPTIONS"]
 SECRET = "the-password-nobody-may-see"  # noqa: S105 - looked for in what Spark keeps
 
 
@@ -68,8 +68,8 @@ def start_session() -> SparkSession:
             ("spark.speculation.quantile", "0.5"),
             ("spark.speculation.multiplier", "2"),
             ("spark.sql.shuffle.partitions", "2"),
-            ("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOG4J}"),
-            ("spark.executor.extraJavaOptions", f"-Dlog4j2.configurationFile={LOG4J}"),
+            ("spark.driver.extraJavaOptions", JAVA_OPTIONS),
+            ("spark.executor.extraJavaOptions", JAVA_OPTIONS),
             ("spark.local.dir", str(directory / "local")),
             # What a program has set for tables of its own must not hold for messages.
             ("spark.cassandra.output.ttl", "1"),

@@ -84,7 +84,7 @@ def main() -> None:
         **cassieq_spark.spark_config(points),
         "spark.driver.memory": "768m",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={os.environ['TEST_LOG4J']}",
+        "spark.driver.extraJavaOptions": os.environ["TEST_JAVA_OPTIONS"],
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # Small batches: rows come in thirds, and not all at once.

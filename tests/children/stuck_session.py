@@ -24,7 +24,6 @@ ROWS_PER_BATCH = 20
 def build_session(contact_points: str) -> Any:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - as in tests/fixtures/spark.py
 
-    log4j = os.environ["TEST_LOG4J"]
     return (
         SparkSession.builder.master("local[2]")
         .config(map={**cassieq_spark.spark_config(contact_points)})
@@ -32,7 +31,7 @@ def build_session(contact_points: str) -> Any:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j}")
+        .config("spark.driver.extraJavaOptions", os.environ["TEST_JAVA_OPTIONS"])
         .getOrCreate()
     )
 

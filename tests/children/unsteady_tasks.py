@@ -30,7 +30,7 @@ HOSTS = ["127.0.0.1", "127.0.0.2"]
 DEPLOY = "org.apache.spark.deploy"
 
 options, directory = json.loads(sys.argv[1]), Path(sys.argv[2])
-log4j = f"-Dlog4j2.configurationFile={os.environ['TEST_LOG4J']}"
+java_options = os.environ["TEST_JAVA_OPTIONS"]
 
 
 def start(part: str, *arguments: str) -> subprocess.Popen[bytes]:
@@ -38,7 +38,7 @@ def start(part: str, *arguments: str) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
         "SPARK_HOME": str(home),
-        "SPARK_DAEMON_JAVA_OPTS": log4j,
+        "SPARK_DAEMON_JAVA_OPTS": java_options,
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_WORKER_DIR": str(directory / "work"),
     }
@@ -85,8 +85,8 @@ try:
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", HOSTS[0])
-        .config("spark.driver.extraJavaOptions", log4j)
-        .config("spark.executor.extraJavaOptions", log4j)
+        .config("spark.driver.extraJavaOptions", java_options)
+        .config("spark.executor.extraJavaOptions", java_options)
         .config("spark.executor.cores", "1")
         .config("spark.executor.memory", "512m")
         .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")

@@ -304,6 +304,9 @@ def test_receipts_of_others_are_refused_before_anything_is_acked(open_door: Open
             with pytest.raises(cassieq.ReceiptInvalid, match=r"\[cassieq:receipt_invalid\]"):
                 use(wrong)
         assert before == Counter(door.session.counts)
+    assert all(name.startswith(("read_", "find_")) for name in other.session.counts), (
+        other.session.counts
+    )
     door.queue.ack(mine)
 
 
@@ -317,12 +320,14 @@ NO_LISTS: list[Any] = [
 @pytest.mark.invariant("I3")
 @pytest.mark.parametrize("wrong", NO_LISTS, ids=lambda wrong: type(wrong).__name__)
 def test_what_is_no_list_of_messages_is_refused_before_anything_is_asked(
-    door: Door, wrong: Any
+    open_door: OpenDoor, wrong: Any
 ) -> None:
+    door, other = open_door(), open_door()
     mine = one_held(door)
     with pytest.raises(cassieq.ReceiptInvalid, match="no receipt"):
         door.queue.ack(replace(mine, proof=wrong))
-    with door.queue.consumer() as consumer:
+    # A consumer looks for messages all the while, so its statements are counted apart.
+    with other.queue.consumer() as consumer:
         before = Counter(door.session.counts)
         for use in (
             door.queue.ack,
@@ -339,6 +344,9 @@ def test_what_is_no_list_of_messages_is_refused_before_anything_is_asked(
         with pytest.raises(cassieq.ReceiptInvalid):
             door.queue.update(wrong, body=b"x")
         assert before == Counter(door.session.counts)
+    assert all(name.startswith(("read_", "find_")) for name in other.session.counts), (
+        other.session.counts
+    )
     door.queue.ack(mine)
 
 

@@ -446,4 +446,7 @@ TestOneRow.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-TestOneRow.pytestmark = [pytest.mark.invariant(name) for name in ("I2", "I3", "I4", "I10")]
+TestOneRow.pytestmark = [
+    pytest.mark.timeout(1_200),  # 100,000 leases take a second to build, and a second to change
+    *(pytest.mark.invariant(name) for name in ("I2", "I3", "I4", "I10")),
+]

@@ -8,7 +8,6 @@ Exit code 0: nothing was broken. 1: something was; its history is kept.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -19,7 +18,7 @@ from cassieq_spark.entropy import generator
 from cassieq_spark.testing import EmbeddedCassandra
 from tests.storm import weakened
 from tests.storm.run import storms
-from tests.storm.stage import QUICK_JAVA, Stage
+from tests.storm.stage import Stage
 
 if TYPE_CHECKING:
     from tests.ablations import Ablation
@@ -43,7 +42,6 @@ def main() -> int:
     print(f"seeds {seeds[0]} to {seeds[-1]}, {given.seconds:g} s each, in {directory}", flush=True)
     if given.schedule:
         return _print_schedules(seeds, given.seconds, has_spark=not given.no_spark)
-    os.environ.update(QUICK_JAVA)
     rules = [weakened.rule(name) for name in given.without]
     with EmbeddedCassandra(nodes=3, settings=RING_SETTINGS) as ring:
         try:
