@@ -304,9 +304,6 @@ def test_receipts_of_others_are_refused_before_anything_is_acked(open_door: Open
             with pytest.raises(cassieq.ReceiptInvalid, match=r"\[cassieq:receipt_invalid\]"):
                 use(wrong)
         assert before == Counter(door.session.counts)
-    assert all(name.startswith(("read_", "find_")) for name in other.session.counts), (
-        other.session.counts
-    )
     door.queue.ack(mine)
 
 
