@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     samples = report.Samples(messages=messages)
     with (
         tempfile.TemporaryDirectory(prefix="cassieq-bench-") as folder,
-        EmbeddedCassandra(heap=HEAP) as cassandra,
+        EmbeddedCassandra(heap=HEAP, optimize=True) as cassandra,
         cassieq.connect(cassandra.contact_points, datacenter=cassandra.datacenter) as client,
     ):
         client.bootstrap()

@@ -103,7 +103,7 @@ def _run(
     with ExitStack() as stack:
         addresses = {}
         for durability in dict.fromkeys(["fsync", *(case.ours for case in cases.values())]):
-            node = EmbeddedCassandra(heap=HEAP, settings=nodes[durability])
+            node = EmbeddedCassandra(heap=HEAP, settings=nodes[durability], optimize=True)
             addresses[durability] = stack.enter_context(node).contact_points
             with cassieq.connect(addresses[durability]) as client:
                 client.bootstrap()

@@ -133,7 +133,7 @@ class Bench:
     def _ours(self, name: str, durability: str, settings: dict[str, object], nodes: int = 1) -> str:
         heap = HEAP if nodes == 1 else None
         cluster = self._stack.enter_context(
-            EmbeddedCassandra(nodes=nodes, heap=heap, settings=settings)
+            EmbeddedCassandra(nodes=nodes, heap=heap, settings=settings, optimize=True)
         )
         points = cluster.contact_points
         opener = partial(cassieq.connect, points, keyspace=KEYSPACE)
@@ -260,7 +260,7 @@ class Bench:
         messages = SMOKE_ROWS if asked.smoke else ROWS
         with (
             tempfile.TemporaryDirectory(prefix="cassieq-bench-") as folder,
-            EmbeddedCassandra(heap=HEAP) as cassandra,
+            EmbeddedCassandra(heap=HEAP, optimize=True) as cassandra,
             cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE) as client,
         ):
             client.bootstrap()

@@ -273,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run it, print and save the figures; it ends if a message was lost or came twice."""
     asked = _parser().parse_args(arguments)
     size = SMOKE if asked.smoke else FULL
-    with EmbeddedCassandra(heap=HEAP) as cassandra, ExitStack() as stack:
+    with EmbeddedCassandra(heap=HEAP, optimize=True) as cassandra, ExitStack() as stack:
         client = stack.enter_context(cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE))
         client.bootstrap()
         started = {

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     samples, warm_up = (4, 2) if asked.smoke else (SAMPLES, WARM_UP)
     with (
         tempfile.TemporaryDirectory(prefix="cassieq-bench-") as name,
-        EmbeddedCassandra(heap=HEAP) as cassandra,
+        EmbeddedCassandra(heap=HEAP, optimize=True) as cassandra,
         cassieq.connect(cassandra.contact_points, datacenter=cassandra.datacenter) as client,
     ):
         client.bootstrap()

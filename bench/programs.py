@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seconds: dict[str, list[float]] = defaultdict(list)
     costs: dict[str, Counter[str]] = {}
     with (
-        EmbeddedCassandra(heap=HEAP) as cassandra,
+        EmbeddedCassandra(heap=HEAP, optimize=True) as cassandra,
         cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE) as client,
     ):
         client.bootstrap()

@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     hours, each, rounds, warm_up, messages = SMOKE if asked.smoke else FULL
     sides = {"empty": Side(), "scheduled": Side()}
-    with EmbeddedCassandra(heap=HEAP) as cassandra, _clients(cassandra) as clients:
+    with EmbeddedCassandra(heap=HEAP, optimize=True) as cassandra, _clients(cassandra) as clients:
         clients[0].bootstrap()
         queues = {name: Queue(client, name) for name, client in zip(sides, clients, strict=True)}
         put_s = queues["scheduled"].schedule(hours, each)

@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     busy: dict[int, Side] = defaultdict(Side)
     idle: dict[int, Side] = defaultdict(Side)
     with (
-        EmbeddedCassandra(heap=HEAP) as cassandra,
+        EmbeddedCassandra(heap=HEAP, optimize=True) as cassandra,
         cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE) as client,
     ):
         client.bootstrap()

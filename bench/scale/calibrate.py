@@ -249,7 +249,7 @@ def disk(folder: Path) -> dict[str, dict[str, float]]:
 def running(nodes: int) -> Iterator[tuple[EmbeddedCassandra, cassieq.Client]]:
     """Real nodes with the tables of the package, ended at the end."""
     with (
-        EmbeddedCassandra(nodes=nodes) as cassandra,
+        EmbeddedCassandra(nodes=nodes, optimize=True) as cassandra,
         cassieq.connect(
             cassandra.contact_points, keyspace=KEYSPACE, datacenter=cassandra.datacenter
         ) as client,

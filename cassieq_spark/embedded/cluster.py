@@ -41,6 +41,8 @@ class EmbeddedCassandra:
         settings: Entries of cassandra.yaml that win over the generated ones, e.g. short timeouts.
         environment: Variables of single nodes' JVMs, by the number of the node, beside those of
             this process: ``{3: {"LD_PRELOAD": ...}}`` gives the third one another clock.
+        optimize: Whether the JVMs compile code a second time, and well. It pays where nodes work
+            for longer than some minutes; until then it doubles their CPU time.
         start_timeout_s: The longest time for a node's boot, and then for the ring to see it.
 
     Raises:
@@ -58,6 +60,7 @@ class EmbeddedCassandra:
         datacenters: Sequence[str] = (DATACENTER,),
         settings: Mapping[str, object] | None = None,
         environment: Mapping[int, Mapping[str, str]] | None = None,
+        optimize: bool = False,
         start_timeout_s: float = 180.0,
     ) -> None:
         if not 1 <= nodes <= MAX_NODES:
@@ -87,6 +90,7 @@ class EmbeddedCassandra:
         self._kept_dir = None if data_dir is None else Path(data_dir).absolute()
         self._port = port
         self._settings = dict(settings or {})
+        self._optimize = optimize
         self._start_timeout_s = start_timeout_s
         self._data_dir: Path | None = None
         self._nodes: tuple[Node, ...] = ()
@@ -204,6 +208,7 @@ class EmbeddedCassandra:
                 settings=self._settings,
                 datacenter=self._datacenters[index % len(self._datacenters)],
                 environment=self._environment.get(index + 1, {}),
+                optimize=self._optimize,
             )
             for index in range(len(self._addresses))
         ]

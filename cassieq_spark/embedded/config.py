@@ -88,6 +88,7 @@ class NodeConfig:
     settings: Mapping[str, object] = field(default_factory=dict)
     datacenter: str = DATACENTER
     environment: Mapping[str, str] = field(default_factory=dict)
+    optimize: bool = True
 
     @property
     def address(self) -> str:
@@ -217,9 +218,8 @@ class NodeConfig:
             "-Xss256k",
             "-ea",  # as Cassandra ships it
             "-XX:+UseG1GC",
-            # The second compiler takes more of two cores than Cassandra itself does, and has not
-            # ended after 10,000 writes. Measured: ADR 30.
-            "-XX:TieredStopAtLevel=1",
+            # For minutes, optimizing takes as much CPU time as Cassandra itself does (ADR 30).
+            *(() if self.optimize else ("-XX:TieredStopAtLevel=1",)),
             "-XX:+ExitOnOutOfMemoryError",  # a dead node is visible, a crippled one is not
             "-XX:-UsePerfData",  # its file lives in the system's /tmp
             *(f"--add-exports={name}=ALL-UNNAMED" for name in EXPORTS),
