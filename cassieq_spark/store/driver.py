@@ -36,6 +36,16 @@ class Connection(DefaultConnection):  # type: ignore[misc]  # the driver has no 
     in_buffer_size = 128 * 1024
     out_buffer_size = 128 * 1024
 
+    def _process_segment_buffer(self) -> None:
+        # Where a read ends within the header of a segment, the driver (3.30) forgets what it has
+        # read of it, and the connection breaks with "CRC mismatch" at whatever comes next.
+        buffer = self._io_buffer
+        if buffer.readable_io_bytes() < self._segment_codec.header_length_with_crc:
+            buffer._segment_consumed = False  # noqa: SLF001 - as the driver does
+            buffer.io_buffer.seek(0)
+        else:
+            super()._process_segment_buffer()
+
 
 def cluster(
     options: ConnectionOptions, local: DCAwareRoundRobinPolicy, context: ssl.SSLContext | None
