@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +16,8 @@ from cassandra import ProtocolVersion
 from cassandra.cluster import Cluster, NoHostAvailable
 
 import cassieq_spark as cassieq
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.entropy import new_uuid
 from tests.fixtures.cassandra import KEYSPACE
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def test_the_driver_alone_does_not_even_connect(cutting: int) -> None:
 
 def test_messages_of_any_size_go_through(client: cassieq.Client, cutting: int) -> None:
     bodies = [b"small", b"x" * 200_000, b"y" * 1_000_000]  # up to eight segments an answer
-    name = f"cut_{time.monotonic_ns()}"
+    name = f"cut_{new_uuid().hex[:12]}"
     client.create_queue(name)
     with cassieq.connect(f"127.0.0.1:{cutting}", keyspace=KEYSPACE) as through:
         queue = through.queue(name)
@@ -106,7 +107,7 @@ def _pass(source: socket.socket, sink: socket.socket, cut: int | None) -> None:
         while data := source.recv(1 << 20):
             sink.sendall(data[:cut])
             if cut is not None:
-                time.sleep(APART_S)
+                SystemClock().wait(APART_S)
                 sink.sendall(data[cut:])
     for one in (source, sink):
         with suppress(OSError):
