@@ -121,6 +121,7 @@ def _run(
             found[FIRST_ROW] = kafka_report.of_first_rows(rounds.first_rows(starts.child))
         if TRICKLE in legs:
             found[TRICKLE] = kafka_report.of_trickle(rounds.trickle())
+        found["repeated"] = rounds.repeated
     return found
 
 

@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from bench.spark_child import CommandFailed
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
@@ -35,6 +37,9 @@ FIRST_ROW, TRICKLE = "first_row", "trickle"
 FILES = 10
 FEW = 1_000
 TRICKLE_TURNS = 5
+TRIES: Final = 3
+"""How often a round is begun, at most, if the other side's session fails: in one run of ten minutes
+Kafka's producer got OUT_OF_ORDER_SEQUENCE_NUMBER for a new topic until it gave up, 120 s later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +84,20 @@ class Samples:
         if "batches" in took:
             self.batches.setdefault(leg, {})[side] = took["batches"]
 
+    def extend(self, others: Samples) -> None:
+        """By those of a round."""
+        for leg, sides in others.seconds.items():
+            for side, values in sides.items():
+                self.seconds[leg][side] += values
+        self.batches |= others.batches
+
 
 class Rounds:
-    """All that is measured on two warm sessions."""
+    """All that is measured on two warm sessions.
+
+    Attributes:
+        repeated: The rounds that were begun again, because the other side had failed.
+    """
 
     def __init__(
         self, children: Mapping[str, SparkChild], extent: Extent, *, folder: Path, seed: int
@@ -91,6 +107,7 @@ class Rounds:
         self._folder = folder
         self._seed = seed
         self._turns = 0
+        self.repeated: list[str] = []
 
     def case(self, name: str, case: Case, legs: Sequence[str]) -> Samples:
         """Every leg in every round, by the one side and by the other.
@@ -98,7 +115,8 @@ class Rounds:
         A round before them all checks what came out against what went in, by checksums.
 
         Raises:
-            RuntimeError: A count or a checksum is off.
+            RuntimeError: A count or a checksum is off, or a session failed: ours once, or theirs
+                again and again.
         """
         bodies = self._folder / name
         _write_bodies(bodies, case, self._seed)
@@ -108,9 +126,9 @@ class Rounds:
         self._check_sums(name, case, loaded[OURS])
         samples = Samples({leg: {OURS: [], THEIRS: []} for leg in legs}, {})
         for number in range(1 - self._extent.warm_up, self._extent.rounds):
-            unused = Samples({leg: {OURS: [], THEIRS: []} for leg in legs}, {})
-            into = samples if number >= 0 else unused
-            self._round(f"{name}-{number + self._extent.warm_up}", case, legs, into)
+            found = self._until_done(f"{name}-{number + self._extent.warm_up}", case, legs)
+            if number >= 0:
+                samples.extend(found)
             print(f"{name}: round {number + 1} of {self._extent.rounds}", file=sys.stderr)
         return samples
 
@@ -155,6 +173,21 @@ class Rounds:
                 )
             print(f"trickle: turn {turn + 1} of {TRICKLE_TURNS}", file=sys.stderr)
         return found
+
+    def _until_done(self, name: str, case: Case, legs: Sequence[str]) -> Samples:
+        for tried in range(1, TRIES + 1):
+            samples = Samples({leg: {OURS: [], THEIRS: []} for leg in legs}, {})
+            try:
+                self._round(name if tried == 1 else f"{name}-try{tried}", case, legs, samples)
+            except CommandFailed as error:
+                if error.side == OURS or tried == TRIES:
+                    raise
+                self.repeated.append(name)
+                why = error.why.strip().splitlines()[-1]
+                print(f"{name} is begun again, as {error.side} failed: {why}", file=sys.stderr)
+            else:
+                return samples
+        raise AssertionError("unreachable")
 
     def _round(self, name: str, case: Case, legs: Sequence[str], samples: Samples) -> None:
         """The sinks that are measured, and the sources, on queues that are filled for them."""

@@ -19,6 +19,15 @@ ROOT = Path(__file__).resolve().parents[1]
 STOP_S = 60.0
 
 
+class CommandFailed(RuntimeError):
+    """A command failed in the session of ``side``."""
+
+    def __init__(self, side: str, why: str, said: str) -> None:
+        super().__init__(f"{side}: {why}\n{said}")
+        self.side = side
+        self.why = why
+
+
 class SparkChild:
     """The parent's end; a context manager. A command is a method of `bench.spark_work.Work`.
 
@@ -77,7 +86,8 @@ class SparkChild:
         """Carry out a command.
 
         Raises:
-            RuntimeError: It failed there.
+            CommandFailed: It failed there.
+            RuntimeError: The session has ended.
         """
         if self._process.stdin is None:
             raise RuntimeError("no pipe")
@@ -93,7 +103,7 @@ class SparkChild:
             raise RuntimeError(f"the Spark session of {self.side} ended:\n{self._said()}")
         answer = json.loads(line)
         if "error" in answer:
-            raise RuntimeError(f"{self.side}: {answer['error']}\n{self._said()}")
+            raise CommandFailed(self.side, answer["error"], self._said())
         return answer["value"]
 
     def _said(self) -> str:

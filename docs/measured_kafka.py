@@ -59,8 +59,10 @@ def kafka_in_short(found: dict[str, Any]) -> str:
 def kafka_page(found: dict[str, Any]) -> str:
     """All cases with their spreads, then the latencies."""
     parts = [table(_CASE_TITLES, _case_rows(found)), *_latencies(found)]
-    text = f"Medians of {found['rounds']} rounds (least to most). {_ran(found)}"
-    return with_text("\n".join(parts), text)
+    text = f"Medians of {found['rounds']} rounds (least to most). "
+    if again := found.get("repeated"):
+        text += f"Begun again, as the Kafka sink had failed: {', '.join(again)}. "
+    return with_text("\n".join(parts), text + _ran(found))
 
 
 _CASE_TITLES = ["", "", "of Kafka's speed", "target", "messages a second", "Kafka's", "batches"]

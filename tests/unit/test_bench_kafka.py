@@ -11,9 +11,10 @@ pytest.importorskip("bench", reason="the benchmarks are not in a source distribu
 pytest.importorskip("matplotlib", reason="the extra bench is not installed")
 from bench import against_kafka, kafka_report
 from bench.compare import figures
-from bench.kafka_rounds import OURS, SPARK, TARGETS, THEIRS, Case, Samples
+from bench.kafka_rounds import OURS, SPARK, TARGETS, THEIRS, TRIES, Case, Rounds, Samples
 from bench.peers import kafka
 from bench.peers.peer import PeerMissing
+from bench.spark_child import CommandFailed
 from tests.fixtures import scripts
 
 if TYPE_CHECKING:
@@ -112,3 +113,38 @@ def test_where_kafka_cannot_be_had_one_line_says_so(
         "Skipped python -m bench.against_kafka: Kafka 4.1.0 cannot be had: no way\n"
         == capsys.readouterr().err
     )
+
+
+class Failing:
+    """A session whose writes fail so often."""
+
+    def __init__(self, side: str, times: int) -> None:
+        self.side = side
+        self.left = times
+
+    def do(self, command: str, **_arguments: Any) -> Any:
+        if command == "write" and self.left:
+            self.left -= 1
+            raise CommandFailed(self.side, "Traceback\nTimeoutException: expired", "its log")
+        return CASE.messages if command == "stored" else {"wall": 1.0}
+
+
+def run_of(ours: int, theirs: int, folder: Path) -> tuple[Rounds, Samples]:
+    children: Any = {OURS: Failing(OURS, ours), THEIRS: Failing(THEIRS, theirs)}
+    rounds = Rounds(children, against_kafka.SMOKE, folder=folder, seed=1)
+    return rounds, rounds._until_done("main-1", CASE, ["sink_batch"])
+
+
+def test_a_round_in_which_kafka_failed_is_made_again_and_named(tmp_path: Path) -> None:
+    rounds, samples = run_of(0, TRIES - 1, tmp_path)
+    assert {OURS: [1.0], THEIRS: [1.0]} == samples.seconds["sink_batch"]
+    assert ["main-1"] * (TRIES - 1) == rounds.repeated
+    assert "main-1" in page.kafka_page(found(1.0, 2.0) | {"repeated": ["main-1"]})
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(1, 0), (0, TRIES)])
+def test_a_round_that_failed_here_or_always_ends_the_run(
+    tmp_path: Path, ours: int, theirs: int
+) -> None:
+    with pytest.raises(CommandFailed):
+        run_of(ours, theirs, tmp_path)
