@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from bench.spark_child import CommandFailed
 
@@ -84,6 +84,11 @@ class Samples:
         if "batches" in took:
             self.batches.setdefault(leg, {})[side] = took["batches"]
 
+    @classmethod
+    def none(cls, legs: Sequence[str]) -> Self:
+        """Of these legs, nothing yet."""
+        return cls({leg: {OURS: [], THEIRS: []} for leg in legs}, {})
+
     def extend(self, others: Samples) -> None:
         """By those of a round."""
         for leg, sides in others.seconds.items():
@@ -124,7 +129,7 @@ class Rounds:
         if loaded[OURS] != loaded[THEIRS] or loaded[OURS]["count"] != case.messages:
             raise RuntimeError(f"{name}: the sides do not have the same messages: {loaded}")
         self._check_sums(name, case, loaded[OURS])
-        samples = Samples({leg: {OURS: [], THEIRS: []} for leg in legs}, {})
+        samples = Samples.none(legs)
         for number in range(1 - self._extent.warm_up, self._extent.rounds):
             found = self._until_done(f"{name}-{number + self._extent.warm_up}", case, legs)
             if number >= 0:
@@ -175,22 +180,21 @@ class Rounds:
         return found
 
     def _until_done(self, name: str, case: Case, legs: Sequence[str]) -> Samples:
-        for tried in range(1, TRIES + 1):
-            samples = Samples({leg: {OURS: [], THEIRS: []} for leg in legs}, {})
+        tried = 1
+        while True:
             try:
-                self._round(name if tried == 1 else f"{name}-try{tried}", case, legs, samples)
+                return self._round(f"{name}-try{tried}", case, legs)
             except CommandFailed as error:
                 if error.side == OURS or tried == TRIES:
                     raise
                 self.repeated.append(name)
                 why = error.why.strip().splitlines()[-1]
                 print(f"{name} is begun again, as {error.side} failed: {why}", file=sys.stderr)
-            else:
-                return samples
-        raise AssertionError("unreachable")
+                tried += 1
 
-    def _round(self, name: str, case: Case, legs: Sequence[str], samples: Samples) -> None:
+    def _round(self, name: str, case: Case, legs: Sequence[str]) -> Samples:
         """The sinks that are measured, and the sources, on queues that are filled for them."""
+        samples = Samples.none(legs)
         filled = set()
         for sink, command in SINKS.items():
             if sink in legs:
@@ -206,6 +210,7 @@ class Rounds:
             for side in self._in_turn():
                 took = self._drain(side, f"{sink}-{name}", case, limit)
                 samples.add(source, side, took)
+        return samples
 
     def _put(self, side: str, queue: str, case: Case, command: str) -> dict[str, float]:
         child = self._children[side]

@@ -52,7 +52,6 @@ def build_session(contact_points: str, directory: Path) -> SparkSession:
 
     import cassieq_spark  # noqa: PLC0415 - as above
 
-    log4j = os.environ["STORM_LOG4J"]
     settings = cassieq_spark.spark_config(contact_points)
     known = directory / JARS
     if known.exists():
@@ -64,7 +63,7 @@ def build_session(contact_points: str, directory: Path) -> SparkSession:
         .config(map={**settings})
         .config("spark.driver.memory", "1g")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j}")
+        .config("spark.driver.extraJavaOptions", os.environ["TEST_JAVA_OPTIONS"])
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")

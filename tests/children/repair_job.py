@@ -26,7 +26,7 @@ repair.FEW_SHARES = 0  # type: ignore[misc]  # else the driver does it alone
 repair.BUCKETS_PER_SHARE = 32  # type: ignore[misc]  # as above
 os.environ["PYSPARK_SUBMIT_ARGS"] = (
     "--master local[1,3] --driver-memory 450m --conf spark.ui.enabled=false "
-    f"--driver-java-options -Dlog4j2.configurationFile={os.environ['STORM_LOG4J']} pyspark-shell"
+    f"--driver-java-options '{os.environ['TEST_JAVA_OPTIONS']}' pyspark-shell"
 )
 script = str(ROOT / "jobs" / "repair.py")
 sys.argv[0] = script

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 import cassieq_spark as cassieq
-from cassieq_spark.embedded.java import find_java
-from cassieq_spark.interpreter import for_spark
 from cassieq_spark.testing import wait_until
+from tests.fixtures.spark import environment
 from tests.fixtures.zygote import Zygote
 from tests.storm import dials
 from tests.storm.processes import ROOT, Program
@@ -27,9 +26,6 @@ REPAIR_JOB_EVERY: Final = 4
 """One seed in so many has the Spark repair job, too: a third JVM is much for two cores."""
 
 READY_S: Final = 240.0
-
-QUICK_JAVA: Final = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
-"""A JVM that lives for a minute or two spends more on optimizing code than it gains."""
 
 
 def lanes_of(seed: int) -> dict[str, int]:
@@ -106,13 +102,8 @@ class Stage:
     def spark_environment(self, dials_file: Path) -> dict[str, str]:
         """Variables of a process that starts Spark."""
         return {
-            **QUICK_JAVA,
+            **environment(),
             "PYTHONPATH": str(self.root),
-            "PYSPARK_PYTHON": for_spark(),
-            "PYSPARK_DRIVER_PYTHON": for_spark(),
-            "JAVA_HOME": str(find_java().home),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "STORM_LOG4J": (ROOT / "conf" / "log4j2.properties").as_uri(),
             dials.VARIABLE: str(dials_file),
         }
 
