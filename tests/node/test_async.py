@@ -168,8 +168,10 @@ def test_a_put_that_is_cancelled_says_that_it_may_be_stored(run: Run, queue: cas
     while messages := queue.get(100, wait=1):
         found |= {message.body for message in messages}
 
-    # With one thread, one put at most was under way; all that were behind it did nothing.
-    assert (1, 50) == (len(unknown), len(stored | unknown | nothing))
+    # With one thread, one put at most was under way (none between two of them); all that were
+    # behind it did nothing.
+    assert len(unknown) <= 1
+    assert 50 == len(stored | unknown | nothing)
     assert stored <= found <= stored | unknown
 
 
