@@ -27,8 +27,8 @@ FIT ?=
 # In the order of the files: rings, which take longest, are not left for the end. The long tests have
 # the machine to themselves: they kill, and measure how long others may wait.
 WORKERS ?= 2
-FAULT_WORKERS ?= 0
-PYTEST := $(PYTHON) -m pytest --durations=10 --no-loadscope-reorder
+fault-tests test-installed: WORKERS := 0
+PYTEST = $(PYTHON) -m pytest --durations=10 --numprocesses=$(WORKERS) --no-loadscope-reorder
 # What is there: a directory may be missing in a source distribution.
 SOURCES := cassieq_spark pyspark_cassieq.py $(wildcard bench docs examples jobs tests)
 TYPED := cassieq_spark pyspark_cassieq.py $(wildcard docs/*.py jobs/*.py tests/typing/*.py)
@@ -95,7 +95,7 @@ screens: setup chromium  ## The pictures of the guide to the page
 
 .PHONY: test
 test: setup  ## All tests but the long ones; TESTS='tests/unit -k receipt' for some
-	@$(WITH_JAVA) $(PYTEST) --numprocesses=$(WORKERS) $(TESTS)
+	@$(WITH_JAVA) $(PYTEST) $(TESTS)
 
 # Storms: so many seeds, one after the other; SEED=17 for one again, STORM_SECONDS=60 for longer ones.
 SEEDS ?= 5
@@ -111,7 +111,7 @@ storms: setup  ## Storms of faults on a ring of three; SEEDS=100 for a long run,
 
 .PHONY: fault-tests
 fault-tests: setup  ## The long tests, most of which kill nodes and processes; FIT=1500 ends after 25 minutes
-	@$(WITH_JAVA) $(PYTEST) --numprocesses=$(FAULT_WORKERS) $(if $(FIT),--fit $(FIT)) $(FAULT_TESTS)
+	@$(WITH_JAVA) $(PYTEST) $(if $(FIT),--fit $(FIT)) $(FAULT_TESTS)
 
 # What leans on the engine: its facts, replays, drains, stops, both sinks, verdicts, lag.
 LOWEST_TESTS ?= $(addprefix tests/spark/test_,engine_facts.py replay.py drain.py refused.py \
