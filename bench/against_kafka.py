@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.__main__ import HEAP, ROOT
+from bench.__main__ import HEAP, ROOT, compile_package
 from bench.kafka_rounds import FIRST_ROW, OURS, TARGETS, THEIRS, TRICKLE, Case, Extent, Rounds
 from bench.spark_child import SparkChild
 from cassieq_spark.interpreter import for_spark
@@ -98,6 +98,7 @@ def _run(
     from bench.peers.kafka import PARTITIONS, broker  # noqa: PLC0415 - as above
     from cassieq_spark.embedded import EmbeddedCassandra  # noqa: PLC0415 - as above
 
+    compile_package()
     periodic = {"commitlog_sync": "periodic", "commitlog_sync_period": "10000ms"}
     nodes = {"fsync": {}, "periodic": periodic}
     with ExitStack() as stack:

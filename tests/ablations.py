@@ -713,8 +713,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="P19",
         rule="A pointer's value is its own write timestamp: the largest wins, whoever writes last.",
-        old="(value, value, self._lane, pointer.value)",
-        new="(self._session.clock.now_us(), value, self._lane, pointer.value)",
+        old="        return value, value, self._lane, pointer.value\n",
+        new="        return self._session.clock.now_us(), value, self._lane, pointer.value\n",
         tests=(
             "tests/node/test_pointers.py::test_p19_a_pointer_never_goes_back_whoever_writes_last",
         ),
@@ -870,7 +870,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T12",
         rule="A producer looks before repair may have dropped its bucket, however long linger is.",
-        old="min(lane.settings.linger_s, lane.rest_s / 2)",
+        old="min(lane.settings.linger_s, lane.rest_s)",
         new="lane.settings.linger_s",
         tests=(
             "tests/node/test_time.py::test_t12_a_producer_looks_before_repair_may_have_dropped_its_bucket",

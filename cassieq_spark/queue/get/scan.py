@@ -19,11 +19,12 @@ from cassieq_spark.model.pointer import Pointer, Pointers
 from cassieq_spark.queue import roll_forward
 from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.get.claim import mean_bytes
-from cassieq_spark.queue.get.time_pointer import TimePointer, advance_pointer, still_due
+from cassieq_spark.queue.get.time_pointer import TimePointer, begin_advance, still_due
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+    from cassieq_spark.queue.get.time_pointer import Hints
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.tables.monotons import Monoton
@@ -134,16 +135,22 @@ class Scanner:
         lane = self._lane
         self._passed_over = {}
         pointers = lane.read_pointers()
+        # Both after the pointers; neither says anything about the other, so both are under way.
+        now_us = lane.clock.now_us()
+        hints = self._time.begin_hints(pointers, now_us)
         scan = Scan(pointers=pointers, monoton=lane.read_monoton())
-        self._look_at_hints(scan, below_id)
+        self._look_at_hints(scan, hints(), below_id, now_us=now_us)
         self._look_ahead(scan, want, math.inf if want_bytes is None else want_bytes, below_id)
         return scan
 
-    def advance(self, scan: Scan, updated: Rows) -> None:
+    def advance(self, scan: Scan, updated: Rows) -> Callable[[], None]:
         """Move the reader pointer over buckets with nothing fresh: at most one plain write.
 
         Args:
             updated: Rows that our own claims have changed since the scan.
+
+        Returns:
+            What waits until it has moved; call it once.
         """
         reader = scan.pointers.reader
         known = {**scan.candidates, **updated}
@@ -152,7 +159,8 @@ class Scanner:
         ):
             reader = BucketNo(reader + 1)
         if reader > scan.pointers.reader:
-            advance_pointer(self._lane, Pointer.READER, reader)
+            return begin_advance(self._lane, Pointer.READER, reader)
+        return lambda: None
 
     def is_quiet_after(self, scan: Scan) -> bool:
         """Whether `has_news` will notice all that may become visible after this look."""
@@ -167,15 +175,15 @@ class Scanner:
         is hinted in a drained bucket never comes back.
         """
         lane = self._lane
+        hints = self._time.begin_hints(scan.pointers, lane.clock.now_us())
         monoton = lane.monotons.find()
-        hints = self._time.hints(scan.pointers, lane.clock.now_us())
         return (
             monoton is None
             or monoton.value.next_id != scan.monoton.next_id
             or monoton.value.is_closed != scan.monoton.is_closed
             or any(
                 bucket >= scan.pointers.repair and bucket not in self._finished
-                for _, bucket in hints
+                for _, bucket in hints()
             )
         )
 
@@ -185,10 +193,10 @@ class Scanner:
         self._jumps.clear()
         return had_some
 
-    def _look_at_hints(self, scan: Scan, below_id: int | None) -> None:
-        """Find what ran out or fell due, wherever the reader pointer is."""
-        now_us = self._lane.clock.now_us()
-        hints = self._time.hints(scan.pointers, now_us)
+    def _look_at_hints(
+        self, scan: Scan, hints: Hints, below_id: int | None, *, now_us: int
+    ) -> None:
+        """Find what ran out or fell due by now, wherever the reader pointer is."""
         hinted = {bucket for _, bucket in hints if bucket >= scan.pointers.repair}
         reader = scan.pointers.reader
         self._finished = {

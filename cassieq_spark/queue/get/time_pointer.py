@@ -41,8 +41,12 @@ class TimePointer:
 
     def hints(self, pointers: Pointers, now_us: int) -> Hints:
         """(minute, bucket) of all that may have come back by now; one read per hour."""
+        return self.begin_hints(pointers, now_us)()
+
+    def begin_hints(self, pointers: Pointers, now_us: int) -> Callable[[], Hints]:
+        """Ask for `hints` without waiting; call what is returned, once, for them."""
         now = minute_of(now_us)
-        return self._lane.hints.read(self._first(pointers, now), now)
+        return self._lane.hints.begin_read(self._first(pointers, now), now)
 
     def advance(
         self,
@@ -65,7 +69,7 @@ class TimePointer:
         while passed < blocked and is_passable(passed, now_us=now_us):
             passed += 1
         if passed > max(pointers.time, minute_of(self._lane.begins_us)):
-            advance_pointer(self._lane, Pointer.TIME, passed)
+            begin_advance(self._lane, Pointer.TIME, passed)()
 
     def carry_over(
         self, pointers: Pointers, hints: Hints, finished: Collection[BucketNo], *, now_us: int
@@ -95,13 +99,23 @@ class TimePointer:
         return first_minute(pointers.time, created=created, now=now)
 
 
-def advance_pointer(lane: Lane, pointer: Pointer, value: int) -> None:
-    """Move a pointer without failing: the next look moves it if this one cannot."""
-    try:
-        with lane.store.session.within(each_s=ADVANCE_S):
-            lane.pointers.advance(pointer, value)
-    except StoreError as error:
-        event(_logger, "pointer_not_advanced", **lane.as_fields(), error=str(error))
+def begin_advance(lane: Lane, pointer: Pointer, value: int) -> Callable[[], None]:
+    """Begin to move a pointer; call what is returned, once, to wait for it.
+
+    Neither fails: the next look moves it if this one cannot.
+    """
+    session = lane.store.session
+    with session.within(each_s=ADVANCE_S):
+        moved = lane.pointers.begin_advance(pointer, value)
+
+    def wait() -> None:
+        try:
+            with session.within(each_s=ADVANCE_S):
+                moved()
+        except StoreError as error:
+            event(_logger, "pointer_not_advanced", **lane.as_fields(), error=str(error))
+
+    return wait
 
 
 def still_due(row: Stored[Bucket] | None, minute: int) -> bool:

@@ -34,6 +34,7 @@ class OpenBuckets:
         self._first_seen: dict[BucketNo, float] = {}
         self._looked_at: dict[BucketNo, float] = {}
         self._eager_after = math.inf
+        self._ripe_at = -math.inf
         self._last_sealed: int = -1
 
     def look_again(self) -> None:
@@ -47,9 +48,9 @@ class OpenBuckets:
     def note_sealed(self, bucket: BucketNo, row: Stored[Bucket] | None, *, is_ours: bool) -> None:
         """A bucket is not open any more: learn whether it pays to leave buckets open.
 
-        If it held a few messages only, the next that comes later than ``linger`` after it is taken
-        at once, as long as this reader seals alone. What comes sooner would have shared this
-        bucket, so it waits for others: looks that seal are ``linger`` apart, as ever, and no
+        If it held a few messages only, what is there later than ``linger`` after that seal began is
+        taken at once, as long as this reader seals alone. What is there sooner would have shared
+        this bucket, so it waits for others: looks that seal are ``linger`` apart, as ever, and no
         producer reserves more often [R10].
 
         Args:
@@ -59,7 +60,7 @@ class OpenBuckets:
             return
         is_single = is_ours and row is not None and row.value.manifest.count <= FEW
         linger = self._lane.settings.linger_s
-        self._eager_after = self._lane.clock.monotonic() + linger if is_single else math.inf
+        self._eager_after = self._ripe_at + linger if is_single else math.inf
         self._last_sealed = max(self._last_sealed, bucket)
 
     def _is_alone(self, scan: Scan, oldest: BucketNo) -> bool:
@@ -96,7 +97,7 @@ class OpenBuckets:
             if bucket not in self._looked_at and (is_old[bucket] or not only_gaps)
         ][: SEALS_PER_CALL if only_gaps else None]
         has_messages = have_any(self._lane, self._scanner, to_look)
-        seen_at = lane.clock.monotonic()
+        seen_at = self._ripe_at = lane.clock.monotonic()
         ripe = []
         filled = [
             bucket

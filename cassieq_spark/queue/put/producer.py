@@ -99,8 +99,8 @@ class Producer:
         """Store rows, and make sure that they stay: three round trips if the bucket is our own.
 
         One write per row, then for each bucket one read of its row and one of the repair pointer.
-        One LWT to begin a fresh bucket; two more reads if the last put was longer ago than
-        ``linger``, or than half the time for which repair leaves a bucket alone [R2, T12].
+        One LWT to begin a fresh bucket; two more reads if the last put was longer ago than half
+        of ``linger``, or of the time for which repair leaves a bucket alone [R2, T12].
 
         Args:
             otherwise: Puts what a due lane does not take any more.
@@ -187,7 +187,8 @@ class Producer:
         began = lane.clock.monotonic()
         # A bucket that was closed since then rests before it is dropped: within half of that, the
         # write and its proof come in time, however long ``linger`` is [T12].
-        if began - block.proven_at <= min(lane.settings.linger_s, lane.rest_s / 2):
+        # And half of ``linger`` is enough for a reader of single messages to seal it (ADR 29).
+        if began - block.proven_at <= min(lane.settings.linger_s, lane.rest_s) / 2:
             return
         # Nothing was written there since the last proof, so a bucket that does not answer is left
         # as well. It holds up no put but this one, for a moment (I10).

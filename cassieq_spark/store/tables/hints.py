@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 WRITES_AT_ONCE: Final = 256
 """The most writes under way at once: a row may have 4,000 delays, a lane as many buckets."""
 
+READS_AT_ONCE: Final = 8
+"""The most hours that are read at once: mostly there is one, or two."""
+
 
 class Hints:
     """The expiry hints of one lane: they save a look at every row; the bucket row is the truth."""
@@ -83,10 +86,27 @@ class Hints:
 
     def read(self, first: int, last: int) -> list[tuple[int, BucketNo]]:
         """(minute, bucket) hinted in these minutes, both included, oldest first."""
-        found: list[tuple[int, BucketNo]] = []
-        for part in slices(first, last):
-            rows = self._session.run(
-                statements.READ_HINTS, (self._lane, part.hour, part.first, part.last)
-            )
-            found += [(row.minute, BucketNo(row.bucket)) for row in rows]
+        return self.begin_read(first, last)()
+
+    def begin_read(self, first: int, last: int) -> Callable[[], list[tuple[int, BucketNo]]]:
+        """Send what `read` sends, without waiting; call what is returned, once, for its result.
+
+        Of a long time, the first hours are under way together; the others follow one by one.
+        """
+        asked = [(self._lane, part.hour, part.first, part.last) for part in slices(first, last)]
+        sent = [
+            (params, self._session.start(statements.READ_HINTS, params))
+            for params in asked[:READS_AT_ONCE]
+        ]
+
+        def found() -> list[tuple[int, BucketNo]]:
+            rows = [
+                row
+                for params, future in sent
+                for row in self._session.finish(future, statements.READ_HINTS, params)
+            ]
+            for params in asked[READS_AT_ONCE:]:
+                rows += self._session.run(statements.READ_HINTS, params)
+            return [(row.minute, BucketNo(row.bucket)) for row in rows]
+
         return found

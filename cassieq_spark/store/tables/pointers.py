@@ -9,6 +9,8 @@ from cassieq_spark.model.pointer import Pointer, Pointers
 from cassieq_spark.store import statements
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.store.session import CqlSession
 
@@ -54,6 +56,15 @@ class PointerTable:
             ValueError: The value is below 1, which no timestamp may be.
             StoreTimeout: Not answered: nothing may be destroyed on its account.
         """
+        self._session.run(statements.ADVANCE_POINTER, self._moved(pointer, value))
+
+    def begin_advance(self, pointer: Pointer, value: int) -> Callable[[], object]:
+        """Send what `advance` sends, without waiting; call what is returned, once, to wait."""
+        params = self._moved(pointer, value)
+        future = self._session.start(statements.ADVANCE_POINTER, params)
+        return lambda: self._session.finish(future, statements.ADVANCE_POINTER, params)
+
+    def _moved(self, pointer: Pointer, value: int) -> tuple[object, ...]:
         if value < 1:
             raise ValueError(f"a pointer's value is 1 or more, not {value}")
-        self._session.run(statements.ADVANCE_POINTER, (value, value, self._lane, pointer.value))
+        return value, value, self._lane, pointer.value
