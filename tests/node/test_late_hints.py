@@ -18,6 +18,7 @@ from cassieq_spark.model.settlement import Action, Extend, Release
 from cassieq_spark.model.sink_txn import TaskResult
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.scan import Scan, Scanner
+from cassieq_spark.queue.get.time_pointer import TimePointer
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.repair.cleanup import close_gaps
@@ -104,7 +105,9 @@ def test_t4_a_roll_forward_that_sleeps_between_hint_and_cas_keeps_the_time_point
     def sleep() -> None:
         for one in (door, other):
             one.clock.advance(LONG_S)
-        Scanner(other.lane)._look_at_hints(scan_of(other), None)
+        scan, now_us = scan_of(other), other.lane.clock.now_us()
+        hints = TimePointer(other.lane).hints(scan.pointers, now_us)
+        Scanner(other.lane)._look_at_hints(scan, hints, None, now_us=now_us)
         assert hinted == other.lane.pointers.read().time
 
     door.faults.before("update_bucket", sleep)
