@@ -117,7 +117,7 @@ class Reader:
             QueueDeleted: The lane is dead.
         """
         if self._passed is not None:
-            self._scanner.advance(*self._passed)()
+            self._scanner.advance(*self._passed)
             self._passed = None
         scan = self._scanner.scan(at_most, below_id=below_id, want_bytes=at_most_bytes)
         if scan.available >= at_most or scan.available_bytes >= (at_most_bytes or math.inf):
@@ -195,7 +195,7 @@ class Reader:
             except CassieqError:
                 give_back(claimed)  # nobody gets to see them [T22]
                 raise
-        moved = self._scanner.advance(scan, updated)
+        moved = self._scanner.begin_advance(scan, updated)
         if not claimed and not updated and self._scanner.is_quiet_after(scan):
             self._quiet = (scan, self._lane.clock.monotonic())
         try:

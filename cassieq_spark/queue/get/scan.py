@@ -143,15 +143,16 @@ class Scanner:
         self._look_ahead(scan, want, math.inf if want_bytes is None else want_bytes, below_id)
         return scan
 
-    def advance(self, scan: Scan, updated: Rows) -> Callable[[], None]:
+    def advance(self, scan: Scan, updated: Rows) -> None:
         """Move the reader pointer over buckets with nothing fresh: at most one plain write.
 
         Args:
             updated: Rows that our own claims have changed since the scan.
-
-        Returns:
-            What waits until it has moved; call it once.
         """
+        self.begin_advance(scan, updated)()
+
+    def begin_advance(self, scan: Scan, updated: Rows) -> Callable[[], None]:
+        """Begin to `advance`, without waiting; call what is returned, once, to wait."""
         reader = scan.pointers.reader
         known = {**scan.candidates, **updated}
         while reader in self._finished or (
