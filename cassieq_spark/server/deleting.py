@@ -1,7 +1,7 @@
 """`Deleting` acks the receipts of all requests, those of one bucket together.
 
 While one ack of a bucket is under way, others gather, and the next takes them all. Nobody waits for
-a bucket that it did not ask about.
+the ack of a bucket that it did not ask about.
 """
 
 from __future__ import annotations

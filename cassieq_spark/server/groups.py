@@ -1,18 +1,32 @@
-"""`Groups` makes calls together: while one of a key is under way, others gather for the next."""
+"""`Groups` makes calls together: while one of a key is under way, others gather for the next.
+
+Clients that were answered together ask again together, of the next key as of the last one. So if
+the last call of a queue served several, the first one of another key waits a moment for as many.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from cassieq_spark.aio import linger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-K = TypeVar("K")
+K = TypeVar("K", bound=tuple[str, object])
+"""The queue, and what else the requests of a call have in common."""
+
 A = TypeVar("A")
+
+FIRST_S: Final = 0.003
+"""The longest time that the first call of a key waits. It is less than a call takes, and enough for
+clients that were answered together."""
+
+QUEUES: Final = 1_000
+"""The most queues of which is known how many their last call served. Beyond it, all are forgotten:
+then their next first calls wait for nobody."""
 
 
 class _Gathered(Generic[A]):
@@ -45,10 +59,11 @@ class Groups(Generic[K, A]):
         self._call = call
         self._gathered: dict[K, _Gathered[A]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._served: dict[str, int] = {}
         self._is_closing = False
 
     def add(self, key: K, asked: A) -> None:
-        """Let a request go with the next call of its key: at once if none is under way."""
+        """Let a request go with the next call of its key."""
         gathered = self._gathered.get(key)
         if gathered is not None:
             gathered.add(asked)
@@ -69,11 +84,15 @@ class Groups(Generic[K, A]):
 
     async def _run(self, key: K, gathered: _Gathered[A]) -> None:
         loop = asyncio.get_running_loop()
+        queue = key[0]
         try:
+            first = partial(gathered.has, self._served.get(queue, 1))
+            await linger.as_many(first, gathered.changed, loop.time() + FIRST_S)
             while gathered.asked and not self._is_closing:
                 together = self._take(gathered.asked)
                 count, began_s = len(together), loop.time()
                 await self._call(key, together)
+                self._note_served(queue, count)
                 if count > 1:
                     await linger.as_many(
                         partial(gathered.has, count),
@@ -82,3 +101,10 @@ class Groups(Generic[K, A]):
                     )
         finally:
             del self._gathered[key]
+
+    def _note_served(self, queue: str, count: int) -> None:
+        self._served.pop(queue, None)
+        if count > 1:
+            if len(self._served) >= QUEUES:
+                self._served.clear()
+            self._served[queue] = count

@@ -6,10 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from cassieq_spark.aio import linger
+from cassieq_spark.server import groups as server_groups
 from cassieq_spark.server.groups import Groups
 
 if TYPE_CHECKING:
     import pytest
+
+Key = tuple[str, int]
+Q: Key = ("q", 1)
+R: Key = ("r", 1)
 
 
 class Calls:
@@ -20,7 +25,7 @@ class Calls:
         self.begun = asyncio.Event()
         self._ends = asyncio.Event()
 
-    async def make(self, key: str, together: list[str]) -> None:
+    async def make(self, key: Key, together: list[str]) -> None:
         del key
         self.made.append(together)
         self.begun.set()
@@ -46,11 +51,11 @@ def take_all(waiting: list[str]) -> list[str]:
 def test_who_comes_while_a_call_is_under_way_goes_with_the_next() -> None:
     async def run() -> list[list[str]]:
         calls = Calls()
-        groups: Groups[str, str] = Groups(take_all, calls.make)
-        groups.add("q", "a")
+        groups: Groups[Key, str] = Groups(take_all, calls.make)
+        groups.add(Q, "a")
         await calls.next()
-        groups.add("q", "b")
-        groups.add("q", "c")
+        groups.add(Q, "b")
+        groups.add(Q, "c")
         calls.end()
         await calls.next()
         calls.end()
@@ -65,18 +70,18 @@ def test_a_call_waits_for_as_many_as_the_last_one_had(monkeypatch: pytest.Monkey
 
     async def run() -> list[list[str]]:
         calls = Calls()
-        groups: Groups[str, str] = Groups(take_all, calls.make)
-        groups.add("q", "a")
-        groups.add("q", "b")
+        groups: Groups[Key, str] = Groups(take_all, calls.make)
+        groups.add(Q, "a")
+        groups.add(Q, "b")
         await calls.next()
-        groups.add("q", "c")
+        groups.add(Q, "c")
         calls.end()
         for _ in range(20):
             await asyncio.sleep(0)
         assert 1 == len(calls.made)  # c waits for one more
-        groups.add("q", "a")
+        groups.add(Q, "a")
         await calls.next()
-        groups.add("q", "d")  # nobody is waited for any longer than it takes to end the test
+        groups.add(Q, "d")  # nobody is waited for any longer than it takes to end the test
         monkeypatch.setattr(linger, "until_s", lambda **_: 0.0)
         calls.end()
         await calls.next()
@@ -92,9 +97,9 @@ def test_whoever_is_alone_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> N
 
     async def run() -> list[list[str]]:
         calls = Calls()
-        groups: Groups[str, str] = Groups(take_all, calls.make)
+        groups: Groups[Key, str] = Groups(take_all, calls.make)
         for one in ("a", "b", "c"):
-            groups.add("q", one)
+            groups.add(Q, one)
             await calls.next()
             calls.end()
         await groups.close(5)
@@ -103,15 +108,43 @@ def test_whoever_is_alone_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> N
     assert [["a"], ["b"], ["c"]] == asyncio.run(run())
 
 
+def test_the_first_call_of_a_key_waits_for_as_many_as_the_queue_s_last_call_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Receivers that were served together ack together, of one bucket after the other."""
+    monkeypatch.setattr(server_groups, "FIRST_S", 60.0)
+
+    async def run() -> list[list[str]]:
+        calls = Calls()
+        groups: Groups[Key, str] = Groups(take_all, calls.make)
+        groups.add(Q, "a")
+        groups.add(Q, "b")
+        await calls.next()
+        calls.end()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        groups.add(("q", 2), "a")
+        groups.add(R, "c")  # of another queue: it waits for nobody
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert ["c"] == calls.made.pop()
+        groups.add(("q", 2), "b")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return calls.made
+
+    assert [["a", "b"], ["a", "b"]] == asyncio.run(run())
+
+
 def test_the_end_begins_no_further_call_and_waits_only_so_long() -> None:
     """Whoever would have had the next call is gone by then."""
 
     async def run() -> list[list[str]]:
         calls = Calls()
-        groups: Groups[str, str] = Groups(take_all, calls.make)
-        groups.add("q", "a")
+        groups: Groups[Key, str] = Groups(take_all, calls.make)
+        groups.add(Q, "a")
         await calls.next()
-        groups.add("q", "b")
+        groups.add(Q, "b")
         await groups.close(0.01)
         calls.end()
         await groups.close(5)
@@ -123,10 +156,10 @@ def test_the_end_begins_no_further_call_and_waits_only_so_long() -> None:
 def test_keys_do_not_wait_for_each_other() -> None:
     async def run() -> list[list[str]]:
         calls = Calls()
-        groups: Groups[str, str] = Groups(take_all, calls.make)
-        groups.add("q", "a")
+        groups: Groups[Key, str] = Groups(take_all, calls.make)
+        groups.add(Q, "a")
         await calls.next()
-        groups.add("r", "b")
+        groups.add(R, "b")
         await calls.next()
         calls.end()
         calls.end()
