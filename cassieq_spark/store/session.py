@@ -26,6 +26,7 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.store import driver, retries, side_by_side, tls
 from cassieq_spark.store.node_clocks import NodeClocks, warn_of
+from cassieq_spark.store.sent import Done, Sent, raising
 from cassieq_spark.store.side_by_side import SideBySide
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.store.translate import DRIVER_ERRORS, addresses, translate, why_unconnected
@@ -55,17 +56,6 @@ class Interceptor(Protocol):
         self, statement: Statement, params: tuple[Any, ...], proceed: Callable[[], Any]
     ) -> Any:
         """Call ``proceed`` zero or more times and return its result, or raise a driver error."""
-
-
-class Done:
-    """The result of a statement that an interceptor has already run, as a future."""
-
-    def __init__(self, outcome: Callable[[], Any]) -> None:
-        self._outcome = outcome
-
-    def result(self) -> Any:
-        """Return the result of the statement, or raise its error."""
-        return self._outcome()
 
 
 class CqlSession:
@@ -136,36 +126,7 @@ class CqlSession:
         """
         if statement.kind is Kind.CAS:
             raise ValueError(f"{statement.name} is a CAS: only store/cas.py may send it")
-        began_s, left_s = self.clock.monotonic(), self.left_s()
-        sent = 0
-
-        def send() -> list[Any]:
-            nonlocal sent
-            sent += 1
-            metrics.RETRIES.inc(sent > 1)
-            try:
-                return list(self._execute(statement, tuple(params)))
-            except DRIVER_ERRORS as error:
-                waited = retries.Waited(seconds=self.clock.monotonic() - began_s, sent=sent)
-                raise translate(error, statement.name, self.keyspace, waited) from error
-
-        def tell(state: tenacity.RetryCallState) -> None:
-            problem = None if state.outcome is None else state.outcome.exception()
-            retries.tell(
-                statement,
-                None if problem is None else problem.__cause__,
-                sent=sent,
-                pause_s=state.upcoming_sleep,
-                left_s=began_s + left_s - self.clock.monotonic(),
-            )
-
-        return tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type((StoreTimeout, StoreUnavailable)),
-            stop=tenacity.stop_after_delay(left_s),
-            wait=lambda state: min(retries.pause_s(state.attempt_number), left_s / 4),
-            before_sleep=tell,
-            reraise=True,
-        )(send)
+        return self._until_answered(self._sent(statement, params), times=0)
 
     def one(self, statement: Statement, params: Sequence[Any] = ()) -> Any | None:
         """The first row of `run`, None if there is none."""
@@ -190,40 +151,55 @@ class CqlSession:
         """Send a statement once and let the driver's own error out: for `store/cas.py` alone."""
         return list(self._execute(statement, tuple(params)))
 
-    def start(self, statement: Statement, params: Sequence[Any]) -> Any:
-        """Send without waiting; pass the result to `finish`, once."""
-        bound = tuple(params)
-        if self.interceptor is not None:
-            try:
-                rows = self._execute(statement, bound)
-            except DRIVER_ERRORS as error:
-                return Done(_raising(error))
-            return Done(lambda: rows)
+    def start(self, statement: Statement, params: Sequence[Any]) -> Sent:
+        """Send without waiting; pass the result to `finish` or `answer`, once.
+
+        It keeps the limits of the block that it is sent in.
+        """
+        sent = self._sent(statement, params)
         try:
-            prepared = self.prepare(statement)
-            self._count(statement)
-            return self._session.execute_async(prepared, bound, timeout=self._request_s())
+            if self.interceptor is not None:
+                rows = self._execute(statement, sent.params)
+                sent.future = Done(lambda: rows)
+            else:
+                prepared = self.prepare(statement)
+                self._count(statement)
+                timeout_s = self._request_s()
+                sent.future = self._session.execute_async(prepared, sent.params, timeout=timeout_s)
+                sent.future.add_errback(lambda _: sent.note_failure(self.clock.monotonic()))
         except DRIVER_ERRORS as error:
-            return Done(_raising(error))
+            sent.future = Done(raising(error))
+            sent.note_failure(self.clock.monotonic())
+        return sent
 
-    def finish(self, future: Any, statement: Statement, params: Sequence[Any]) -> list[Any]:
-        """Wait for what `start` sent; if it was not answered, run it again as `run` does."""
-        rows = self.answer(future, statement)
-        if isinstance(rows, StoreError):
-            metrics.RETRIES.inc()
-            return self.run(statement, params)
-        return rows
+    def finish(self, sent: Sent) -> list[Any]:
+        """Wait for what `start` sent; if it was not answered, go on as `run` does.
 
-    def answer(self, future: Any, statement: Statement) -> list[Any] | StoreError:
+        What the first sending took is part of its limits, but not for how long nobody waited: a
+        caller may have been at work for minutes.
+
+        Raises:
+            StoreTimeout, StoreUnavailable, SchemaMissing: See `run`.
+        """
+        rows = self.answer(sent)
+        if not isinstance(rows, StoreError):
+            return rows
+        now = self.clock.monotonic()
+        sent.wait_again(now)
+        if now >= sent.ends_s(self._most_s()):
+            raise rows
+        return self._until_answered(sent, times=1)
+
+    def answer(self, sent: Sent) -> list[Any] | StoreError:
         """Wait for what `start` sent; return the error if it was not answered.
 
         Raises:
             SchemaMissing: The keyspace or its tables do not exist.
         """
         try:
-            return list(future.result())
+            return list(sent.future.result())
         except DRIVER_ERRORS as error:
-            problem = translate(error, statement.name, self.keyspace)
+            problem = self._problem(error, sent, times=1)
             if isinstance(problem, StoreTimeout | StoreUnavailable):
                 return problem
             raise problem from error
@@ -267,8 +243,8 @@ class CqlSession:
         Args:
             at_most_s: The limit without the session's patience; default: `DEADLINE_S`.
         """
-        most_s = (DEADLINE_S if at_most_s is None else at_most_s) + self.patience_s
-        return min(most_s, side_by_side.present().left_s(self.clock.monotonic()))
+        limit_s = side_by_side.present().left_s(self.clock.monotonic())
+        return min(self._most_s(at_most_s), limit_s)
 
     def define(self, ddl: str) -> None:
         """Run one schema statement and wait until all nodes agree.
@@ -333,6 +309,54 @@ class CqlSession:
                 "the client is closed: its block has ended, or close() was called. Connect again"
             )
 
+    def _most_s(self, at_most_s: float | None = None) -> float:
+        return (DEADLINE_S if at_most_s is None else at_most_s) + self.patience_s
+
+    def _sent(self, statement: Statement, params: Sequence[Any]) -> Sent:
+        return Sent(
+            statement=statement,
+            params=tuple(params),
+            began_s=self.clock.monotonic(),
+            limits=side_by_side.present(),
+        )
+
+    def _until_answered(self, sent: Sent, *, times: int) -> list[Any]:
+        """Send until it is answered, or its time is over.
+
+        Args:
+            times: How often it was sent already.
+        """
+        statement = sent.statement
+        ends_s = sent.ends_s(self._most_s())
+        left_s = ends_s - self.clock.monotonic()
+
+        def send() -> list[Any]:
+            nonlocal times
+            times += 1
+            metrics.RETRIES.inc(times > 1)
+            try:
+                # A block's limit is for all sendings together: the last one has the rest of it.
+                with side_by_side.limited(sent.ends_s(inf), inf):
+                    return list(self._execute(statement, sent.params))
+            except DRIVER_ERRORS as error:
+                raise self._problem(error, sent, times=times) from error
+
+        def tell(state: tenacity.RetryCallState) -> None:
+            problem = None if state.outcome is None else state.outcome.exception()
+            retries.tell(
+                statement,
+                None if problem is None else problem.__cause__,
+                sent=times,
+                pause_s=state.upcoming_sleep,
+                left_s=ends_s - self.clock.monotonic(),
+            )
+
+        return retries.retrying(left_s, tell)(send)
+
+    def _problem(self, error: BaseException, sent: Sent, *, times: int) -> CassieqError:
+        waited = retries.Waited(seconds=self.clock.monotonic() - sent.began_s, sent=times)
+        return translate(error, sent.statement.name, self.keyspace, waited)
+
     def _count(self, statement: Statement) -> None:
         with self._lock:
             self.counts[statement.name] += 1
@@ -364,10 +388,3 @@ class CqlSession:
                 "'datacenter' to one of them"
             )
         return str(wanted)
-
-
-def _raising(error: BaseException) -> Callable[[], Any]:
-    def outcome() -> Any:
-        raise error
-
-    return outcome

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from cassandra import OperationTimedOut
 
 from cassieq_spark.errors import StoreTimeout
+from cassieq_spark.store.statements import READ_QUEUE
 from cassieq_spark.testing.faults import Fault, FaultyStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import cassieq_spark as cassieq
+    from cassieq_spark.store.session import CqlSession
+    from cassieq_spark.store.statements import Statement
 
 TRIES = re.compile(r"(?P<seconds>\d+\.\d) s, sent (?P<sent>\d+) times")
 
@@ -33,3 +39,64 @@ def test_an_outage_is_one_event_a_try_and_its_error_names_the_time_waited(
     events = [one for one in caplog.records if vars(one).get("event") == "statement_retried"]
     assert int(found["sent"]) == len(events) + 1
     assert list(range(1, len(events) + 1)) == [vars(one)["fields"]["attempt"] for one in events]
+
+
+class Slow:
+    """Each sending takes a time, by a clock that stands still otherwise; the first one fails."""
+
+    def __init__(
+        self, session: CqlSession, monkeypatch: pytest.MonkeyPatch, takes_s: float
+    ) -> None:
+        self.now_s = 1_000.0
+        self.timeouts_s: list[float] = []
+        self._session = session
+        self._takes_s = takes_s
+        monkeypatch.setattr(session.clock, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(session, "interceptor", self)
+
+    def around(
+        self, statement: Statement, params: tuple[Any, ...], proceed: Callable[[], Any]
+    ) -> Any:
+        del statement, params
+        self.timeouts_s.append(self._session._request_s())
+        if len(self.timeouts_s) > 1:
+            return proceed()
+        self.now_s += self._takes_s
+        raise OperationTimedOut("lost on the way")
+
+
+def test_what_the_first_sending_took_is_part_of_the_limit(
+    client: cassieq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`within` promises that a statement takes no longer, however it is sent."""
+    session = client._session
+    slow = Slow(session, monkeypatch, 1.5)
+    with session.within(each_s=2.0):
+        session.run(READ_QUEUE, ("orders",))
+    assert [2.0, 0.5] == slow.timeouts_s
+
+    slow = Slow(session, monkeypatch, 1.5)
+    with session.within(each_s=2.0):
+        sent = session.start(READ_QUEUE, ("orders",))
+    session.finish(sent)
+    assert [2.0, 0.5] == slow.timeouts_s
+
+    slow = Slow(session, monkeypatch, 2.0)
+    with session.within(each_s=2.0):
+        sent = session.start(READ_QUEUE, ("orders",))
+    with pytest.raises(StoreTimeout, match=r"2\.0 s, sent once"):
+        session.finish(sent)
+    assert [2.0] == slow.timeouts_s
+
+
+def test_for_how_long_nobody_waited_is_no_part_of_the_limit(
+    client: cassieq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task writes chunks, and may compute for minutes before it asks what became of them."""
+    session = client._session
+    slow = Slow(session, monkeypatch, 1.5)
+    with session.within(each_s=2.0):
+        sent = session.start(READ_QUEUE, ("orders",))
+    slow.now_s += 300
+    session.finish(sent)
+    assert [2.0, 0.5] == slow.timeouts_s

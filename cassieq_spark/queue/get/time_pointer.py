@@ -105,14 +105,12 @@ def begin_advance(lane: Lane, pointer: Pointer, value: int) -> Callable[[], None
     Neither fails: the next look moves it if this one cannot.
     """
     session = lane.store.session
-    until_s = session.clock.monotonic() + ADVANCE_S
     with session.within(ADVANCE_S):
         moved = lane.pointers.begin_advance(pointer, value)
 
     def wait() -> None:
         try:
-            with session.within(until_s - session.clock.monotonic()):
-                moved()
+            moved()
         except StoreError as error:
             event(_logger, "pointer_not_advanced", **lane.as_fields(), error=str(error))
 

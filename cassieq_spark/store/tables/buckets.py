@@ -72,8 +72,8 @@ class Buckets:
         ]
         found: dict[BucketNo, Stored[Bucket] | None] = {}
         unread: dict[BucketNo, StoreError] = {}
-        for bucket, future in zip(wanted, sent, strict=True):
-            rows = self._session.answer(future, statements.READ_BUCKET)
+        for bucket, one in zip(wanted, sent, strict=True):
+            rows = self._session.answer(one)
             if isinstance(rows, StoreError):
                 unread[bucket] = rows
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import (
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.clock import Clock
     from cassieq_spark.model.ids import LaneId
+    from cassieq_spark.store.sent import Sent
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.tables.pointers import PointerTable
 
@@ -71,18 +72,15 @@ class Hints:
             for bucket, until_us in due
             for minute in hint_minutes(minute_of(until_us), now=now, passed=passed)
         }
-        flights: deque[tuple[tuple[Any, ...], Any]] = deque()
+        flights: deque[Sent] = deque()
         for bucket, minute in sorted(wanted):
             if len(flights) >= WRITES_AT_ONCE:
-                self._land(*flights.popleft())
+                self._session.finish(flights.popleft())
             ttl_s = hint_ttl_s((minute + 1) * MINUTE_US, now_us=now_us)
             params = (self._lane, hour_of(minute), minute, bucket, ttl_s)
-            flights.append((params, self._session.start(statements.WRITE_HINT, params)))
+            flights.append(self._session.start(statements.WRITE_HINT, params))
         while flights:
-            self._land(*flights.popleft())
-
-    def _land(self, params: tuple[Any, ...], future: Any) -> None:
-        self._session.finish(future, statements.WRITE_HINT, params)
+            self._session.finish(flights.popleft())
 
     def read(self, first: int, last: int) -> list[tuple[int, BucketNo]]:
         """(minute, bucket) hinted in these minutes, both included, oldest first."""
@@ -95,16 +93,11 @@ class Hints:
         """
         asked = [(self._lane, part.hour, part.first, part.last) for part in slices(first, last)]
         sent = [
-            (params, self._session.start(statements.READ_HINTS, params))
-            for params in asked[:READS_AT_ONCE]
+            self._session.start(statements.READ_HINTS, params) for params in asked[:READS_AT_ONCE]
         ]
 
         def found() -> list[tuple[int, BucketNo]]:
-            rows = [
-                row
-                for params, future in sent
-                for row in self._session.finish(future, statements.READ_HINTS, params)
-            ]
+            rows = [row for one in sent for row in self._session.finish(one)]
             for params in asked[READS_AT_ONCE:]:
                 rows += self._session.run(statements.READ_HINTS, params)
             return [(row.minute, BucketNo(row.bucket)) for row in rows]

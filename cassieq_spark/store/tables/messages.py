@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from cassieq_spark.model.ids import Place
+    from cassieq_spark.store.sent import Sent
     from cassieq_spark.store.session import CqlSession
 
 
@@ -52,7 +53,7 @@ class ChunkWriter:
         self._session = session
         self._writes = writes_in_flight
         self._bytes = bytes_in_flight
-        self._sent: deque[tuple[Any, tuple[Any, ...], int] | Callable[[], None]] = deque()
+        self._sent: deque[tuple[Sent, int] | Callable[[], None]] = deque()
         self._sent_writes = 0
         self._sent_bytes = 0
 
@@ -83,8 +84,8 @@ class ChunkWriter:
                 UNSET_VALUE if chunk.expires_us is None else True,
                 True if chunk.has_key else UNSET_VALUE,
             )
-            future = self._session.start(statements.WRITE_MESSAGE, params)
-            self._sent.append((future, params, size))
+            sent = self._session.start(statements.WRITE_MESSAGE, params)
+            self._sent.append((sent, size))
             self._sent_writes += 1
             self._sent_bytes += size
         metrics.CHUNKS_WRITTEN.inc()
@@ -104,8 +105,8 @@ class ChunkWriter:
         if callable(oldest):
             oldest()
             return
-        future, params, size = oldest
-        self._session.finish(future, statements.WRITE_MESSAGE, params)
+        sent, size = oldest
+        self._session.finish(sent)
         self._sent_writes -= 1
         self._sent_bytes -= size
 
@@ -187,20 +188,18 @@ class Messages:
 
         The next few buckets are read while the caller works on one.
         """
-        sent: deque[tuple[int, Any, tuple[Any, ...]]] = deque()
+        sent: deque[tuple[int, Sent]] = deque()
         for position, (bucket, runs) in enumerate(wanted):
             if len(sent) >= in_flight:
                 yield self._received(*sent.popleft())
             params = (self._lane, bucket, runs.first, runs.last)
-            sent.append((position, self._session.start(statements.READ_MESSAGES, params), params))
+            sent.append((position, self._session.start(statements.READ_MESSAGES, params)))
         while sent:
             yield self._received(*sent.popleft())
 
-    def _received(
-        self, position: int, future: Any, params: tuple[Any, ...]
-    ) -> tuple[int, list[ChunkRow]]:
-        rows = self._session.finish(future, statements.READ_MESSAGES, params)
-        lane, bucket, first, _ = params
+    def _received(self, position: int, sent: Sent) -> tuple[int, list[ChunkRow]]:
+        rows = self._session.finish(sent)
+        lane, bucket, first, _ = sent.params
         if first > 0 and not (rows and rows[0].first == first):
             # The key of a chunk row is its first offset: the row that holds our offset begins
             # before it, by less than the largest chunk.

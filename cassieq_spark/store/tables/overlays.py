@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cassieq_spark.model.bucket_plan import split_parts
 from cassieq_spark.store import statements
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cassieq_spark.model.ids import BucketNo, LaneId
+    from cassieq_spark.store.sent import Sent
     from cassieq_spark.store.session import CqlSession
 
 DROP_AHEAD_US = 86_400_000_000
@@ -51,13 +52,13 @@ class Overlays:
             The bodies that exist. A missing one was replaced or dropped since, or is lost: only its
             row can tell.
         """
-        sent: list[tuple[int, Any, tuple[Any, ...]]] = []
+        sent: list[tuple[int, Sent]] = []
         for offset, revision in revisions:
             params = (self._lane, bucket, offset, revision)
-            sent.append((offset, self._session.start(statements.READ_OVERLAY, params), params))
+            sent.append((offset, self._session.start(statements.READ_OVERLAY, params)))
         found: dict[int, bytes] = {}
-        for offset, future, params in sent:
-            rows = self._session.finish(future, statements.READ_OVERLAY, params)
+        for offset, one in sent:
+            rows = self._session.finish(one)
             if rows and len(rows) == rows[0].parts:
                 found[offset] = b"".join(row.payload or b"" for row in rows)
         return found

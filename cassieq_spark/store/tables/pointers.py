@@ -60,9 +60,8 @@ class PointerTable:
 
     def begin_advance(self, pointer: Pointer, value: int) -> Callable[[], object]:
         """Send what `advance` sends, without waiting; call what is returned, once, to wait."""
-        params = self._moved(pointer, value)
-        future = self._session.start(statements.ADVANCE_POINTER, params)
-        return lambda: self._session.finish(future, statements.ADVANCE_POINTER, params)
+        sent = self._session.start(statements.ADVANCE_POINTER, self._moved(pointer, value))
+        return lambda: self._session.finish(sent)
 
     def _moved(self, pointer: Pointer, value: int) -> tuple[object, ...]:
         if value < 1:

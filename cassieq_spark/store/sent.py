@@ -1,0 +1,69 @@
+"""`Sent`: a statement that is under way, with its limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cassieq_spark.store.side_by_side import Patience
+    from cassieq_spark.store.statements import Statement
+
+
+class Done:
+    """The result of a statement that an interceptor has already run, as a future."""
+
+    def __init__(self, outcome: Callable[[], Any]) -> None:
+        self._outcome = outcome
+
+    def result(self) -> Any:
+        """Return the result of the statement, or raise its error."""
+        return self._outcome()
+
+
+@dataclass(slots=True, kw_only=True)
+class Sent:
+    """A statement that `CqlSession.start` has sent.
+
+    Attributes:
+        began_s: When it was sent, by the monotonic clock.
+        limits: Those of the block that it was sent in.
+        future: The driver's, or one that is done.
+        failed_s: When it went unanswered.
+    """
+
+    statement: Statement
+    params: tuple[Any, ...]
+    began_s: float
+    limits: Patience
+    future: Any = None
+    failed_s: float | None = None
+
+    def note_failure(self, now: float) -> None:
+        """It went unanswered now."""
+        self.failed_s = now
+
+    def wait_again(self, now: float) -> None:
+        """Count from now on again, as nobody waited since it went unanswered."""
+        if self.failed_s is not None:
+            self.began_s += now - self.failed_s
+            self.failed_s = now
+
+    def ends_s(self, most_s: float) -> float:
+        """When it is not sent again any more, by the monotonic clock.
+
+        Args:
+            most_s: The longest time that it is sent again, without its block's limits.
+        """
+        return self.began_s + min(most_s, self.limits.left_s(self.began_s))
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    """An outcome that is this error."""
+
+    def outcome() -> Any:
+        raise error
+
+    return outcome
