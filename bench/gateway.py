@@ -73,7 +73,7 @@ class Size:
     idle_s: float
 
 
-FULL = Size(messages=8_000, moto_messages=480, rounds=5, warm_up=2, polls=IDLE_POLLS, idle_s=20.0)
+FULL = Size(messages=8_000, moto_messages=480, rounds=5, warm_up=3, polls=IDLE_POLLS, idle_s=20.0)
 SMOKE = Size(messages=480, moto_messages=160, rounds=1, warm_up=0, polls=50, idle_s=2.0)
 
 HEADERS = {
