@@ -1,0 +1,206 @@
+"""A process that the fork server makes is as one that is started, and ends as one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from cassieq_spark.testing import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FORK = Path(__file__).resolve().parents[2] / "scripts" / "cassieq_fork.py"
+ENDS_S = 30.0
+
+PROBE = """
+import json, os, sys, threading
+from pathlib import Path
+from cassieq_spark.entropy import jitter
+
+if __name__ == "__main__":
+    seen = {"env": dict(os.environ), "cwd": os.getcwd(), "name": __name__}
+    seen |= {"parent": os.getppid(), "pid": os.getpid(), "jitter": jitter(1.0, 0)}
+    print(json.dumps(seen), flush=True)
+    print("to standard error", file=sys.stderr)
+    with Path("runs").open("a") as runs:
+        runs.write("x")
+    if os.environ["THEN"] == "wait":
+        threading.Event().wait()
+    if os.environ["THEN"] == "fail":
+        raise ValueError("it failed")
+    sys.exit(int(os.environ["THEN"]))
+"""
+
+
+class Spark:
+    """This process, as the one that starts Python processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "fork_probe.py").write_text(PROBE, encoding="utf-8")
+
+    def start(self, then: str = "0", **env: str) -> subprocess.Popen[str]:
+        """Start a process by ``cassieq-fork``."""
+        own = {"TMPDIR": str(self.folder), "PYTHONPATH": str(self.folder), "THEN": then}
+        command = [sys.executable, "-I", "-S", FORK, sys.executable, "-m", "fork_probe"]
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env={**os.environ, **own, **env},
+        )
+
+    def run(self, then: str = "0", **env: str) -> tuple[dict[str, Any], str, int]:
+        """What a process sees, what it says, and how it ends."""
+        process = self.start(then, **env)
+        out, error = process.communicate(timeout=ENDS_S)
+        return json.loads(out), error, process.returncode
+
+    def serve(self) -> psutil.Process:
+        """Begin a server, and wait until it serves."""
+        self.run()
+        wait_until(lambda: bool(self.sockets()), deadline_s=ENDS_S, describe="the server serves")
+        (server,) = self.servers()
+        return server
+
+    def sockets(self) -> list[Path]:
+        """Where servers serve."""
+        return [one for one in self.folder.glob("cassieq-fork-*/*") if one.is_socket()]
+
+    def servers(self) -> list[psutil.Process]:
+        """The servers that live, without their children."""
+        of_here = [
+            one
+            for one in psutil.process_iter(["cmdline"])
+            if str(self.folder) in " ".join(one.info["cmdline"] or [])
+        ]
+        pids = {one.pid for one in of_here}
+        return [one for one in of_here if one.ppid() not in pids]
+
+
+@pytest.fixture
+def spark() -> Iterator[Spark]:
+    folder = Path(tempfile.mkdtemp(prefix="fork"))  # short: it is part of a socket's path
+    spark = Spark(folder)
+    yield spark
+    for server in spark.servers():
+        server.kill()
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("then", ["0", "3", "fail"])
+def test_a_forked_process_is_as_one_that_was_started(spark: Spark, then: str) -> None:
+    server = spark.serve()
+    started, said, code = spark.run(then, OF_THIS="ä=b", CASSIEQ_FORK_SERVER="off")
+    forked, says, ends = spark.run(then, OF_THIS="ä=b")
+    assert (os.getpid(), server.pid) == (started["parent"], forked["parent"])
+    assert ({"0": 0, "3": 3, "fail": 1}[then], code) == (code, ends)
+    assert "to standard error" in says
+    assert (
+        ("ValueError: it failed" in said) is ("ValueError: it failed" in says) is (then == "fail")
+    )
+    del started["env"]["CASSIEQ_FORK_SERVER"]
+    for name in ("env", "cwd", "name"):
+        assert started[name] == forked[name]
+
+
+def test_children_have_random_numbers_of_their_own(spark: Spark) -> None:
+    server = spark.serve()
+    assert 1 == server.num_threads()  # a lock that another one holds would never be free in a child
+    assert spark.run()[0]["jitter"] != spark.run()[0]["jitter"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_it_ends_when_what_spark_has_started_is_ended(spark: Spark, how: signal.Signals) -> None:
+    spark.serve()
+    process = spark.start("wait")
+    assert process.stdout is not None
+    child = psutil.Process(json.loads(process.stdout.readline())["pid"])
+    assert child.pid != process.pid
+    process.send_signal(how)
+    process.communicate(timeout=ENDS_S)
+    wait_until(lambda: not child.is_running(), deadline_s=ENDS_S, describe="the child ends")
+
+
+def test_what_spark_has_started_ends_when_the_child_is_killed(spark: Spark) -> None:
+    spark.serve()
+    process = spark.start("wait")
+    assert process.stdout is not None
+    os.kill(json.loads(process.stdout.readline())["pid"], signal.SIGKILL)
+    process.communicate(timeout=ENDS_S)
+    assert 1 == process.returncode
+
+
+def test_without_an_answer_it_starts_by_itself_and_only_once(spark: Spark) -> None:
+    """Spark waits for ten seconds, and takes the first that connects."""
+    server = spark.serve()
+    (spark.folder / "runs").unlink()
+    server.suspend()
+    process = spark.start()
+    assert process.stdout is not None
+    # Its output has no end yet: the server has been sent it, too.
+    assert os.getpid() == json.loads(process.stdout.readline())["parent"]
+    assert 0 == process.wait(ENDS_S)
+    server.resume()
+    process.communicate(timeout=ENDS_S)
+    forked, _, _ = spark.run()
+    assert server.pid == forked["parent"]
+    wait_until(lambda: not server.children(), deadline_s=ENDS_S, describe="all children ended")
+    assert "xx" == (spark.folder / "runs").read_text()
+
+
+def test_a_second_server_ends_at_once(spark: Spark) -> None:
+    server = spark.serve()
+    (path,) = spark.sockets()
+    module = "cassieq_spark.spark.fork_server"
+    command = [sys.executable, "-m", module, str(path), str(os.getpid()), "fork_probe"]
+    assert 0 == subprocess.run(command, timeout=ENDS_S, check=False).returncode
+    assert server.pid == spark.run()[0]["parent"]
+
+
+def test_a_server_ends_with_its_spark(spark: Spark) -> None:
+    """And leaves nothing behind."""
+    command = [sys.executable, "-I", "-S", str(FORK), sys.executable, "-m", "fork_probe"]
+    code = f"import subprocess, sys; subprocess.run({command}); sys.stdin.read()"
+    env = {**os.environ, "TMPDIR": str(spark.folder), "PYTHONPATH": str(spark.folder), "THEN": "0"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, cwd=spark.folder, env=env
+    ) as driver:
+        wait_until(lambda: bool(spark.sockets()), deadline_s=ENDS_S, describe="the server serves")
+        assert driver.stdin is not None
+        driver.stdin.close()
+        driver.wait(ENDS_S)
+    wait_until(lambda: not spark.servers(), deadline_s=ENDS_S, describe="the server ends")
+    assert [] == list(spark.folder.glob("cassieq-fork-*/*"))
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770])
+def test_a_folder_that_others_can_use_is_not_used(spark: Spark, mode: int) -> None:
+    folder = spark.folder / f"cassieq-fork-{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(mode)
+    seen, _, code = spark.run()
+    assert (os.getpid(), 0) == (seen["parent"], code)
+    assert [] == spark.servers()
+    assert [] == list(folder.iterdir())
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_not_used(spark: Spark) -> None:
+    folder = spark.folder / ("x" * 80)
+    folder.mkdir()
+    seen, _, code = spark.run(TMPDIR=str(folder))
+    assert (os.getpid(), 0) == (seen["parent"], code)
+    assert [] == list(folder.iterdir())
