@@ -13,11 +13,12 @@ a while. Where there is none, a planner starts as Spark starts it.
 
 from __future__ import annotations
 
-import fcntl
+import atexit
 import gc
 import importlib
 import os
 import runpy
+import select
 import signal
 import socket
 import sys
@@ -25,7 +26,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from cassieq_spark.clock import SystemClock
 
@@ -33,6 +34,7 @@ IMPORTED: Final = (
     "pyspark_cassieq",
     "cassieq_spark.spark.source.planner",
     "cassieq_spark.spark.source.reader",
+    "cassieq_spark.store.store",
 )
 """Beside what Spark runs: what our planner imports. None of it starts a thread."""
 
@@ -41,9 +43,6 @@ DELAY_S: Final = 1.0
 
 IDLE_S: Final = 600.0
 """A server ends when it was not asked for this long. A query that runs on does not need it."""
-
-LOOK_S: Final = 2.0
-"""How often a server looks whether Spark still lives."""
 
 HEAD_BYTES: Final = 8
 
@@ -64,67 +63,107 @@ class _Asked:
     env: list[bytes]
 
 
-def main(path: str, spark: int, module: str) -> None:
-    """Serve at a path; return at once if another server does.
+class _Unfit(Exception):
+    """This process must not fork."""
+
+
+def main(path: str, spark: int, module: str, lock: int) -> None:
+    """Serve at a path until Spark ends.
 
     Args:
         path: Of a socket, in a folder that belongs to this user alone.
         spark: The process that the server ends with.
         module: What its children run.
+        lock: The open file of the lock of this path. If serving fails, it says why, and nobody
+            tries again for this Spark.
     """
-    with Path(f"{path}.lock").open("w", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return
+    asked: _Asked | None = None
+    code = 1
+
+    def tell_end() -> None:
+        if asked is not None:
+            with suppress(OSError):
+                asked.connection.sendall(bytes([code]))
+
+    # Before all imports, so that a child does it last: it is killed when the other one has ended.
+    atexit.register(tell_end)
+    try:
         asked = _serve(path, spark, module)
-    if asked is not None:
-        _become(asked, module)
+    except Exception as error:  # noqa: BLE001 - it is for whoever looks why
+        os.write(lock, f"{type(error).__name__}: {error}\n".encode())
+        return
+    os.close(lock)
+    if asked is None:
+        return
+    _become(asked)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = 0xFF & (end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+    code = 0
 
 
 def _serve(path: str, spark: int, module: str) -> _Asked | None:
-    """Return None when the server ends, and in each child what it was asked."""
-    clock = SystemClock()
-    clock.wait(DELAY_S)
+    """Return None when the server ends, and in each child what it was asked.
+
+    Raises:
+        Exception: It cannot serve. No child raises anything.
+    """
+    of_spark = os.pidfd_open(spark)
+    SystemClock().wait(DELAY_S)
     for name in (module, *IMPORTED):
         importlib.import_module(name)
     del sys.modules[module]  # each child runs it, as the main module
+    if len(list(Path("/proc/self/task").iterdir())) > 1:
+        # A lock that another thread holds would never be free in a child.
+        raise _Unfit("an import has begun a thread")
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     Path(path).unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()
-        server.settimeout(LOOK_S)
-        asked_s = clock.monotonic()
-        while _lives(spark) and clock.monotonic() - asked_s < IDLE_S:
-            with suppress(TimeoutError):
-                connection, _ = server.accept()
-                asked_s = clock.monotonic()
-                if not os.fork():
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+        while True:
+            ready, _, _ = select.select([server.fileno(), of_spark], [], [], IDLE_S)
+            if server.fileno() not in ready:
+                break
+            connection, _ = server.accept()
+            if not os.fork():
+                os.close(of_spark)
+                try:
                     return _received(connection)
-                connection.close()
+                except OSError:
+                    os._exit(1)  # it has gone, and started by itself
+            connection.close()
     for one in (path, f"{path}.lock"):
         Path(one).unlink(missing_ok=True)
     return None
 
 
 def _received(connection: socket.socket) -> _Asked:
-    connection.settimeout(None)
+    """What the process asks that has connected.
+
+    Raises:
+        OSError: It has gone, or started by itself meanwhile.
+    """
     head, standard, _, _ = socket.recv_fds(connection, HEAD_BYTES, 3)
     left, parts = int.from_bytes(head, "big"), []
     while left:
         parts.append(connection.recv(left))
         if not parts[-1]:
-            sys.exit(1)  # it has gone
+            break
         left -= len(parts[-1])
+    connection.sendall(b"+")
+    if left or not connection.recv(1):
+        raise ConnectionError("it does not wait any more")
     folder, *env = b"".join(parts).split(b"\0")
     return _Asked(connection=connection, standard=standard, folder=folder, env=env)
 
 
-def _become(asked: _Asked, module: str) -> NoReturn:
-    """Run the module as the process would that asked."""
+def _become(asked: _Asked) -> None:
+    """Be as the process that asked would be after its imports."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for to, given in enumerate(asked.standard):
         os.dup2(given, to)
@@ -135,29 +174,10 @@ def _become(asked: _Asked, module: str) -> NoReturn:
     for entry in asked.env:
         name, _, value = entry.partition(b"=")
         os.environb[name] = value
-    if not _is_awaited(asked.connection):
-        sys.exit(1)
+    if not sys.flags.safe_path:
+        sys.path[0] = os.fsdecode(asked.folder)
+    del sys.argv[1:]
     threading.Thread(target=_end_with, args=(asked.connection,), daemon=True).start()
-    code = 1
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        raise
-    finally:
-        with suppress(OSError):
-            asked.connection.sendall(bytes([code & 0xFF]))
-    sys.exit(code)
-
-
-def _is_awaited(connection: socket.socket) -> bool:
-    """Whether the process that asked has not started by itself meanwhile."""
-    try:
-        connection.sendall(b"+")
-        return bool(connection.recv(1))
-    except OSError:
-        return False
 
 
 def _end_with(connection: socket.socket) -> None:
@@ -167,13 +187,5 @@ def _end_with(connection: socket.socket) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except OSError:
-        return False
-    return True
-
-
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))

@@ -20,6 +20,8 @@ from cassieq_spark.testing import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is none but on Linux")
+
 FORK = Path(__file__).resolve().parents[2] / "scripts" / "cassieq_fork.py"
 ENDS_S = 30.0
 
@@ -29,7 +31,8 @@ from pathlib import Path
 from cassieq_spark.entropy import jitter
 
 if __name__ == "__main__":
-    seen = {"env": dict(os.environ), "cwd": os.getcwd(), "name": __name__}
+    seen = {"env": dict(os.environ), "cwd": os.getcwd(), "name": __name__, "path": sys.path}
+    seen["arguments"] = sys.argv[1:]
     seen |= {"parent": os.getppid(), "pid": os.getpid(), "jitter": jitter(1.0, 0)}
     print(json.dumps(seen), flush=True)
     print("to standard error", file=sys.stderr)
@@ -50,22 +53,24 @@ class Spark:
         self.folder = folder
         (folder / "fork_probe.py").write_text(PROBE, encoding="utf-8")
 
-    def start(self, then: str = "0", **env: str) -> subprocess.Popen[str]:
+    def start(
+        self, then: str = "0", *, module: str = "fork_probe", cwd: Path | None = None, **env: str
+    ) -> subprocess.Popen[str]:
         """Start a process by ``cassieq-fork``."""
         own = {"TMPDIR": str(self.folder), "PYTHONPATH": str(self.folder), "THEN": then}
-        command = [sys.executable, "-I", "-S", FORK, sys.executable, "-m", "fork_probe"]
+        command = [sys.executable, "-I", "-S", FORK, sys.executable, "-m", module]
         return subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            cwd=self.folder,
+            cwd=cwd or self.folder,
             env={**os.environ, **own, **env},
         )
 
-    def run(self, then: str = "0", **env: str) -> tuple[dict[str, Any], str, int]:
+    def run(self, then: str = "0", **how: Any) -> tuple[dict[str, Any], str, int]:
         """What a process sees, what it says, and how it ends."""
-        process = self.start(then, **env)
+        process = self.start(then, **how)
         out, error = process.communicate(timeout=ENDS_S)
         return json.loads(out), error, process.returncode
 
@@ -84,11 +89,11 @@ class Spark:
         """The servers that live, without their children."""
         of_here = [
             one
-            for one in psutil.process_iter(["cmdline"])
+            for one in psutil.process_iter(["cmdline", "ppid"])
             if str(self.folder) in " ".join(one.info["cmdline"] or [])
         ]
         pids = {one.pid for one in of_here}
-        return [one for one in of_here if one.ppid() not in pids]
+        return [one for one in of_here if one.info["ppid"] not in pids]
 
 
 @pytest.fixture
@@ -104,8 +109,11 @@ def spark() -> Iterator[Spark]:
 @pytest.mark.parametrize("then", ["0", "3", "fail"])
 def test_a_forked_process_is_as_one_that_was_started(spark: Spark, then: str) -> None:
     server = spark.serve()
-    started, said, code = spark.run(then, OF_THIS="ä=b", CASSIEQ_FORK_SERVER="off")
-    forked, says, ends = spark.run(then, OF_THIS="ä=b")
+    cwd = spark.folder / "other"
+    cwd.mkdir()
+    env = {"OF_THIS": "ä=b", **{f"LONG_{at}": "x" * 100_000 for at in range(8)}}
+    started, said, code = spark.run(then, cwd=cwd, **env, CASSIEQ_FORK_SERVER="off")
+    forked, says, ends = spark.run(then, cwd=cwd, **env)
     assert (os.getpid(), server.pid) == (started["parent"], forked["parent"])
     assert ({"0": 0, "3": 3, "fail": 1}[then], code) == (code, ends)
     assert "to standard error" in says
@@ -113,13 +121,13 @@ def test_a_forked_process_is_as_one_that_was_started(spark: Spark, then: str) ->
         ("ValueError: it failed" in said) is ("ValueError: it failed" in says) is (then == "fail")
     )
     del started["env"]["CASSIEQ_FORK_SERVER"]
-    for name in ("env", "cwd", "name"):
+    for name in ("env", "cwd", "name", "path", "arguments"):
         assert started[name] == forked[name]
 
 
 def test_children_have_random_numbers_of_their_own(spark: Spark) -> None:
     server = spark.serve()
-    assert 1 == server.num_threads()  # a lock that another one holds would never be free in a child
+    assert server.pid == spark.run()[0]["parent"]
     assert spark.run()[0]["jitter"] != spark.run()[0]["jitter"]
 
 
@@ -162,13 +170,37 @@ def test_without_an_answer_it_starts_by_itself_and_only_once(spark: Spark) -> No
     assert "xx" == (spark.folder / "runs").read_text()
 
 
-def test_a_second_server_ends_at_once(spark: Spark) -> None:
-    server = spark.serve()
-    (path,) = spark.sockets()
-    module = "cassieq_spark.spark.fork_server"
-    command = [sys.executable, "-m", module, str(path), str(os.getpid()), "fork_probe"]
-    assert 0 == subprocess.run(command, timeout=ENDS_S, check=False).returncode
-    assert server.pid == spark.run()[0]["parent"]
+def test_many_that_start_at_once_begin_one_server(spark: Spark) -> None:
+    for process in [spark.start() for _ in range(8)]:
+        process.communicate(timeout=ENDS_S)
+        assert 0 == process.returncode
+    (server,) = spark.servers()
+    wait_until(lambda: bool(spark.sockets()), deadline_s=ENDS_S, describe="the server serves")
+    asked = [spark.start() for _ in range(8)]
+    seen = [json.loads(one.communicate(timeout=ENDS_S)[0]) for one in asked]
+    assert {server.pid} == {one["parent"] for one in seen}
+
+
+def test_the_server_is_no_child_of_the_process_that_began_it(spark: Spark) -> None:
+    """It would be a zombie there when it has ended: a query may run for months."""
+    process = spark.start("wait")
+    wait_until(lambda: bool(spark.sockets()), deadline_s=ENDS_S, describe="the server serves")
+    assert [] == psutil.Process(process.pid).children()
+    process.kill()
+    process.communicate(timeout=ENDS_S)
+
+
+def test_a_server_that_cannot_fork_says_why_and_is_not_begun_again(spark: Spark) -> None:
+    """As where an import begins a thread: a lock that it holds would never be free in a child."""
+    thread = "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    (spark.folder / "threaded.py").write_text(f"import threading\n{thread}{PROBE}")
+    spark.run(module="threaded")
+    (lock,) = spark.folder.glob("cassieq-fork-*/*.lock")
+    said = wait_until(lock.read_text, deadline_s=ENDS_S, describe="the server says why")
+    assert "thread" in said
+    wait_until(lambda: not spark.servers(), deadline_s=ENDS_S, describe="the server ends")
+    assert os.getpid() == spark.run(module="threaded")[0]["parent"]
+    assert [] == spark.servers()
 
 
 def test_a_server_ends_with_its_spark(spark: Spark) -> None:
