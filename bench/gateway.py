@@ -284,6 +284,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sides = {name: Side(_messages_of(name, size)) for name in started}
         began, rounds = perf_counter(), 0
         for number in range(-size.warm_up, size.rounds):
+            if number == 0:
+                began = perf_counter()
             if number > 0 and perf_counter() - began > ROUNDS_S:
                 break
             # In turns, so that none has the better moment.
