@@ -188,7 +188,9 @@ def _java(installed: Installation, *words: str, heap: str) -> list[str]:
 def _format(installed: Installation, properties: Path) -> None:
     """Make the folder a cluster's, as every operator does before the first start."""
     cluster = urlsafe_b64encode(new_uuid().bytes).decode("ascii").rstrip("=")
-    tool = ("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties))
+    # One word: an id may begin with "-".
+    words = (f"--cluster-id={cluster}", "--config", str(properties))
+    tool = ("kafka.tools.StorageTool", "format", *words)
     done = subprocess.run(
         _java(installed, *tool, heap="128m"),
         stdin=subprocess.DEVNULL,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
@@ -148,3 +150,20 @@ def test_a_round_that_failed_here_or_always_ends_the_run(
 ) -> None:
     with pytest.raises(CommandFailed):
         run_of(ours, theirs, tmp_path)
+
+
+def test_a_cluster_s_id_that_begins_like_an_option_is_one_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of 64 does, and the benchmark said that Kafka cannot be had."""
+    sent: list[list[str]] = []
+
+    def run(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        sent.append(words)
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(kafka.subprocess, "run", run)
+    monkeypatch.setattr(kafka, "new_uuid", lambda: UUID(bytes=b"\xfb" * 16))
+    installed = kafka.Installation(tmp_path, tmp_path, (), tmp_path)
+    kafka._format(installed, tmp_path / "server.properties")
+    assert "--cluster-id=-_v7-_v7-_v7-_v7-_v7-w" in sent[0]
