@@ -281,7 +281,8 @@ def pattern() -> Values[str]:
             raise NotAllowed
         try:
             re.compile(value)
-        except (re.error, RecursionError, OverflowError):
+        except (re.error, RecursionError, OverflowError, Warning):
+            # A warning ("[[" may once mean something else), where a program makes them errors.
             raise NotAllowed from None
         return value
 
