@@ -139,13 +139,8 @@ class CqlSession:
         Raises:
             SchemaMissing: The keyspace or its tables do not exist.
         """
-        try:
-            return list(self._execute(statement, tuple(params)))
-        except DRIVER_ERRORS as error:
-            problem = translate(error, statement.name, self.keyspace)
-            if isinstance(problem, StoreTimeout | StoreUnavailable):
-                return None
-            raise problem from error
+        rows = self.answer(self.start(statement, params))
+        return None if isinstance(rows, StoreError) else rows
 
     def run_once(self, statement: Statement, params: Sequence[Any]) -> list[Any]:
         """Send a statement once and let the driver's own error out: for `store/cas.py` alone."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import cassieq_spark as cassieq
+    from cassieq_spark.store.sent import Sent
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
 
@@ -54,6 +55,11 @@ class Slow:
         monkeypatch.setattr(session.clock, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(session, "interceptor", self)
 
+    def begin(self) -> Sent:
+        """Send a statement that may take two seconds."""
+        with self._session.within(each_s=2.0):
+            return self._session.start(READ_QUEUE, ("orders",))
+
     def around(
         self, statement: Statement, params: tuple[Any, ...], proceed: Callable[[], Any]
     ) -> Any:
@@ -76,14 +82,11 @@ def test_what_the_first_sending_took_is_part_of_the_limit(
     assert [2.0, 0.5] == slow.timeouts_s
 
     slow = Slow(session, monkeypatch, 1.5)
-    with session.within(each_s=2.0):
-        sent = session.start(READ_QUEUE, ("orders",))
-    session.finish(sent)
+    session.finish(slow.begin())
     assert [2.0, 0.5] == slow.timeouts_s
 
     slow = Slow(session, monkeypatch, 2.0)
-    with session.within(each_s=2.0):
-        sent = session.start(READ_QUEUE, ("orders",))
+    sent = slow.begin()
     with pytest.raises(StoreTimeout, match=r"2\.0 s, sent once"):
         session.finish(sent)
     assert [2.0] == slow.timeouts_s
@@ -95,8 +98,7 @@ def test_for_how_long_nobody_waited_is_no_part_of_the_limit(
     """A task writes chunks, and may compute for minutes before it asks what became of them."""
     session = client._session
     slow = Slow(session, monkeypatch, 1.5)
-    with session.within(each_s=2.0):
-        sent = session.start(READ_QUEUE, ("orders",))
+    sent = slow.begin()
     slow.now_s += 300
     session.finish(sent)
     assert [2.0, 0.5] == slow.timeouts_s
