@@ -100,21 +100,19 @@ def _ask(path: str) -> None:
 def _begin(path: str, python: str, module: str, spark: int) -> None:
     """Begin a server for the next ones, unless there is one, or one has failed.
 
-    It holds a lock as long as it lives. One that fails says why in the file of the lock.
+    It holds a lock as long as it lives. One that fails says why in the file of the lock. This
+    process loses its own hold when it becomes another.
+
+    Raises:
+        OSError: There is a server, or none can be begun.
     """
     lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        return
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if os.read(lock, 1):
-        os.close(lock)
         return
     # Twice, so that it is no child of what this process becomes, which would never wait for it.
     child = os.fork()
     if child:
-        os.close(lock)
         os.waitpid(child, 0)
         return
     try:

@@ -63,10 +63,6 @@ class _Asked:
     env: list[bytes]
 
 
-class _Unfit(Exception):
-    """This process must not fork."""
-
-
 def main(path: str, spark: int, module: str, lock: int) -> None:
     """Serve at a path until Spark ends.
 
@@ -117,7 +113,7 @@ def _serve(path: str, spark: int, module: str) -> _Asked | None:
     del sys.modules[module]  # each child runs it, as the main module
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         # A lock that another thread holds would never be free in a child.
-        raise _Unfit("an import has begun a thread")
+        raise RuntimeError("an import has begun a thread")
     gc.collect()
     gc.freeze()
     Path(path).unlink(missing_ok=True)

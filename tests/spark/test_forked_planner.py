@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-
 from cassieq_spark.testing import wait_until
+from tests.fixtures.processes import outermost
 from tests.fixtures.streams import Collected, bodies
 
 if TYPE_CHECKING:
+    import psutil
+
     from tests.fixtures.streams import Streams
 
 SERVER = "cassieq_spark.spark.fork_server"
@@ -18,13 +19,9 @@ SERVER = "cassieq_spark.spark.fork_server"
 
 def servers_of(spark: int) -> list[psutil.Process]:
     """Fork servers that serve this process, without their children."""
-    found = []
-    for one in psutil.process_iter(["cmdline", "ppid"]):
-        words = one.info["cmdline"] or []
-        if SERVER in words and str(spark) in words and Path(words[-4]).is_socket():
-            found.append(one)
-    pids = {one.pid for one in found}
-    return [one for one in found if one.info["ppid"] not in pids]
+    return outermost(
+        lambda words: SERVER in words and str(spark) in words and Path(words[-4]).is_socket()
+    )
 
 
 def test_a_later_query_has_a_forked_planner_that_ends_with_it(streams: Streams) -> None:

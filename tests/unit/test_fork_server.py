@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from cassieq_spark.testing import wait_until
+from tests.fixtures.processes import outermost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,13 +88,7 @@ class Spark:
 
     def servers(self) -> list[psutil.Process]:
         """The servers that live, without their children."""
-        of_here = [
-            one
-            for one in psutil.process_iter(["cmdline", "ppid"])
-            if str(self.folder) in " ".join(one.info["cmdline"] or [])
-        ]
-        pids = {one.pid for one in of_here}
-        return [one for one in of_here if one.info["ppid"] not in pids]
+        return outermost(lambda words: str(self.folder) in " ".join(words))
 
 
 @pytest.fixture
@@ -174,8 +169,8 @@ def test_many_that_start_at_once_begin_one_server(spark: Spark) -> None:
     for process in [spark.start() for _ in range(8)]:
         process.communicate(timeout=ENDS_S)
         assert 0 == process.returncode
-    (server,) = spark.servers()
     wait_until(lambda: bool(spark.sockets()), deadline_s=ENDS_S, describe="the server serves")
+    (server,) = spark.servers()
     asked = [spark.start() for _ in range(8)]
     seen = [json.loads(one.communicate(timeout=ENDS_S)[0]) for one in asked]
     assert {server.pid} == {one["parent"] for one in seen}
