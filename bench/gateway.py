@@ -282,11 +282,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "elasticmq": stack.enter_context(elasticmq()),
         }
         sides = {name: Side(_messages_of(name, size)) for name in started}
-        began, rounds = perf_counter(), 0
         for number in range(-size.warm_up, size.rounds):
-            if number == 0:
+            if number <= 0:
                 began = perf_counter()
-            if number > 0 and perf_counter() - began > ROUNDS_S:
+            elif perf_counter() - began > ROUNDS_S:
                 break
             # In turns, so that none has the better moment.
             for name, (url, pid) in started.items():

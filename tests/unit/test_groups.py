@@ -42,6 +42,12 @@ class Calls:
         self._ends.set()
 
 
+async def others_run() -> None:
+    """Let all that is ready go as far as it can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 def take_all(waiting: list[str]) -> list[str]:
     found = list(waiting)
     waiting.clear()
@@ -76,8 +82,7 @@ def test_a_call_waits_for_as_many_as_the_last_one_had(monkeypatch: pytest.Monkey
         await calls.next()
         groups.add(Q, "c")
         calls.end()
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await others_run()
         assert 1 == len(calls.made)  # c waits for one more
         groups.add(Q, "a")
         await calls.next()
@@ -121,16 +126,13 @@ def test_the_first_call_of_a_key_waits_for_as_many_as_the_queue_s_last_call_serv
         groups.add(Q, "b")
         await calls.next()
         calls.end()
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await others_run()
         groups.add(("q", 2), "a")
         groups.add(R, "c")  # of another queue: it waits for nobody
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await others_run()
         assert ["c"] == calls.made.pop()
         groups.add(("q", 2), "b")
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await others_run()
         return calls.made
 
     assert [["a", "b"], ["a", "b"]] == asyncio.run(run())
