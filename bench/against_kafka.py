@@ -43,7 +43,7 @@ SMOKE_CASES: Final = {
 }
 
 
-FULL = Extent(rounds=5, warm_up=3, fresh_sessions=5, trickle_samples=100, trickle_warm_up=10)
+FULL = Extent(rounds=5, warm_up=8, fresh_sessions=5, trickle_samples=100, trickle_warm_up=10)
 SMOKE = Extent(rounds=1, warm_up=1, fresh_sessions=1, trickle_samples=5, trickle_warm_up=1)
 
 

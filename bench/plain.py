@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Callable, Iterator
 
-BUCKET_MESSAGES = 50_000
+BUCKET_MESSAGES = 100_000
 BUCKETS_A_TASK = 100_000
 
 

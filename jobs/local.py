@@ -77,6 +77,7 @@ def _spark(name: str, folder: str) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
+        "spark.python.unix.domain.socket.enabled": "true",  # as the README has it
         "spark.sql.debug.maxToStringFields": "100",  # else it warns about the 19 columns of a CSV
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
     }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench.scale.model import Client, Cluster, Row
 from bench.scale.parameters import Kind
+from bench.scale.recipes import BUCKET_SIZE
 from cassieq_spark.entropy import jitter
 from cassieq_spark.model.sizes import CHUNK_BYTES, CHUNK_MESSAGES
 from cassieq_spark.queue.lane import RACE_DOUBLINGS, RACE_PAUSE_S
@@ -118,7 +119,7 @@ class Program:
         *,
         host: Host | None = None,
         body_bytes: int = 96,
-        bucket_size: int = 50_000,
+        bucket_size: int = BUCKET_SIZE,
     ) -> None:
         self._cluster = cluster
         self._lanes = lanes

@@ -18,7 +18,7 @@ from cassieq_spark.model.sizes import BUCKET_BYTES, CHUNK_BYTES, CHUNK_MESSAGES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-BUCKET_SIZE: Final = 50_000
+BUCKET_SIZE: Final = 100_000
 """The default."""
 
 PUT: Final = {"write_message": 1, "read_bucket": 1, "read_pointers": 1}

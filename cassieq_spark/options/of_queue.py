@@ -14,7 +14,7 @@ QUEUE_SETTINGS: Final[tuple[Option, ...]] = (
         name="bucket_size",
         scopes=QUEUE,
         values=values.whole(1, 100_000, from_text=False),
-        default=50_000,
+        default=100_000,
         unit="ids",
         doc="The number of ids in a bucket. LWTs are paid per bucket, so fewer and larger "
         "buckets are cheaper.",

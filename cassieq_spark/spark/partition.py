@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.fetch import Planned
     from cassieq_spark.queue.lane import Lane
 
-MOST_PER_PARTITION: Final = 100_000
+MOST_PER_PARTITION: Final = 500_000
+"""The most for one task, so that a large batch keeps more cores busy than the driver's machine has,
+and a task that fails does not begin again with all of it."""
+
 FEWEST_PER_PARTITION: Final = 10_000
-"""The least for a task of its own. Beyond one task per core, each costs Spark about 35 ms, in which
-a worker reads 50,000 messages (two cores, measured): so there are no more tasks than cores except
-for large batches, and fewer for very small ones."""
+"""The least for a task of its own. Beyond one task per core, each costs Spark 10 ms, and 50 ms if
+Spark's Python tasks are fed by TCP; in 50 ms a worker reads 100,000 messages (two cores, measured).
+So there are no more tasks than cores except for large batches, and fewer for very small ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cassieq_spark.testing import EmbeddedCassandra
 
 DEFAULTS = {
-    "bucket_size": 50_000,
+    "bucket_size": 100_000,
     "priorities": 1,
     "shards": 1,
     "fairness": 0.1,

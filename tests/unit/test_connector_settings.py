@@ -107,6 +107,7 @@ def test_a_session_gets_the_connector_and_how_to_reach_the_cluster() -> None:
     assert {
         "spark.jars.packages": "com.datastax.spark:spark-cassandra-connector_2.13:3.5.1",
         "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
+        "spark.python.unix.domain.socket.enabled": "true",
         "spark.cassandra.connection.host": "10.0.0.1:9142,[fd00::2]:9042",
         "spark.cassandra.connection.localDC": "dc1",
         "spark.cassandra.auth.username": "u",

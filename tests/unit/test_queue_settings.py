@@ -13,7 +13,7 @@ from cassieq_spark.errors import OptionInvalid, OptionUnknown, RowCorrupt, Schem
 from cassieq_spark.options import OPTIONS, QueueSettings, Scope
 
 DEFAULT_SETTINGS = QueueSettings(
-    bucket_size=50_000,
+    bucket_size=100_000,
     priorities=1,
     shards=1,
     fairness=0.1,
@@ -100,7 +100,7 @@ def test_settings_come_back_as_they_were_stored(given_: dict[str, Any]) -> None:
 def test_the_stored_form_is_this() -> None:
     # A change of it is a change of stored state: a migration and a compat fixture come with it.
     assert (
-        '{"bucket_size": 50000, "priorities": 1, "shards": 1, "fairness": 0.1, '
+        '{"bucket_size": 100000, "priorities": 1, "shards": 1, "fairness": 0.1, '
         '"schedule_after_s": 900.0, "schedule_period_s": 3600.0, '
         '"visibility_timeout_s": 30.0, "max_deliveries": null, "dead_letter_queue": null, '
         '"repair_timeout_s": 15.0, "linger_s": 0.02, "gap_timeout_s": 10.0, '

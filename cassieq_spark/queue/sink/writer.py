@@ -10,6 +10,7 @@ import math
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from cassieq_spark import metrics
@@ -24,7 +25,7 @@ from cassieq_spark.queue.sink.buckets import OpenBucket, insert_writing, prepare
 from cassieq_spark.store.tables.messages import ChunkRow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
@@ -100,10 +101,9 @@ class BulkWriter:
         writers = list(self._lanes.values())
         for writer in writers:
             writer.close()
+            writer.give_back()
         self._chunks.flush()
-        # Side by side: each waits for the LWTs of its last bucket.
-        written = self._lane.store.session.map(LaneWriter.finish, writers)
-        return tuple(bucket for some in written for bucket in some)
+        return tuple(bucket for writer in writers for bucket in writer.finish())
 
     def __enter__(self) -> Self:
         """Return the writer; its threads end with the block."""
@@ -146,6 +146,7 @@ class LaneWriter:
         self._fills_s = self._opens_s = LEAST_S
         self._current: OpenBucket | None = None
         self._preparing: list[Future[tuple[Place, int]]] = []
+        self._giving_back: Future[None] | None = None
 
     def begin(self) -> None:
         """A chunk follows soon: its bucket is opened meanwhile."""
@@ -205,10 +206,15 @@ class LaneWriter:
         if self._current is not None:
             self._close_current(self._current)
 
+    def give_back(self) -> None:
+        """No chunk follows: give back what is not needed, while the last chunks are stored."""
+        self._giving_back = self._beside.submit(self._give_back)
+
     def finish(self) -> tuple[tuple[Place, int], ...]:
-        """Wait for the prepared buckets, once all chunks are stored; give back the unused ones."""
+        """Wait for the prepared buckets, once all chunks are stored, and for `give_back`."""
         written = tuple(future.result() for future in self._preparing)
-        self._give_back()
+        if self._giving_back is not None:
+            self._giving_back.result()
         return written
 
     def _is_full(self, current: OpenBucket, more_bytes: int) -> bool:
@@ -268,23 +274,26 @@ class LaneWriter:
         """
         lane = self._lane
         try:
-            while self._next:
-                unneeded = self._next.popleft().result()
-                lane.change_bucket(unneeded.bucket, self._void, known=unneeded.row)
-            for number in range(self._block.first, self._block.end):
-                sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=self._block.end)
-                lane.buckets.insert(
-                    BucketNo(number),
-                    rules.unused(sink, now_us=lane.clock.now_us()),
-                )
+            unneeded = [future.result() for future in self._next]
+            # Nothing else is under way in this lane: the block does not change any more.
+            sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=self._block.end)
+            unused = rules.unused(sink, now_us=lane.clock.now_us())
+            todo: list[Callable[[], object]] = [partial(self._void, one) for one in unneeded]
+            todo += [
+                partial(lane.buckets.insert, BucketNo(number), unused)
+                for number in range(self._block.first, self._block.end)
+            ]
+            lane.store.session.map(lambda one: one(), todo)
         except CassieqError as error:
             event(_logger, "give_back_failed", **lane.as_fields(), error=str(error))
-        self._block = Block(first=self._block.end, end=self._block.end)
 
-    def _void(self, row: Bucket) -> Bucket | None:
-        if row.status is not Status.WRITING:
-            return None
-        return rules.voided(row, now_us=self._lane.clock.now_us())
+    def _void(self, opened: OpenBucket) -> None:
+        def change(row: Bucket) -> Bucket | None:
+            if row.status is not Status.WRITING:
+                return None
+            return rules.voided(row, now_us=self._lane.clock.now_us())
+
+        self._lane.change_bucket(opened.bucket, change, known=opened.row)
 
 
 class Meter:

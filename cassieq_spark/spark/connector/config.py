@@ -21,6 +21,10 @@ BATCH_BYTES: Final = ("spark.sql.execution.arrow.maxBytesPerBatch", "8m")
 """How much Spark hands to a Python worker at once. By default it is 64 MB: with large bodies a
 worker then holds some 300 MB: the batch before, this one, and its way in (measured, 4.3.0)."""
 
+UNIX_SOCKETS: Final = ("spark.python.unix.domain.socket.enabled", "true")
+"""By TCP, its default, Spark feeds a Python task in two steps, and the second waits for the first
+to be acknowledged, which the task's machine delays by 40 ms (measured, 4.3.0)."""
+
 FORMAT: Final = "org.apache.spark.sql.cassandra"
 
 PREFIX: Final = "spark.cassandra."
@@ -79,7 +83,8 @@ def spark_config(
 ) -> dict[str, str]:
     """The settings that `foreach_batch` needs, for ``SparkSession.builder.config(map=...)``.
 
-    They also bound the memory of Python workers that put large bodies, with either writer.
+    They also bound the memory of Python workers that put large bodies, with either writer, and let
+    Python tasks begin sooner.
 
     Pure: it looks nothing up and connects to nobody. `foreach_batch` passes host, login and
     consistency with each write; they are here for a program's own use of the connector too. Only
@@ -122,7 +127,7 @@ def spark_config(
     check_tls(connection, tls)
     return {
         "spark.jars.packages": CONNECTOR,
-        **dict([BATCH_BYTES]),
+        **dict([BATCH_BYTES, UNIX_SOCKETS]),
         **_reach(connection, connection.datacenter),
         f"{PREFIX}input.consistency.level": "LOCAL_QUORUM",
         _CONSISTENCY: "LOCAL_QUORUM",
