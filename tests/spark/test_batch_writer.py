@@ -10,7 +10,9 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from cassieq_spark.errors import QueueDeleted
+from cassieq_spark.model.bucket import Status
 from cassieq_spark.options import parse_sink
+from cassieq_spark.spark import sink
 from cassieq_spark.spark.sink import BatchWriter
 from cassieq_spark.store.store import close_shared
 from tests.fixtures.cassandra import KEYSPACE
@@ -69,3 +71,25 @@ def test_t6_a_write_into_a_queue_that_was_created_again_is_refused_in_task_and_d
     with pytest.raises(QueueDeleted, match="created again"):
         writer.commit(list(written))
     assert [] == anew.drain()
+
+
+@pytest.mark.invariant("I10")
+def test_a_worker_opens_a_bucket_before_the_first_row_if_its_last_task_had_rows(
+    cassandra: EmbeddedCassandra, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what it has opened for nothing is void at once: readers do not wait for it."""
+    monkeypatch.setattr(sink, "_last_fed", None)
+    writer = writer_of(cassandra, door)
+
+    def reserved_by(*batches: pa.RecordBatch) -> int:
+        before = door.lane.read_monoton().next_id
+        writer.write(iter(batches))
+        return (door.lane.read_monoton().next_id - before) // door.lane.bucket_size
+
+    assert [0, 1, 1, 0] == [
+        reserved_by(),
+        reserved_by(rows(b"a")),
+        reserved_by(),  # in vain
+        reserved_by(),
+    ]
+    assert [Status.PREPARED, Status.VOID] == [door.value(bucket).status for bucket in range(2)]

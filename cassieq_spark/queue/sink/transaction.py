@@ -125,7 +125,7 @@ def admit(
     *,
     refuse_second_write: bool = False,
 ) -> Admission:
-    """Admit a task before it pulls its first row: one serial read, the first time one LWT.
+    """Admit a task before it writes anything: one serial read, the first time one LWT.
 
     Raises:
         SinkIdReused, SinkFenced, SinkDiverged: See `model.sink_txn.admit`.
