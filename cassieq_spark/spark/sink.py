@@ -50,10 +50,11 @@ RUN_ID = "spark.jobGroup.id"
 """Local properties that tasks of a streaming query see (measured on 4.2 and 4.3)."""
 
 
-_last_fed: LaneId | None = None
-"""The first lane of the queue that this worker's last task had rows for. If the next task is for
-that queue, it opens its first bucket at once: most tasks of a stream are like those of the batch
-before, and an open bucket that gets no rows costs three LWTs."""
+_last: tuple[LaneId, int] | None = None
+"""The first lane of the queue that this worker's last task has written to, and how many buckets it
+has filled. Most tasks of a stream are like those of the batch before: the next one for that queue
+reserves so many at once, and opens the first before its first row. One that was opened for no rows
+costs an LWT more to void it."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def _write(
     if isinstance(admission, AlreadyCommitted):
         batches.wait()
         return Written(TaskResult(who=who, epoch=None))
-    global _last_fed  # noqa: PLW0603 - it is the worker's
+    global _last  # noqa: PLW0603 - it is the worker's
     writer = BulkWriter(
         lane,
         sink_id=who.sink_id,
@@ -175,8 +176,8 @@ def _write(
         writes_in_flight=options.writes_in_flight,
     )
     with Heartbeat(lane, who.sink_id), writer:
-        if _last_fed == lane.lane_id and len(lane.lanes) == 1:
-            writer.of(lane.lane_id).begin()
+        if _last is not None and _last[0] == lane.lane_id and len(lane.lanes) == 1:
+            writer.of(lane.lane_id).begin(expected=_last[1])
         sorts = sorting(lane.settings, _partition())
         lanes = SortedLanes(lane, sorts)
         packer = LanePacker(
@@ -191,7 +192,7 @@ def _write(
             packer.add(batch)
         packer.flush()
         buckets = writer.finish()
-    _last_fed = lane.lane_id if buckets else None
+    _last = (lane.lane_id, len(buckets)) if buckets else None
     return Written(TaskResult(who=who, epoch=admission.epoch, buckets=buckets, costs=meter.read()))
 
 

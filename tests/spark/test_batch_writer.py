@@ -75,10 +75,11 @@ def test_t6_a_write_into_a_queue_that_was_created_again_is_refused_in_task_and_d
 
 @pytest.mark.invariant("I10")
 def test_a_worker_opens_a_bucket_before_the_first_row_if_its_last_task_had_rows(
-    cassandra: EmbeddedCassandra, door: Door, monkeypatch: pytest.MonkeyPatch
+    cassandra: EmbeddedCassandra, open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what it has opened for nothing is void at once: readers do not wait for it."""
-    monkeypatch.setattr(sink, "_last_fed", None)
+    """As many are reserved as that task filled; what nobody needed is void: no reader waits."""
+    monkeypatch.setattr(sink, "_last", None)
+    door = open_door(bucket_size=2)
     writer = writer_of(cassandra, door)
 
     def reserved_by(*batches: pa.RecordBatch) -> int:
@@ -86,10 +87,14 @@ def test_a_worker_opens_a_bucket_before_the_first_row_if_its_last_task_had_rows(
         writer.write(iter(batches))
         return (door.lane.read_monoton().next_id - before) // door.lane.bucket_size
 
-    assert [0, 1, 1, 0] == [
+    five = rows(b"1", b"2", b"3", b"4", b"5")
+    assert [0, 7, 3, 3, 0] == [
         reserved_by(),
-        reserved_by(rows(b"a")),
+        reserved_by(five),  # one bucket, then two, and four ahead of what may come
+        reserved_by(five),
         reserved_by(),  # in vain
         reserved_by(),
     ]
-    assert [Status.PREPARED, Status.VOID] == [door.value(bucket).status for bucket in range(2)]
+    prepared, void = [Status.PREPARED] * 3, [Status.VOID] * 3
+    found = [door.value(bucket).status for bucket in range(13)]
+    assert [*prepared, *void, Status.VOID, *prepared, *void] == found

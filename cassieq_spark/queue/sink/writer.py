@@ -140,6 +140,7 @@ class LaneWriter:
         self._block_lock = threading.Lock()
         self._block = Block(first=FIRST_BUCKET, end=FIRST_BUCKET)
         self._block_size = 0
+        self._expected = 0
         self._next: deque[Future[OpenBucket]] = deque()
         self._filled = 0
         self._began = 0.0
@@ -148,9 +149,15 @@ class LaneWriter:
         self._preparing: list[Future[tuple[Place, int]]] = []
         self._giving_back: Future[None] | None = None
 
-    def begin(self) -> None:
-        """A chunk follows soon: its bucket is opened meanwhile."""
+    def begin(self, expected: int = 0) -> None:
+        """A chunk follows soon: its bucket is opened meanwhile.
+
+        Args:
+            expected: How many buckets will probably be filled in all: so many are reserved at once,
+                as far as that is allowed, and no more opened ahead. 0: unknown.
+        """
         if self._current is None and not self._next:
+            self._expected = expected
             self._next.append(self._beside.submit(self._open))
 
     def capacity(self) -> int:
@@ -227,6 +234,8 @@ class LaneWriter:
 
     def _open_ahead(self, current: OpenBucket) -> None:
         """Open just so far ahead that no chunk waits for an LWT, by the times of both so far."""
+        if self._filled + 1 + len(self._next) == self._expected:
+            return
         fullness = max(
             current.count / self._lane.bucket_size, current.size_bytes / self._bucket_bytes
         )
@@ -256,7 +265,8 @@ class LaneWriter:
         while True:
             with self._block_lock:
                 if self._block.first >= self._block.end:
-                    self._block_size = min(max(1, self._block_size * 2), LARGEST_BLOCK)
+                    wanted = self._block_size * 2 or self._expected or 1
+                    self._block_size = min(wanted, LARGEST_BLOCK)
                     self._block = reserve(lane, self._block_size)
                 bucket, end = self._block.first, self._block.end
                 self._block = Block(first=BucketNo(bucket + 1), end=end)
