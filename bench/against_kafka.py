@@ -43,6 +43,10 @@ SMOKE_CASES: Final = {
 }
 
 
+SIZES = {"memtable_offheap_space": "512MiB", "commitlog_total_space": "2GiB"}
+"""An embedded node is small: it flushes after each 128 MB. This is what Cassandra gives itself with a
+heap of 2 GB, and a quarter of its own commit log."""
+
 FULL = Extent(rounds=5, warm_up=8, fresh_sessions=5, trickle_samples=100, trickle_warm_up=10)
 SMOKE = Extent(rounds=1, warm_up=1, fresh_sessions=1, trickle_samples=5, trickle_warm_up=1)
 
@@ -100,7 +104,7 @@ def _run(
 
     compile_package()
     periodic = {"commitlog_sync": "periodic", "commitlog_sync_period": "10000ms"}
-    nodes = {"fsync": {}, "periodic": periodic}
+    nodes = {"fsync": SIZES, "periodic": {**SIZES, **periodic}}
     with ExitStack() as stack:
         addresses = {}
         for durability in dict.fromkeys(["fsync", *(case.ours for case in cases.values())]):
