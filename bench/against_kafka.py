@@ -44,7 +44,7 @@ SMOKE_CASES: Final = {
 
 
 SIZES = {"memtable_offheap_space": "512MiB", "commitlog_total_space": "2GiB"}
-"""An embedded node is small: it flushes after each 128 MB. This is what Cassandra gives itself with a
+"""An embedded node is small: it flushes after each 128 MB. So much Cassandra gives itself with a
 heap of 2 GB, and a quarter of its own commit log."""
 
 FULL = Extent(rounds=5, warm_up=8, fresh_sessions=5, trickle_samples=100, trickle_warm_up=10)
