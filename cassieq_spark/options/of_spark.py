@@ -82,7 +82,7 @@ FORMATS: Final[tuple[Option, ...]] = (
         unit="input partitions",
         example=16,
         doc="Spread a batch over at least this many tasks, if there are enough messages. Unset: "
-        "as many tasks as the driver's machine has cores, with 10,000 to 100,000 messages "
+        "as many tasks as the driver's machine has cores, with 10,000 to 500,000 messages "
         "each.",
     ),
     Option(

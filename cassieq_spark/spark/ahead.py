@@ -38,8 +38,10 @@ class Ahead:
         self.wait()
         if self._error is not None:
             raise self._error
-        if self._first is not None:
-            yield self._first
+        first, self._first = self._first, None
+        if first is not None:
+            yield first
+            del first  # it may be 64 MB, and all others are to come
             yield from self._batches
 
     def wait(self) -> None:

@@ -27,6 +27,7 @@ from cassieq_spark.queue.sink.heartbeat import Heartbeat
 from cassieq_spark.queue.sink.writer import BulkWriter, Meter
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.ahead import Ahead
+from cassieq_spark.spark.guess import Guess
 from cassieq_spark.spark.lane_packer import LanePacker, SortedLanes, sorting
 from cassieq_spark.spark.packer import check_sink_schema
 from cassieq_spark.spark.worker import task_store
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql.types import StructType
 
-    from cassieq_spark.model.ids import LaneId
     from cassieq_spark.model.sink_txn import Admission
     from cassieq_spark.options import SinkOptions
     from cassieq_spark.queue.lane import Lane
@@ -50,11 +50,9 @@ RUN_ID = "spark.jobGroup.id"
 """Local properties that tasks of a streaming query see (measured on 4.2 and 4.3)."""
 
 
-_last: tuple[LaneId, int] | None = None
-"""The first lane of the queue that this worker's last task has written to, and how many buckets it
-has filled. Most tasks of a stream are like those of the batch before: the next one for that queue
-reserves so many at once, and opens the first before its first row. One that was opened for no rows
-costs an LWT more to void it."""
+_guess = Guess()
+"""This worker's. A task that is expected to have rows reserves its buckets at once, and opens the
+first one before the first row; a wrong guess costs an LWT for each bucket, and two more."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,6 @@ def _write(
     if isinstance(admission, AlreadyCommitted):
         batches.wait()
         return Written(TaskResult(who=who, epoch=None))
-    global _last  # noqa: PLW0603 - it is the worker's
     writer = BulkWriter(
         lane,
         sink_id=who.sink_id,
@@ -176,8 +173,8 @@ def _write(
         writes_in_flight=options.writes_in_flight,
     )
     with Heartbeat(lane, who.sink_id), writer:
-        if _last is not None and _last[0] == lane.lane_id and len(lane.lanes) == 1:
-            writer.of(lane.lane_id).begin(expected=_last[1])
+        if len(lane.lanes) == 1 and (expected := _guess.of(lane.lane_id, who.sink_id)):
+            writer.of(lane.lane_id).begin(expected=expected)
         sorts = sorting(lane.settings, _partition())
         lanes = SortedLanes(lane, sorts)
         packer = LanePacker(
@@ -192,7 +189,8 @@ def _write(
             packer.add(batch)
         packer.flush()
         buckets = writer.finish()
-    _last = (lane.lane_id, len(buckets)) if buckets else None
+    filled = sum(place.lane == lane.lane_id for place, _ in buckets)  # others are due lanes
+    _guess.note(lane.lane_id, who.sink_id, filled)
     return Written(TaskResult(who=who, epoch=admission.epoch, buckets=buckets, costs=meter.read()))
 
 

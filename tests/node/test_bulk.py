@@ -302,3 +302,20 @@ def test_t1_whatever_the_bucket_size_each_moved_message_has_an_id_of_its_own_and
     assert all(one.proof is not None and one.proof.first < bucket_size for one in found)
     graves.queue.ack(found)
     assert (0, 0) == (graves.queue.stats().visible, graves.queue.stats().invisible)
+
+
+def test_no_more_buckets_are_opened_ahead_than_are_expected(open_door: OpenDoor) -> None:
+    """However slow opening is: each one that nobody needs costs two LWTs."""
+    door = open_door(bucket_size=4)
+    for after in range(2):
+        door.faults.before("insert_bucket", lambda: door.clock.advance(10), after=after)
+    who = door.identity()
+    epoch = door.task(who, 0).epoch
+    assert epoch is not None
+    with door.bulk_writer(who, epoch) as bulk:
+        writer = bulk.of(door.lane.lane_id)
+        writer.begin(expected=3)
+        for _ in range(6):
+            writer.add(payload(b"a", b"b"), 2)
+        assert [4, 4, 4] == [count for _, count in bulk.finish()]
+    assert 3 * 4 == door.lane.read_monoton().next_id

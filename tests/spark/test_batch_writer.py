@@ -13,12 +13,13 @@ from cassieq_spark.errors import QueueDeleted
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.options import parse_sink
 from cassieq_spark.spark import sink
+from cassieq_spark.spark.guess import Guess
 from cassieq_spark.spark.sink import BatchWriter
 from cassieq_spark.store.store import close_shared
 from tests.fixtures.cassandra import KEYSPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
@@ -73,28 +74,65 @@ def test_t6_a_write_into_a_queue_that_was_created_again_is_refused_in_task_and_d
     assert [] == anew.drain()
 
 
+class Worker:
+    """The tasks of one sink in one worker, and what they reserve."""
+
+    def __init__(
+        self, cassandra: EmbeddedCassandra, door: Door, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sink, "_guess", Guess())
+        self.door = door
+        self._writer = writer_of(cassandra, door)
+
+    def reserves(self, batches: Iterable[pa.RecordBatch]) -> int:
+        before = self.door.lane.read_monoton().next_id
+        self._writer.write(iter(batches))
+        return (self.door.lane.read_monoton().next_id - before) // self.door.lane.bucket_size
+
+    def statuses(self) -> list[Status]:
+        reserved = self.door.lane.read_monoton().next_id // self.door.lane.bucket_size
+        return [self.door.value(bucket).status for bucket in range(reserved)]
+
+
+FIVE = (b"1", b"2", b"3", b"4", b"5")
+PREPARED, VOID = [Status.PREPARED] * 3, [Status.VOID] * 3
+
+
 @pytest.mark.invariant("I10")
-def test_a_worker_opens_a_bucket_before_the_first_row_if_its_last_task_had_rows(
+def test_a_worker_opens_a_bucket_before_the_first_row_if_its_last_tasks_had_rows(
     cassandra: EmbeddedCassandra, open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many are reserved as that task filled; what nobody needed is void: no reader waits."""
-    monkeypatch.setattr(sink, "_last", None)
-    door = open_door(bucket_size=2)
-    writer = writer_of(cassandra, door)
-
-    def reserved_by(*batches: pa.RecordBatch) -> int:
-        before = door.lane.read_monoton().next_id
-        writer.write(iter(batches))
-        return (door.lane.read_monoton().next_id - before) // door.lane.bucket_size
-
-    five = rows(b"1", b"2", b"3", b"4", b"5")
-    assert [0, 7, 3, 3, 0] == [
-        reserved_by(),
-        reserved_by(five),  # one bucket, then two, and four ahead of what may come
-        reserved_by(five),
-        reserved_by(),  # in vain
-        reserved_by(),
+    """As many are reserved as they filled; what nobody needed is void: no reader waits."""
+    worker = Worker(cassandra, open_door(bucket_size=2), monkeypatch)
+    assert [7, 3, 3, 0, 7] == [
+        worker.reserves([rows(*FIVE)]),  # one bucket, then two, and four ahead of what may come
+        worker.reserves([rows(*FIVE)]),
+        worker.reserves([]),  # in vain
+        worker.reserves([]),
+        worker.reserves([rows(*FIVE)]),
     ]
-    prepared, void = [Status.PREPARED] * 3, [Status.VOID] * 3
-    found = [door.value(bucket).status for bucket in range(13)]
-    assert [*prepared, *void, Status.VOID, *prepared, *void] == found
+    unused = [*VOID, Status.VOID]
+    assert [*PREPARED, *unused, *PREPARED, *VOID, *PREPARED, *unused] == worker.statuses()
+
+
+@pytest.mark.invariant("I10")
+def test_a_task_that_fails_before_its_first_row_leaves_no_gap(
+    cassandra: EmbeddedCassandra, open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        raise ArithmeticError("upstream")
+        yield
+
+    worker = Worker(cassandra, open_door(bucket_size=2), monkeypatch)
+    worker.reserves([rows(*FIVE)])
+    with pytest.raises(ArithmeticError):
+        worker.reserves(broken())
+    assert [*PREPARED, *VOID, Status.VOID, *VOID] == worker.statuses()
+
+
+def test_rows_for_due_lanes_open_no_bucket_in_the_queues_own(
+    cassandra: EmbeddedCassandra, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(cassandra, door, monkeypatch)
+    later = rows(b"1").append_column("delay", pa.array([30 * 86_400.0]))
+    assert [0, 0] == [worker.reserves([later]), worker.reserves([later])]

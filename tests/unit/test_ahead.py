@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -43,6 +45,23 @@ def test_the_first_batch_is_made_before_anybody_asks_for_it_and_no_other() -> No
     ahead.wait()
     assert [0] == made
     assert 3 == len(list(ahead))
+
+
+def test_the_first_batch_is_not_kept_while_others_come() -> None:
+    first: list[weakref.ref[pa.RecordBatch]] = []
+
+    def some() -> Iterator[pa.RecordBatch]:
+        made = batch(0)
+        first.append(weakref.ref(made))
+        yield made
+        del made
+        yield batch(1)
+
+    batches = iter(Ahead(some()))
+    assert batch(0) == next(batches)
+    assert batch(1) == next(batches)
+    gc.collect()
+    assert first[0]() is None
 
 
 def test_what_the_input_raises_comes_where_its_rows_are_read() -> None:

@@ -73,7 +73,7 @@ def begun(who: Identity, outcome: Applied[SinkRow]) -> Begun:
 
 
 def admit_once(lane: Lane, once: Begun) -> WriteUnder:
-    """Admit a task of such a transaction before its first row: one serial read.
+    """Admit a task of such a transaction before it writes anything: one serial read.
 
     Raises:
         SinkFenced: It was ended, because it gave no sign of life.

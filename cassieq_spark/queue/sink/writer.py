@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
@@ -20,6 +22,7 @@ from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, SinkRef, Status
 from cassieq_spark.model.costs import Costs
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Place
+from cassieq_spark.queue.lane import LaneEnded
 from cassieq_spark.queue.reserve import Block, reserve
 from cassieq_spark.queue.sink.buckets import OpenBucket, insert_writing, prepare
 from cassieq_spark.store.tables.messages import ChunkRow
@@ -39,7 +42,11 @@ BESIDE: Final = 4 * MOST_AHEAD
 
 LARGEST_BLOCK = 8
 """A task's reservations grow 1, 2, 4, 8 buckets: few LWTs on the one monoton row for a large
-partition, few unused buckets for a small one."""
+partition, few unused buckets for a small one. If it is known how many it will need, the first one
+is for so many."""
+
+LAST_WORDS_S: Final = 2.0
+"""How long a task that has failed waits for each statement that gives its empty buckets back."""
 
 HALF = 0.5
 LEAST_S = 1e-3
@@ -75,6 +82,7 @@ class BulkWriter:
         self._chunks = lane.store.chunk_writer(writes_in_flight=writes_in_flight)
         self._beside = ThreadPoolExecutor(BESIDE, thread_name_prefix="cassieq-bulk")
         self._lanes: dict[LaneId, LaneWriter] = {}
+        self._is_finished = False
 
     def of(self, lane_id: LaneId) -> LaneWriter:
         """The writer into one lane of the queue; always the same for a lane."""
@@ -101,8 +109,9 @@ class BulkWriter:
         writers = list(self._lanes.values())
         for writer in writers:
             writer.close()
-            writer.give_back()
+            writer.begin_giving_back()
         self._chunks.flush()
+        self._is_finished = True
         return tuple(bucket for writer in writers for bucket in writer.finish())
 
     def __enter__(self) -> Self:
@@ -110,8 +119,17 @@ class BulkWriter:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """End its threads. Without `finish` the buckets stay undecided, and become void later."""
+        """End its threads. Without `finish` the buckets stay undecided, and become void later.
+
+        Those without a chunk are given back now: the next attempt may commit at once, and readers
+        would wait for them until the gap timeout (I10).
+        """
         self._beside.shutdown(wait=True, cancel_futures=True)
+        if not self._is_finished:
+            session = self._lane.store.session
+            with suppress(CassieqError), session.within(each_s=LAST_WORDS_S):
+                for writer in self._lanes.values():
+                    writer.give_back()
 
 
 class LaneWriter:
@@ -213,12 +231,12 @@ class LaneWriter:
         if self._current is not None:
             self._close_current(self._current)
 
-    def give_back(self) -> None:
-        """No chunk follows: give back what is not needed, while the last chunks are stored."""
-        self._giving_back = self._beside.submit(self._give_back)
+    def begin_giving_back(self) -> None:
+        """No chunk follows: `give_back`, while the last chunks are stored."""
+        self._giving_back = self._beside.submit(copy_context().run, self.give_back)
 
     def finish(self) -> tuple[tuple[Place, int], ...]:
-        """Wait for the prepared buckets, once all chunks are stored, and for `give_back`."""
+        """Wait for the prepared buckets, once all chunks are stored, and for what is given back."""
         written = tuple(future.result() for future in self._preparing)
         if self._giving_back is not None:
             self._giving_back.result()
@@ -234,8 +252,6 @@ class LaneWriter:
 
     def _open_ahead(self, current: OpenBucket) -> None:
         """Open just so far ahead that no chunk waits for an LWT, by the times of both so far."""
-        if self._filled + 1 + len(self._next) == self._expected:
-            return
         fullness = max(
             current.count / self._lane.bucket_size, current.size_bytes / self._bucket_bytes
         )
@@ -243,7 +259,10 @@ class LaneWriter:
         if is_slow and fullness < HALF:
             return
         wanted = math.ceil(self._opens_s / self._fills_s) if self._filled else 1
-        while len(self._next) < min(wanted, MOST_AHEAD):
+        most, left = MOST_AHEAD, self._expected - self._filled - 1
+        if left >= 0:
+            most = min(most, left)
+        while len(self._next) < min(wanted, most):
             self._next.append(self._beside.submit(self._open))
 
     def _close_current(self, current: OpenBucket) -> None:
@@ -277,25 +296,31 @@ class LaneWriter:
                 return OpenBucket(bucket=bucket, row=row, sink=sink)
             event(_logger, "reserved_bucket_lost", **lane.as_fields(bucket))
 
-    def _give_back(self) -> None:
+    def give_back(self) -> None:
         """Void what was reserved and not used: otherwise readers wait for the gap timeout (I10).
 
-        Only to be tidy: if it fails, readers and repair do the same later.
+        Only to be tidy: what fails is left to readers and repair.
         """
         lane = self._lane
-        try:
-            unneeded = [future.result() for future in self._next]
-            # Nothing else is under way in this lane: the block does not change any more.
-            sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=self._block.end)
-            unused = rules.unused(sink, now_us=lane.clock.now_us())
-            todo: list[Callable[[], object]] = [partial(self._void, one) for one in unneeded]
-            todo += [
-                partial(lane.buckets.insert, BucketNo(number), unused)
-                for number in range(self._block.first, self._block.end)
-            ]
-            lane.store.session.map(lambda one: one(), todo)
-        except CassieqError as error:
-            event(_logger, "give_back_failed", **lane.as_fields(), error=str(error))
+        unneeded: list[OpenBucket] = []
+        for future in self._next:
+            try:
+                unneeded.append(future.result())
+            except (CassieqError, LaneEnded, CancelledError) as error:
+                event(_logger, "give_back_failed", **lane.as_fields(), error=str(error))
+        # Nothing else is under way in this lane: the block does not change any more.
+        sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=self._block.end)
+        unused = rules.unused(sink, now_us=lane.clock.now_us())
+        todo: list[Callable[[], object]] = [partial(self._void, one) for one in unneeded]
+        todo += [
+            partial(lane.buckets.insert, BucketNo(number), unused)
+            for number in range(self._block.first, self._block.end)
+        ]
+        for outcome in lane.store.session.each(lambda one: one(), todo):
+            if isinstance(outcome, CassieqError):
+                event(_logger, "give_back_failed", **lane.as_fields(), error=str(outcome))
+        self._next.clear()
+        self._block = Block(first=self._block.end, end=self._block.end)
 
     def _void(self, opened: OpenBucket) -> None:
         def change(row: Bucket) -> Bucket | None:

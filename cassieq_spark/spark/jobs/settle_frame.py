@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     Work = tuple[Place, Mapping[UUID, Mapping[str, Runs]]]
 
 BUCKETS_PER_TASK: Final = 64
-"""How many buckets one task gets. Each further task costs Spark about 35 ms; it settles as many
+"""How many buckets one task gets. Each further task costs Spark 10 to 50 ms; it settles as many
 buckets in that time.
 """
 
