@@ -16,6 +16,7 @@ from cassieq_spark.queue import schedule
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.writer import Meter
 from cassieq_spark.spark import lane_packer, sink
+from cassieq_spark.spark.ahead import Ahead
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import Fault
 from tests.fixtures.queues import Crash, crash, drain
@@ -62,7 +63,8 @@ def task(door: Door, who: Identity, batch_id: int, batches: Sequence[pa.RecordBa
     """One task attempt, as Spark runs it."""
     admission = transaction.admit(door.lane, who, batch_id)
     options = parse_sink({"queue": door.queue.name, "contactPoints": "127.0.0.1"})
-    return sink._write(door.lane, options, who, admission, iter(batches), meter=Meter()).result
+    ahead = Ahead(iter(batches))
+    return sink._write(door.lane, options, who, admission, ahead, meter=Meter()).result
 
 
 def put_batch(door: Door, batch_id: int, *rows: Rows, run: str = "r1") -> TaskResult:
