@@ -85,13 +85,15 @@ class Worker:
         self._writer = writer_of(cassandra, door)
 
     def reserves(self, batches: Iterable[pa.RecordBatch]) -> int:
-        before = self.door.lane.read_monoton().next_id
+        before = self._reserved()
         self._writer.write(iter(batches))
-        return (self.door.lane.read_monoton().next_id - before) // self.door.lane.bucket_size
+        return self._reserved() - before
 
     def statuses(self) -> list[Status]:
-        reserved = self.door.lane.read_monoton().next_id // self.door.lane.bucket_size
-        return [self.door.value(bucket).status for bucket in range(reserved)]
+        return [self.door.value(bucket).status for bucket in range(self._reserved())]
+
+    def _reserved(self) -> int:
+        return self.door.lane.read_monoton().next_id // self.door.lane.bucket_size
 
 
 FIVE = (b"1", b"2", b"3", b"4", b"5")

@@ -82,7 +82,6 @@ class BulkWriter:
         self._chunks = lane.store.chunk_writer(writes_in_flight=writes_in_flight)
         self._beside = ThreadPoolExecutor(BESIDE, thread_name_prefix="cassieq-bulk")
         self._lanes: dict[LaneId, LaneWriter] = {}
-        self._is_finished = False
 
     def of(self, lane_id: LaneId) -> LaneWriter:
         """The writer into one lane of the queue; always the same for a lane."""
@@ -109,10 +108,15 @@ class BulkWriter:
         writers = list(self._lanes.values())
         for writer in writers:
             writer.close()
-            writer.begin_giving_back()
+        # Beside the last chunks: no further one follows.
+        given_back = [
+            self._beside.submit(copy_context().run, writer.give_back) for writer in writers
+        ]
         self._chunks.flush()
-        self._is_finished = True
-        return tuple(bucket for writer in writers for bucket in writer.finish())
+        written = tuple(bucket for writer in writers for bucket in writer.finish())
+        for one in given_back:
+            one.result()
+        return written
 
     def __enter__(self) -> Self:
         """Return the writer; its threads end with the block."""
@@ -125,11 +129,10 @@ class BulkWriter:
         would wait for them until the gap timeout (I10).
         """
         self._beside.shutdown(wait=True, cancel_futures=True)
-        if not self._is_finished:
-            session = self._lane.store.session
-            with suppress(CassieqError), session.within(each_s=LAST_WORDS_S):
-                for writer in self._lanes.values():
-                    writer.give_back()
+        # After `finish` there is nothing left to give back.
+        with suppress(CassieqError), self._lane.store.session.within(each_s=LAST_WORDS_S):
+            for writer in self._lanes.values():
+                writer.give_back()
 
 
 class LaneWriter:
@@ -165,7 +168,6 @@ class LaneWriter:
         self._fills_s = self._opens_s = LEAST_S
         self._current: OpenBucket | None = None
         self._preparing: list[Future[tuple[Place, int]]] = []
-        self._giving_back: Future[None] | None = None
 
     def begin(self, expected: int = 0) -> None:
         """A chunk follows soon: its bucket is opened meanwhile.
@@ -231,16 +233,9 @@ class LaneWriter:
         if self._current is not None:
             self._close_current(self._current)
 
-    def begin_giving_back(self) -> None:
-        """No chunk follows: `give_back`, while the last chunks are stored."""
-        self._giving_back = self._beside.submit(copy_context().run, self.give_back)
-
     def finish(self) -> tuple[tuple[Place, int], ...]:
-        """Wait for the prepared buckets, once all chunks are stored, and for what is given back."""
-        written = tuple(future.result() for future in self._preparing)
-        if self._giving_back is not None:
-            self._giving_back.result()
-        return written
+        """Wait for the prepared buckets, once all chunks are stored."""
+        return tuple(future.result() for future in self._preparing)
 
     def _is_full(self, current: OpenBucket, more_bytes: int) -> bool:
         return current.count > 0 and current.size_bytes + more_bytes > self._bucket_bytes
