@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cassieq_spark.errors import StoreUnavailable
 from cassieq_spark.model.offset import INITIAL, SourceOffset
+from cassieq_spark.queue.get.reader import Reader
+from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.spark.source.admission import Limits
+from cassieq_spark.spark.source.one_queue import OneQueue
 from cassieq_spark.spark.source.planner import Planner
 from cassieq_spark.store.statements import Kind, every_statement
 from cassieq_spark.testing import ManualClock, wait_until
@@ -17,6 +21,7 @@ from tests.fixtures.streams import Collected, bodies
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cassieq_spark.queue.get.claim import Claimed
     from tests.fixtures.streams import Streams
 
 START = INITIAL.to_json()
@@ -81,6 +86,90 @@ def test_a_batch_waits_for_enough_and_claims_nothing_meanwhile(streams: Streams)
 
         streams.queue.put(b"enough")
         assert 300 == taken(planner.latest(START, limits))
+
+
+def test_what_comes_while_a_trigger_has_counted_nothing_waits_too(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids are reserved, and wake the query, before their messages are there."""
+    limits = Limits(at_least=300, wait_s=60)
+
+    def count(queue: OneQueue, enough: int) -> int:
+        counted = counting(queue, enough)
+        if not streams.queue.stats().visible:
+            streams.queue.put_many([b"late"] * 200)
+        return counted
+
+    counting = OneQueue.count
+    monkeypatch.setattr(OneQueue, "count", count)
+    with run_of(streams) as planner:
+        for _ in range(3):
+            assert START == planner.latest(START, limits)
+        assert (200, 0) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+        streams.queue.put_many([b"enough"] * 100)
+        assert 300 == taken(planner.latest(START, limits))
+
+
+@pytest.mark.invariant("I9")
+def test_an_idle_trigger_that_would_wait_closes_gaps_and_is_two_reads_then(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(streams.lane.store.clock)
+    monkeypatch.setattr(streams.lane.store, "clock", clock)
+    limits = Limits(at_least=300, wait_s=60)
+    reserve(streams.lane, 3)
+    with run_of(streams) as planner:
+        assert START == planner.latest(START, limits)
+        clock.advance(streams.lane.settings.gap_timeout_s + 1)
+        planner.latest(START, limits)
+        planner.latest(START, limits)
+        assert streams.lane.read_pointers().reader == streams.lane.read_monoton().next_id // (
+            streams.lane.bucket_size
+        )
+        counts = streams.lane.store.session.counts
+        before = counts.copy()
+        for _ in range(20):
+            assert START == planner.latest(START, limits)
+        sent = counts - before
+        assert sent.total() <= 2 * 20, sent
+        assert not LWTS & sent.keys()
+
+
+def test_an_idle_query_that_would_wait_buries_what_is_to_die(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(streams.lane.store.clock)
+    graves = streams.another("graves")
+    mortal = streams.another("mortal", max_deliveries=1, dead_letter_queue=graves.queue.name)
+    monkeypatch.setattr(mortal.lane.store, "clock", clock)
+    mortal.queue.put(b"tried once")
+    assert mortal.queue.get(1, visibility_timeout=10)
+    clock.advance(11)
+    with run_of(mortal) as planner:
+        assert START == planner.latest(START, Limits(at_least=300, wait_s=60))
+    assert 1 == mortal.queue.stats().dead
+
+
+def test_an_idle_query_that_would_wait_says_which_queue_is_away(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that does not wait; and what another has still waits for more."""
+    second = streams.another("second")
+
+    def get(reader: Reader, *args: Any, **named: Any) -> list[Claimed]:
+        if reader.lane.queue == second.queue.name:
+            raise StoreUnavailable("the second queue is away")
+        return getting(reader, *args, **named)
+
+    getting = Reader.get
+    monkeypatch.setattr(Reader, "get", get)
+    limits = Limits(at_least=300, wait_s=60)
+    both = f"{streams.queue.name},{second.queue.name}"
+    with run_of(streams, queue=None, queues=both) as planner:
+        with pytest.raises(StoreUnavailable, match="the second queue is away"):
+            planner.latest(START, limits)
+        streams.queue.put(b"one")
+        assert START == planner.latest(START, limits)
 
 
 @pytest.mark.invariant("I10")

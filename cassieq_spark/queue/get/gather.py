@@ -176,7 +176,7 @@ def share(
 
     Args:
         rows: Buckets to claim from, in their order.
-        budget: What is planned is taken from it.
+        budget: What is planned is taken from it. One of nothing at all plans what is to die.
         below_id: Only ids below this one; None: all.
         away: Buckets that did not answer lately: they are passed over.
     """
@@ -185,7 +185,8 @@ def share(
     for bucket, row in rows.items():
         if bucket in away:
             continue
-        if budget.is_full or len(shares) >= BUCKETS_PER_CALL:
+        is_spent = budget.is_full and not budget.is_untouched
+        if is_spent or len(shares) >= BUCKETS_PER_CALL:
             break
         below = offset_below(below_id, bucket, lane.bucket_size)
         limit = lane.max_deliveries

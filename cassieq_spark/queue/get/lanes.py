@@ -98,6 +98,13 @@ class Readers:
             found += self._readers[lane_id].count(enough - found)
         return found
 
+    def tidy(self, *, at_least: int = 0) -> None:
+        """Do in each lane what a get that finds nothing does besides; see `Reader.tidy`."""
+        session = self.lane.store.session
+        with session.within(session.left_s()):
+            for lane_id in self._in_turn(at_least):
+                self._readers[lane_id].tidy()
+
     def look_ahead(
         self,
         at_most: int,

@@ -10,8 +10,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from cassieq_spark.model.ids import ID_LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cassieq_spark.clock import Clock
     from cassieq_spark.options import SourceOptions
 
@@ -66,18 +64,11 @@ class Patience:
         self._clock = clock
         self._since: float | None = None
 
-    def should_wait(self, count: Callable[[int], int], limits: Limits) -> bool:
-        """Whether the visible messages should wait for more.
-
-        Args:
-            count: Counts them, up to a number that is enough, and claims nothing.
-        """
-        if not limits.at_least:
-            return False
-        found = count(limits.at_least)
+    def should_wait(self, found: int, limits: Limits) -> bool:
+        """Whether the visible messages should wait for more, or for the first."""
         if found == 0 or found >= limits.at_least:
             self._since = None
-            return False
+            return found < limits.at_least
         now = self._clock.monotonic()
         self._since = now if self._since is None else self._since
         if now - self._since < limits.wait_s:

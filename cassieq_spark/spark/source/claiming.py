@@ -85,19 +85,32 @@ class Claiming:
         later = [queue for queue in awake if queue.name >= self._first]
         return [*later, *awake[: len(awake) - len(later)]]
 
-    def count(self, enough: int) -> int:
-        """About how many messages a claim would find in all, counted up to ``enough``.
+    def count(self, awake: list[OneQueue], enough: int) -> int:
+        """About how many messages a claim from these would find, counted up to ``enough``.
 
         Raises:
             CassieqError: No queue could be counted.
         """
-        queues = self._subscription.queues
-        counted = self._session.each(lambda queue: queue.count(enough), queues)
+        counted = self._session.each(lambda queue: queue.count(enough), awake)
         errors = [one for one in counted if isinstance(one, CassieqError)]
         if errors and len(errors) == len(counted):
             raise errors[0]
         # What does not answer holds up no other (I10); the claim says its name.
         return sum(one for one in counted if not isinstance(one, CassieqError))
+
+    def tidy(self, awake: list[OneQueue]) -> None:
+        """Do what a claim that finds nothing does besides; see `Reader.tidy`.
+
+        Raises:
+            StoreError: A queue did not answer.
+            QueueDeleted, DataLoss: A queue is gone.
+        """
+        said = self._session.each(lambda queue: queue.tidy(), awake)
+        for queue, one in zip(awake, said, strict=True):
+            if isinstance(one, QueueDeleted):
+                self._subscription.drop(queue, one)
+            elif isinstance(one, CassieqError):
+                raise one
 
     def claim(self, awake: list[OneQueue], limits: Limits) -> list[Claimed]:
         """Claim a batch from these queues.

@@ -96,6 +96,10 @@ class OneQueue:
         """About how many messages a claim would find, counted up to ``enough``."""
         return self.reader.count(enough, at_least=self._at_least)
 
+    def tidy(self) -> None:
+        """Do what a claim that finds nothing does besides, and claim nothing; see `Reader.tidy`."""
+        self.reader.tidy(at_least=self._at_least)
+
     def claim(self, limits: Limits) -> list[Claimed]:
         """Claim messages and hold their leases; the rows of the last batch's buckets are kept.
 

@@ -202,8 +202,12 @@ class Planner:
         if not awake:
             return []
         # Nothing new comes below AvailableNow's target: it would wait for ever.
-        if not self._is_aimed and self._patience.should_wait(self._claiming.count, limits):
-            return []
+        if limits.at_least and not self._is_aimed:
+            found = self._claiming.count(awake, limits.at_least)
+            if not found:
+                self._claiming.tidy(awake)
+            if self._patience.should_wait(found, limits):
+                return []  # also what has come since the count: it is not known to be enough
         return self._claiming.claim(awake, limits)
 
     def _is_all_claimed(self, offset: SourceOffset, known: dict[QueueName, OneQueue]) -> bool:
