@@ -129,7 +129,7 @@ ABLATIONS: Final = (
         mark="P2",
         rule="A row that is absent or `sealing` means nothing until the repair pointer was read after it.",
         within="cassieq_spark/queue/seal.py",
-        old=("        if lane.is_dropped(bucket):\n            return None\n"),
+        old=("        if bucket < low().repair:\n            return None\n"),
         new="",
         tests=(
             "tests/node/test_seal.py::test_p2_a_seal_of_a_bucket_below_the_repair_pointer_delivers_nothing",
@@ -138,7 +138,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P2",
         rule="All rows of a look are read first, and the repair pointer after them.",
-        old="        low = self._lane.read_pointers().repair\n",
+        old="        low = low_read().repair\n",
         new="        low = scan.pointers.repair\n",
         tests=(
             "tests/node/test_reader.py::test_p2_a_bucket_that_is_dropped_while_a_reader_looks_is_not_closed",
@@ -637,8 +637,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T7",
         rule="A hint whose write took long is written again.",
-        old="            if took_us <= LATE_AFTER_US:\n",
-        new="            if True:\n",
+        old="            if took_us > LATE_AFTER_US:\n",
+        new="            if False:\n",
         tests=(
             "tests/node/test_time.py::test_t7_a_hint_whose_write_took_minutes_is_written_again",
         ),
@@ -1205,8 +1205,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="R25",
         rule="A lane that is marked deleted says so to everybody.",
-        old="            if self.due is None:\n                raise self.deleted()\n            self.first.read_pointers()\n",
-        new="            pass\n",
+        old="                if self.due is None:\n                    raise self.deleted()\n                self.first.read_pointers()\n",
+        new="                pass\n",
         tests=("tests/node/test_pointers.py::test_r25_a_lane_marked_deleted_says_so_to_everybody",),
     ),
     Ablation(

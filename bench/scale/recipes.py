@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from bench.scale.parameters import KIND_OF, Kind
 from cassieq_spark.model.sizes import BUCKET_BYTES, CHUNK_BYTES, CHUNK_MESSAGES
+from cassieq_spark.queue.get.claim import KEPT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,8 +46,11 @@ in vain, and its producer looks whether it is open still."""
 CLAIM: Final = {"write_hint": 1, "update_bucket": 1}
 """A claim in a bucket that is sealed."""
 
-DELIVER: Final = {"read_pointers": 1, "read_messages": 1}
-"""After a claim: is it real (one read), and the messages."""
+DELIVER: Final = {"read_pointers": 1}
+"""After a claim: is it real?"""
+
+READ: Final = {"read_messages": 1}
+"""Then the messages, unless the seal has just read them and they are few bytes."""
 
 ACK: Final = {"read_bucket": 1, "update_bucket": 1}
 """An ack of a bucket's messages, by however many receipts."""
@@ -135,6 +139,7 @@ def _programs(use: Use) -> Counter[str]:
     _add(found, SEAL, 1)
     _add(found, CLAIM, gets - 1)  # the first claim is the seal's
     _add(found, DELIVER, gets)
+    _add(found, READ, gets - (use.filled * use.body_bytes <= KEPT_BYTES))
     _add(found, ACK, gets)
     found["advance_pointer"] += 1
     _add(found, DROP, 1)

@@ -8,10 +8,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import DataLoss, LeaseLost, RowCorrupt
-from cassieq_spark.model.ids import EMPTY, Runs
+from cassieq_spark.model.ids import EMPTY, Place, Runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
@@ -29,6 +29,8 @@ BODIES_AT_ONCE: Final = 16
 BODIES_BYTES: Final = 8 << 20
 """About how many bytes of updated bodies are held before their messages go out: each body may have
 16 MiB, and one read may name ten thousand."""
+
+NOTHING_AT_HAND: Final[Mapping[Place, Sequence[ChunkRow]]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +75,18 @@ class Found:
         return [offset - self.chunk.first for offset in self.keep.offsets()]
 
 
-def fetch(store: Store, queue: QueueName, lanes: Fixed, plan: Sequence[Planned]) -> Iterator[Found]:
+def fetch(
+    store: Store,
+    queue: QueueName,
+    lanes: Fixed,
+    plan: Sequence[Planned],
+    *,
+    at_hand: Mapping[Place, Sequence[ChunkRow]] = NOTHING_AT_HAND,
+) -> Iterator[Found]:
     """Yield the chunks that hold the planned messages, in order; a few buckets are read ahead.
+
+    Args:
+        at_hand: The chunks of buckets that were read before; they are not read again.
 
     Raises:
         DataLoss: A planned message does not exist: exactly the planned ids, or the task fails.
@@ -82,14 +94,29 @@ def fetch(store: Store, queue: QueueName, lanes: Fixed, plan: Sequence[Planned])
         RowCorrupt: An updated body is lost.
     """
     for lane_id, some in groupby(plan, key=lambda planned: planned.lane):
-        yield from _fetch(store.lane(lane_id), lanes.title(queue, lane_id), list(some))
+        tables, title = store.lane(lane_id), lanes.title(queue, lane_id)
+        yield from _found(tables, title, _read(tables, list(some), at_hand))
 
 
-def _fetch(tables: LaneTables, title: str, plan: Sequence[Planned]) -> Iterator[Found]:
-    parts = [part for planned in plan for part in _parts(planned)]
-    wanted = [(part.bucket, part.runs) for part in parts]
-    for position, chunks in tables.messages.read(wanted):
-        planned = parts[position]
+def _read(
+    tables: LaneTables, plan: Sequence[Planned], at_hand: Mapping[Place, Sequence[ChunkRow]]
+) -> Iterator[tuple[Planned, Sequence[ChunkRow]]]:
+    """Yield the plan's entries, or parts of them, with the chunks that hold their messages."""
+    for is_known, group in groupby(plan, key=lambda one: Place(one.lane, one.bucket) in at_hand):
+        some = list(group)
+        if is_known:
+            yield from ((one, at_hand[Place(one.lane, one.bucket)]) for one in some)
+            continue
+        parts = [part for planned in some for part in _parts(planned)]
+        wanted = [(part.bucket, part.runs) for part in parts]
+        for position, chunks in tables.messages.read(wanted):
+            yield parts[position], chunks
+
+
+def _found(
+    tables: LaneTables, title: str, read: Iterable[tuple[Planned, Sequence[ChunkRow]]]
+) -> Iterator[Found]:
+    for planned, chunks in read:
         bodies = _Bodies(tables, title, planned)
         seen = EMPTY
         for chunk in chunks:

@@ -224,12 +224,21 @@ class Lane:
         Raises:
             QueueDeleted: The repair pointer says so [R25].
         """
-        pointers = self.pointers.read()
-        if pointers.is_deleted:
-            if self.due is None:
-                raise self.deleted()
-            self.first.read_pointers()
-        return pointers
+        return self.begin_pointers()()
+
+    def begin_pointers(self) -> Callable[[], Pointers]:
+        """Send what `read_pointers` sends, without waiting; call what is returned, once."""
+        read = self.pointers.begin_read()
+
+        def found() -> Pointers:
+            pointers = read()
+            if pointers.is_deleted:
+                if self.due is None:
+                    raise self.deleted()
+                self.first.read_pointers()
+            return pointers
+
+        return found
 
     def read_monoton(self) -> Monoton:
         """What ids the lane has handed out; a due lane that is closed or finished still says so.

@@ -9,15 +9,16 @@ from uuid import UUID
 
 from cassieq_spark.model.ids import first_id, message_id_of
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.queue.fetch import Found, Planned, fetch
+from cassieq_spark.queue.fetch import NOTHING_AT_HAND, Found, Planned, fetch
 from cassieq_spark.store import chunk as chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cassieq_spark.model.bucket import Lease
-    from cassieq_spark.model.ids import LaneId
+    from cassieq_spark.model.ids import LaneId, Place
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.tables.messages import ChunkRow
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_BYTES = 32
@@ -112,12 +113,18 @@ def show_time(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 
-def read_messages(lane: Lane, plan: Iterable[tuple[Planned, int | None]]) -> Iterator[Message]:
+def read_messages(
+    lane: Lane,
+    plan: Iterable[tuple[Planned, int | None]],
+    *,
+    at_hand: Mapping[Place, Sequence[ChunkRow]] = NOTHING_AT_HAND,
+) -> Iterator[Message]:
     """Yield the planned messages, in the order of the plan.
 
     Args:
         lane: Any lane of the queue.
         plan: Each entry with the end of its lease in cluster µs; None for a peek.
+        at_hand: The rows of buckets that were read before.
 
     Raises:
         DataLoss: A planned message does not exist; never raised for a peek.
@@ -126,7 +133,8 @@ def read_messages(lane: Lane, plan: Iterable[tuple[Planned, int | None]]) -> Ite
     until_us = {
         (planned.lane, planned.bucket, planned.lease_id): until for planned, until in entries
     }
-    for found in fetch(lane.store, lane.queue, lane.fixed, [planned for planned, _ in entries]):
+    planned_reads = [planned for planned, _ in entries]
+    for found in fetch(lane.store, lane.queue, lane.fixed, planned_reads, at_hand=at_hand):
         planned = found.planned
         until = until_us[planned.lane, planned.bucket, planned.lease_id]
         yield from _messages(lane.sibling(planned.lane), found, until)

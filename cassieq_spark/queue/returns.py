@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cassieq_spark.model.pointer import LATE_AFTER_US, is_passable, minute_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import BucketNo, Runs
@@ -27,12 +27,29 @@ class Returns:
         self._lane = lane
         self._bucket = bucket
         self._hinted_us: list[int] = []
+        self._begun_us: set[int] = set()
+
+    def begin_hint(self, time_us: int) -> Callable[[], None]:
+        """Begin to write one hint of the next try, without waiting, while its row is not known yet.
+
+        Returns:
+            To be called before `hint`: waits until it is written.
+        """
+        now_us = self._lane.clock.now_us()
+        self._begun_us = {time_us}
+        return self._lane.hints.begin_write([(self._bucket, time_us)], now_us=now_us)
 
     def hint(self, times_us: Iterable[int]) -> None:
-        """Write a hint for each of these times; what is over comes back now [R12]."""
+        """Write a hint for each of these times; what is over comes back now [R12].
+
+        What `begin_hint` has written for this try is not written again.
+        """
         now_us = self._lane.clock.now_us()
+        times_us = list(times_us)
         self._hinted_us = [max(time_us, now_us) for time_us in times_us]
-        self._write(self._hinted_us, now_us)
+        done = {time_us for time_us in self._begun_us if time_us >= now_us}
+        self._begun_us = set()
+        self._write([time_us for time_us in self._hinted_us if time_us not in done], now_us)
 
     def confirm(self) -> None:
         """Hint again, now, where a minute may have been passed before the CAS was answered.

@@ -1,6 +1,6 @@
 """Close a bucket and fix what it holds (design 3). Holds I1, I5.
 
-    insert `sealing`  ->  read L  ->  scan all columns  ->  CAS `sealed` (+ a first lease)
+    insert `sealing`  ->  read L, scan all columns  ->  CAS `sealed` (+ a first lease)
 
 Any client that finds a half-way seal helps from "read L"; the first CAS wins and a loser takes the
 winner's manifest.
@@ -22,8 +22,11 @@ from cassieq_spark.queue.returns import Returns, return_times_us
 from cassieq_spark.store.cas import Applied, Stored
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.tables.messages import ChunkRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +36,12 @@ class Closed:
     Attributes:
         row: The row as it is now.
         leases: What this sealer got by the same CAS [P16]; empty if another sealed it.
+        chunks: With ``leases``, what the scan read: rows never change (I6).
     """
 
     row: Stored[Bucket]
     leases: tuple[Lease, ...] = ()
+    chunks: Sequence[ChunkRow] = ()
 
 
 def close(lane: Lane, bucket: BucketNo, terms: Terms | None = None) -> Closed | None:
@@ -70,9 +75,15 @@ def finish(
     for _ in lane.attempts():
         if row.value.status is not Status.SEALING:
             return Closed(row=row)
-        if lane.is_dropped(bucket):
+        # Both after the row, and neither after the other: what L says is true of a scan that ended
+        # before it, and after it the CAS finds whether the row is still there.
+        low, scanned = lane.begin_pointers(), lane.messages.begin_scan(bucket)
+        hinted = None if terms is None else returns.begin_hint(terms.until_us)
+        if bucket < low().repair:
             return None
-        found = _scan(lane, bucket)
+        found = _Found.of(lane, scanned())
+        if hinted is not None:
+            hinted()
         sealed = rules.sealed(
             row.value,
             manifest=found.manifest,
@@ -98,7 +109,7 @@ def finish(
         if isinstance(outcome, Applied):
             note_expired(lane, bucket, gone)
             returns.confirm()  # for delays; the lease's claimer checks its own hint [P17] [T4]
-            return Closed(row=outcome.now, leases=leases)
+            return Closed(row=outcome.now, leases=leases, chunks=found.chunks if leases else ())
         row = outcome.now
     raise lane.contended(lane.bucket_title(bucket))
 
@@ -107,6 +118,7 @@ def finish(
 class _Found:
     """What a scan found: times by offset, for messages that have one; the latest put; bytes."""
 
+    chunks: Sequence[ChunkRow]
     manifest: Runs = EMPTY
     due_us: dict[int, int] = field(default_factory=dict)
     expires_us: dict[int, int] = field(default_factory=dict)
@@ -114,23 +126,23 @@ class _Found:
     size_bytes: int = 0
     has_keys: bool = False
 
+    @classmethod
+    def of(cls, lane: Lane, chunks: Sequence[ChunkRow]) -> _Found:
+        """Sum up what is in a bucket.
 
-def _scan(lane: Lane, bucket: BucketNo) -> _Found:
-    """Scan the messages of a bucket.
-
-    A row beyond the bucket's last id was acknowledged to nobody, and its id belongs to the next
-    bucket: it is left out (I6) [T1].
-    """
-    ids = Runs.span(0, lane.bucket_size - 1)
-    found = _Found()
-    for chunk in lane.messages.scan(bucket):
-        run = Runs.span(chunk.first, chunk.first + chunk.count - 1) & ids
-        found.manifest |= run
-        found.size_bytes += len(chunk.payload)
-        found.put_us = max(found.put_us, chunk.enqueued_us)
-        found.has_keys |= chunk.has_key
-        if chunk.due_us is not None:
-            found.due_us.update(dict.fromkeys(run.offsets(), chunk.due_us))
-        if chunk.expires_us is not None:
-            found.expires_us.update(dict.fromkeys(run.offsets(), chunk.expires_us))
-    return found
+        A row beyond the bucket's last id was acknowledged to nobody, and its id belongs to the next
+        bucket: it is left out (I6) [T1].
+        """
+        ids = Runs.span(0, lane.bucket_size - 1)
+        found = cls(chunks=chunks)
+        for chunk in chunks:
+            run = Runs.span(chunk.first, chunk.first + chunk.count - 1) & ids
+            found.manifest |= run
+            found.size_bytes += len(chunk.payload)
+            found.put_us = max(found.put_us, chunk.enqueued_us)
+            found.has_keys |= chunk.has_key
+            if chunk.due_us is not None:
+                found.due_us.update(dict.fromkeys(run.offsets(), chunk.due_us))
+            if chunk.expires_us is not None:
+                found.expires_us.update(dict.fromkeys(run.offsets(), chunk.expires_us))
+        return found

@@ -124,6 +124,8 @@ class Clients(Settle):
         return with_client(state, number, after)
 
     # --- seal (queue/seal.py) ---------------------------------------------------------------------
+    # The code asks for L and the rows side by side. L only grows: whoever may go on by what it says
+    # later may by what it said before the scan, so this order stands for both.
     def _close(self, state: State, number: int, client: Client) -> State:
         value = bucket_rules.sealing(now_us=state.now_us)
         seen = -1 if self.rules.scans_after_insert else state.rows

@@ -163,7 +163,7 @@ def test_bodies_that_cannot_be_read_are_given_back_uncounted(
     from cassieq_spark.store import session  # noqa: PLC0415 - only its deadline
 
     monkeypatch.setattr(session, "DEADLINE_S", 0.2)
-    door.queue.put(b"m")
+    door.put_sealed(b"m")
     door.faults.plan("read_messages", Fault.TIMEOUT_BEFORE, times=500)
     with pytest.raises(StoreTimeout):
         door.queue.get()
@@ -615,7 +615,7 @@ def test_a_get_that_slept_through_its_lease_hands_out_nothing_and_raises_nothing
 ) -> None:
     """Meanwhile another client had it, acked it, and repair dropped it."""
     door, other = open_door(), open_door()
-    door.queue.put(b"m")
+    door.put_sealed(b"m")
 
     def sleep_long() -> None:
         for one in (door, other):

@@ -140,7 +140,8 @@ def test_t4_a_cas_in_time_writes_no_second_hint(door: Door) -> None:
 def scan_of(door: Door) -> Scan:
     monoton = door.lane.monotons.read()
     assert monoton is not None
-    return Scan(pointers=door.lane.read_pointers(), monoton=monoton.value)
+    pointers = door.lane.read_pointers()
+    return Scan(pointers=pointers, monoton=monoton.value, looked_at=door.clock.monotonic())
 
 
 def rule(door: Door, message: Message) -> None:

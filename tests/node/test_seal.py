@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer, minute_of
 from cassieq_spark.queue import seal
+from cassieq_spark.queue.get import claim
 from cassieq_spark.store import statements
 from cassieq_spark.store.cas import Applied
 from cassieq_spark.testing.faults import Fault
@@ -231,3 +233,58 @@ def test_parked_reservations_all_get_blocks_of_their_own(open_door: OpenDoor) ->
         door.faults._gates = doors[0].faults._gates
     with ThreadPoolExecutor(4) as pool:
         assert [0, 1, 2, 3] == sorted(pool.map(lambda door: door.reserve(), doors))
+
+
+# --- what a get's seal has read is not read again -------------------------------------------------
+
+
+def test_a_get_reads_no_body_that_its_seal_has_read(door: Door) -> None:
+    door.queue.put_many([b"one", b"two"])
+    before = door.session.counts["read_messages"]
+    assert [b"one", b"two"] == [one.body for one in door.queue.get(2)]
+    assert before == door.session.counts["read_messages"]
+
+
+def test_the_rest_of_a_bucket_is_read_by_later_gets(door: Door) -> None:
+    door.queue.put_many([b"one", b"two", b"three"])
+    assert [b"one"] == [one.body for one in door.queue.get(1)]
+    assert [b"two", b"three"] == [one.body for one in door.queue.get(2)]
+
+
+def test_a_seal_keeps_only_so_many_bytes_for_its_get(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim, "KEPT_BYTES", 10)
+    door.queue.put(b"larger than that")
+    before = door.session.counts["read_messages"]
+    assert [b"larger than that"] == [one.body for one in door.queue.get(1)]
+    assert before + 1 == door.session.counts["read_messages"]
+
+
+def test_a_get_returns_what_it_reads_and_what_it_has_read_in_order(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim, "KEPT_BYTES", 2_000)
+    bodies = [b"small", os.urandom(4_000), b"small, too"]
+    for body in bodies:
+        door.put(body)
+    before = door.session.counts["read_messages"]
+    assert bodies == [one.body for one in door.queue.get(3)]
+    assert before + 1 == door.session.counts["read_messages"]
+
+
+@pytest.mark.invariant("I2")
+def test_t17_a_get_hands_out_nothing_that_ran_out_after_its_seal(open_door: OpenDoor) -> None:
+    """Nothing is read after the claim was confirmed, but confirming takes time, too."""
+    slow, quick = open_door(), open_door()
+    slow.queue.put(b"m")
+    taken: list[bytes] = []
+
+    def sleep() -> None:
+        for one in (slow, quick):
+            one.clock.advance(61)
+        taken.extend(message.body for message in quick.queue.get())
+
+    slow.faults.before("read_pointers", sleep, after=3)  # look twice, seal, confirm
+    assert [] == slow.queue.get(visibility_timeout=30)
+    assert [b"m"] == taken

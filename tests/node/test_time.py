@@ -225,13 +225,13 @@ def test_t7_a_change_that_took_minutes_is_hinted_again(
 @pytest.mark.invariant("I10")
 def test_t7_a_hint_whose_write_took_minutes_is_written_again(open_door: OpenDoor) -> None:
     """Also where it is the hint that makes good for a CAS that took minutes."""
-    slow, quick = open_door(), open_door()
+    slow, quick, fresh = open_door(), open_door(), open_door()
     slow.put_batch(0, b"m")
     (claimed,) = slow.reader(visibility_s=1_800).get(1)
     assert [] == quick.queue.get()  # the reader pointer passes it
 
     def sleep() -> None:
-        pass_time(slow, quick, seconds=600)
+        pass_time(slow, quick, fresh, seconds=600)
         quick.queue.get()
         assert minute_now(quick) - 3 < time_pointer(quick)
 
@@ -244,7 +244,8 @@ def test_t7_a_hint_whose_write_took_minutes_is_written_again(open_door: OpenDoor
         slow.lane, claimed.bucket, settle.of_leases([claimed.lease.lease_id], Release())
     )
 
-    assert [b"m"] == [message.body for message in quick.queue.get()]
+    # The other one's next look begins with the pointers of its last one, and would find it anyhow.
+    assert [b"m"] == [message.body for message in fresh.queue.get()]
 
 
 @pytest.mark.invariant("I10")
@@ -274,7 +275,7 @@ def test_t17_a_get_hands_out_nothing_that_ran_out_while_bodies_were_read(
     open_door: OpenDoor,
 ) -> None:
     slow, quick = open_door(), open_door()
-    slow.queue.put(b"m")
+    slow.put_sealed(b"m")
     lost = metrics.LEASES_LOST.value
     taken: list[bytes] = []
 
@@ -293,7 +294,7 @@ def test_t17_a_get_hands_out_nothing_that_ran_out_while_bodies_were_read(
 def test_t17_a_get_that_read_too_slowly_claims_for_longer_and_uses_up_one_delivery(
     door: Door,
 ) -> None:
-    door.queue.put(b"m")
+    door.put_sealed(b"m")
     for read in range(2):
         door.faults.before("read_messages", lambda: door.clock.advance(3), after=read)
 
@@ -305,7 +306,7 @@ def test_t17_a_get_that_read_too_slowly_claims_for_longer_and_uses_up_one_delive
 
 
 def test_t17_a_get_that_reads_slowly_each_time_claims_for_longer(door: Door) -> None:
-    door.queue.put(b"m")
+    door.put_sealed(b"m")
     for read in range(10):
         door.faults.before("read_messages", lambda: door.clock.advance(3), after=read)
 
@@ -313,7 +314,7 @@ def test_t17_a_get_that_reads_slowly_each_time_claims_for_longer(door: Door) -> 
 
 
 def test_t17_a_get_that_can_read_nothing_in_time_says_so(door: Door) -> None:
-    door.queue.put(b"m")
+    door.put_sealed(b"m")
     waits = iter(10.0**power for power in range(1, 20))
     for read in range(12):
         door.faults.before("read_messages", lambda: door.clock.advance(next(waits)), after=read)
@@ -327,8 +328,8 @@ def test_t17_a_get_that_can_read_nothing_in_time_says_so(door: Door) -> None:
 @pytest.mark.invariant("I2")
 def test_t17_a_look_behind_a_claim_that_slept_hands_out_the_rest(door: Door) -> None:
     """Of two leases of one get, the longer one is still good."""
-    door.put(b"a")
-    door.put(b"b")
+    door.put_sealed(b"a")
+    door.put_sealed(b"b")
     wait_for = door.reader(visibility_s=1)
     first = wait_for.get(1)
     second = door.reader(visibility_s=60).get(1)

@@ -159,7 +159,7 @@ def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
     """Read the bodies of what is leased, of all buckets together if all can be read."""
     try:
         with lane.store.session.within(each_s=PATIENT_GRACE_S):
-            return list(read_messages(lane, [(one.planned, one.lease.until_us) for one in claimed]))
+            return _read_claimed(lane, claimed)
     except CassieqError as error:
         held = [one for one in claimed if _is_held(one)]
         if len(held) < len(claimed) and isinstance(error, DataLoss | LeaseLost | RowCorrupt):
@@ -181,9 +181,7 @@ def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list
     found: list[list[Message] | CassieqError] = [error]
     if len(claimed) > 1:
         with lane.store.session.within(each_s=PATIENT_GRACE_S):
-            found = lane.store.session.each(
-                lambda one: list(read_messages(lane, [(one.planned, one.lease.until_us)])), claimed
-            )
+            found = lane.store.session.each(lambda one: _read_claimed(lane, [one]), claimed)
     messages: list[Message] = []
     unanswered: list[Claimed] = []
     for one, read in zip(claimed, found, strict=True):
@@ -205,6 +203,12 @@ def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list
     if not messages:
         raise error
     return messages
+
+
+def _read_claimed(lane: Lane, claimed: list[Claimed]) -> list[Message]:
+    plan = [(one.planned, one.lease.until_us) for one in claimed]
+    at_hand = {one.place: one.chunks for one in claimed if one.chunks}
+    return list(read_messages(lane, plan, at_hand=at_hand))
 
 
 def _is_held(claimed: Claimed) -> bool:

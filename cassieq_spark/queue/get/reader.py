@@ -63,7 +63,7 @@ class Reader:
         self._claimer = Claimer(lane=lane, owner=owner, run=run, visibility_us=visibility_us)
         self._scanner = Scanner(lane)
         self._open = OpenBuckets(lane, self._scanner)
-        self._quiet: tuple[Scan, float] | None = None
+        self._quiet: Scan | None = None
         self._ahead: _Ahead | None = None
         self._passed: tuple[Scan, Rows] | None = None
 
@@ -75,17 +75,16 @@ class Reader:
         """Whether a get may find something after one that found nothing; two cheap reads."""
         if self._quiet is None:
             return True
-        scan, looked_at = self._quiet
-        if self._lane.clock.monotonic() - looked_at > QUIET_FOR_S:
+        if self._lane.clock.monotonic() - self._quiet.looked_at > QUIET_FOR_S:
             return True
-        return self._scanner.has_news(scan)
+        return self._scanner.has_news(self._quiet)
 
     @property
     def is_drained(self) -> bool:
         """Whether the last look, a moment ago, found a lane in which nothing was left at all."""
-        if self._quiet is None or self._lane.clock.monotonic() - self._quiet[1] > QUIET_FOR_S:
+        scan = self._quiet
+        if scan is None or self._lane.clock.monotonic() - scan.looked_at > QUIET_FOR_S:
             return False
-        scan = self._quiet[0]
         return scan.pointers.repair * self._lane.bucket_size >= scan.monoton.next_id
 
     @property
@@ -211,7 +210,7 @@ class Reader:
         moved = self._scanner.begin_advance(scan, updated)
         has_found = bool(claimed or updated or scan.available)
         if not has_found and self._scanner.is_quiet_after(scan):
-            self._quiet = (scan, self._lane.clock.monotonic())
+            self._quiet = scan
         try:
             confirmed = self._claimer.confirm(claimed)
         finally:

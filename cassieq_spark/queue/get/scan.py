@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 UNDECIDED_REMEMBERED_S = 1.0
 """How long a block that is being written is jumped without a look [P22]."""
 
+NEWS_FOR_S = 0.1
+"""How long a look may begin with what `Scanner.has_news` has read: it is the same call's."""
+
 AWAY_REMEMBERED_S = 5.0
 """How long a bucket that did not answer is passed over without a look (ADR 21)."""
 
@@ -41,12 +44,30 @@ EACH_S = 2.0
 BUCKETS_PER_CALL = 2_048
 """How many buckets one call claims from: the offset that names its leases stays small."""
 
+PEEKS = 8
+"""Into how many open buckets a look peeks at once, before it is known which may be sealed."""
+
+PEEK_S = 1.0
+"""How long it waits for each of them."""
+
 _FIRST_WINDOW = 8
 _LARGEST_WINDOW = 64
 
 _logger = get_logger("queue")
 
 Rows = dict[BucketNo, "Stored[Bucket]"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _News:
+    """What `Scanner.has_news` has read: the beginning of the next look."""
+
+    pointers: Pointers
+    monoton: Monoton
+    hints: Hints
+    now_us: int
+    looked_at: float
+    good_until: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,9 +77,11 @@ class Scan:
     Attributes:
         pointers: As read at the start.
         monoton: As read at the start.
+        looked_at: When the pointers were read, by the monotonic clock.
         candidates: Sealed rows with something to claim: what came back first, then by id.
         open: Reserved buckets without a row, oldest first; L was read after them.
         half_sealed: Buckets that somebody began to seal; L was read after them.
+        peeked: Whether some of the open buckets hold messages.
         oldest_later_us: Per open bucket: some later bucket or the monoton row is at least this old,
             so this bucket was reserved before that (cluster time) [R11].
         available: Messages in ``candidates``, without those in the next field.
@@ -72,9 +95,11 @@ class Scan:
 
     pointers: Pointers
     monoton: Monoton
+    looked_at: float
     candidates: Rows = field(default_factory=dict)
     open: list[BucketNo] = field(default_factory=list)
     half_sealed: list[BucketNo] = field(default_factory=list)
+    peeked: dict[BucketNo, bool] = field(default_factory=dict)
     oldest_later_us: dict[BucketNo, int] = field(default_factory=dict)
     available: int = 0
     available_in_crowds: int = 0
@@ -94,6 +119,7 @@ class Scanner:
         self._time = TimePointer(lane)
         self._away: dict[BucketNo, tuple[CassieqError, float]] = {}
         self._passed_over: dict[BucketNo, CassieqError] = {}
+        self._news: _News | None = None
 
     def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
         """Skip a bucket that did not answer for a while, and look at others only [T5] [T22]."""
@@ -126,20 +152,29 @@ class Scanner:
 
         Fewer are enough if they have ``want_bytes`` together.
 
-        At least two reads (pointers, monoton) and one per hour since the time pointer; then the
-        bucket rows from the reader pointer on, until enough is found.
+        At least two reads (pointers, monoton) and one per hour since the time pointer, unless
+        `has_news` has just read them; then the bucket rows from the reader pointer on, until enough
+        is found.
 
         Raises:
             QueueDeleted: The lane is dead.
         """
         lane = self._lane
         self._passed_over = {}
-        pointers = lane.read_pointers()
-        # Both after the pointers; neither says anything about the other, so both are under way.
-        now_us = lane.clock.now_us()
-        hints = self._time.begin_hints(pointers, now_us)
-        scan = Scan(pointers=pointers, monoton=lane.read_monoton())
-        self._look_at_hints(scan, hints(), below_id, now_us=now_us)
+        news, self._news = self._news, None
+        looked_at = lane.clock.monotonic()
+        if news is not None and looked_at < news.good_until:
+            pointers, monoton, looked_at = news.pointers, news.monoton, news.looked_at
+            now_us, hints = news.now_us, news.hints
+        else:
+            pointers = lane.read_pointers()
+            # Both after the pointers; neither says anything about the other, so both are under way.
+            now_us = lane.clock.now_us()
+            asked = self._time.begin_hints(pointers, now_us)
+            monoton = lane.read_monoton()
+            hints = asked()
+        scan = Scan(pointers=pointers, monoton=monoton, looked_at=looked_at)
+        self._look_at_hints(scan, hints, below_id, now_us=now_us)
         self._look_ahead(scan, want, math.inf if want_bytes is None else want_bytes, below_id)
         return scan
 
@@ -174,19 +209,31 @@ class Scanner:
 
         A new message has an id that was not handed out then, and what comes back has a hint; what
         is hinted in a drained bucket never comes back.
+
+        A look that follows at once begins with what was read here. Its pointers are older, as those
+        of a slow look: each of them only saves reads, and L is read again where it decides.
         """
         lane = self._lane
-        hints = self._time.begin_hints(scan.pointers, lane.clock.now_us())
+        now_us = lane.clock.now_us()
+        asked = self._time.begin_hints(scan.pointers, now_us)
         monoton = lane.monotons.find()
-        return (
-            monoton is None
-            or monoton.value.next_id != scan.monoton.next_id
-            or monoton.value.is_closed != scan.monoton.is_closed
-            or any(
-                bucket >= scan.pointers.repair and bucket not in self._finished
-                for _, bucket in hints()
-            )
+        self._news = None
+        if monoton is None or monoton.value.is_closed != scan.monoton.is_closed:
+            return True
+        hints = asked()
+        has_some = monoton.value.next_id != scan.monoton.next_id or any(
+            bucket >= scan.pointers.repair and bucket not in self._finished for _, bucket in hints
         )
+        if has_some and not monoton.value.is_closed:
+            self._news = _News(
+                pointers=scan.pointers,
+                monoton=monoton.value,
+                hints=hints,
+                now_us=now_us,
+                looked_at=scan.looked_at,
+                good_until=lane.clock.monotonic() + NEWS_FOR_S,
+            )
+        return has_some
 
     def forget_jumps(self) -> bool:
         """Look again at blocks that were being written; return whether there are any."""
@@ -263,7 +310,10 @@ class Scanner:
         """Read L once after all rows, to tell which silent ones were dropped (G5) [P2] [R10]."""
         if not silent:
             return
-        low = self._lane.read_pointers().repair
+        low_read = self._lane.begin_pointers()
+        peeked = self._begin_peeks(scan, silent)
+        low = low_read().repair
+        peeked()
         oldest = scan.monoton.reserved_us
         later = sorted(times, reverse=True)
         for bucket in sorted(silent, reverse=True):
@@ -275,6 +325,21 @@ class Scanner:
         for bucket, has_row in silent.items():
             if bucket >= low and not any(first <= bucket < end for first, end in blocks):
                 (scan.half_sealed if has_row else scan.open).append(bucket)
+
+    def _begin_peeks(self, scan: Scan, silent: dict[BucketNo, bool]) -> Callable[[], None]:
+        """Begin to look into the first open buckets, if a get will have nothing else to take."""
+        first = [] if scan.available else [at for at, has_row in silent.items() if not has_row]
+        with self._lane.store.session.within(each_s=PEEK_S):
+            sent = {at: self._lane.messages.begin_has_any(at) for at in first[:PEEKS]}
+
+        def wait() -> None:
+            for bucket, has_any in sent.items():
+                try:
+                    scan.peeked[bucket] = has_any()
+                except StoreError as error:
+                    self.pass_over(bucket, named(error, self._lane, bucket))
+
+        return wait
 
     def _settle(self, found: Rows, rows: dict[BucketNo, Stored[Bucket] | None]) -> set[BucketNo]:
         """Roll what is decided forward; the rest is undecided and jumped for a second [P22]."""

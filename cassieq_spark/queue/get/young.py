@@ -96,7 +96,11 @@ class OpenBuckets:
             for bucket in scan.open
             if bucket not in self._looked_at and (is_old[bucket] or not only_gaps)
         ][: SEALS_PER_CALL if only_gaps else None]
-        has_messages = have_any(self._lane, self._scanner, to_look)
+        # What the look has peeked at is good once: a caller that waits asks again.
+        has_messages = {at: scan.peeked.pop(at) for at in to_look if at in scan.peeked}
+        away = self._scanner.away
+        unknown = [at for at in to_look if at not in has_messages and at not in away]
+        has_messages |= have_any(self._lane, self._scanner, unknown)
         seen_at = self._ripe_at = lane.clock.monotonic()
         ripe = []
         filled = [

@@ -55,17 +55,27 @@ class Hints:
         If the time pointer is ahead of now, as far as this client has seen, write one more. Write
         again what took so long that the pointer may have passed its minute meanwhile [T7].
         """
-        due = list(hints)
-        while due:
-            began_s = self._clock().monotonic()
-            self._send(due, now_us)
-            took_us = round((self._clock().monotonic() - began_s) * 1e6)
-            if took_us <= LATE_AFTER_US:
-                return
-            now_us += took_us
-            due = [(bucket, until_us) for bucket, until_us in due if until_us < now_us]
+        self.begin_write(hints, now_us=now_us)()
 
-    def _send(self, due: list[tuple[BucketNo, int]], now_us: int) -> None:
+    def begin_write(
+        self, hints: Iterable[tuple[BucketNo, int]], *, now_us: int
+    ) -> Callable[[], None]:
+        """Send what `write` sends, without waiting; call what is returned, once, to wait."""
+        due = list(hints)
+        began_s = self._clock().monotonic()
+        sent = self._send(due, now_us)
+
+        def wait() -> None:
+            sent()
+            took_us = round((self._clock().monotonic() - began_s) * 1e6)
+            if took_us > LATE_AFTER_US:
+                later_us = now_us + took_us
+                late = [(bucket, until_us) for bucket, until_us in due if until_us < later_us]
+                self.write(late, now_us=later_us)
+
+        return wait
+
+    def _send(self, due: list[tuple[BucketNo, int]], now_us: int) -> Callable[[], None]:
         now, passed = minute_of(now_us), self._pointers.time_seen()
         wanted = {
             (bucket, minute)
@@ -79,8 +89,12 @@ class Hints:
             ttl_s = hint_ttl_s((minute + 1) * MINUTE_US, now_us=now_us)
             params = (self._lane, hour_of(minute), minute, bucket, ttl_s)
             flights.append(self._session.start(statements.WRITE_HINT, params))
-        while flights:
-            self._session.finish(flights.popleft())
+
+        def wait() -> None:
+            while flights:
+                self._session.finish(flights.popleft())
+
+        return wait
 
     def read(self, first: int, last: int) -> list[tuple[int, BucketNo]]:
         """(minute, bucket) hinted in these minutes, both included, oldest first."""

@@ -123,11 +123,21 @@ class Messages:
 
         A chunk with a part missing does not exist [R15].
         """
-        return list(_whole(self._session.run(statements.SCAN_MESSAGES, (self._lane, bucket))))
+        return self.begin_scan(bucket)()
+
+    def begin_scan(self, bucket: BucketNo) -> Callable[[], list[ChunkRow]]:
+        """Send what `scan` sends, without waiting; call what is returned, once, for its result."""
+        sent = self._session.start(statements.SCAN_MESSAGES, (self._lane, bucket))
+        return lambda: list(_whole(self._session.finish(sent)))
 
     def has_any(self, bucket: BucketNo) -> bool:
         """Whether anything was written into a bucket; decides nothing."""
-        return self._session.one(statements.PEEK_BUCKET, (self._lane, bucket)) is not None
+        return self.begin_has_any(bucket)()
+
+    def begin_has_any(self, bucket: BucketNo) -> Callable[[], bool]:
+        """Send what `has_any` sends, without waiting; call what is returned, once, to know."""
+        sent = self._session.start(statements.PEEK_BUCKET, (self._lane, bucket))
+        return lambda: bool(self._session.finish(sent))
 
     def has(self, bucket: BucketNo, offset: int) -> bool:
         """Whether one message is stored whole; what a quorum has, each later one has [P20]."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer, Pointers
 from cassieq_spark.store import statements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.store.session import CqlSession
@@ -26,10 +26,15 @@ class PointerTable:
 
     def read(self) -> Pointers:
         """Read all pointers of a lane by one quorum read; absent = 0."""
-        values = {
-            row.kind: row.value or 0
-            for row in self._session.run(statements.READ_POINTERS, (self._lane,))
-        }
+        return self.begin_read()()
+
+    def begin_read(self) -> Callable[[], Pointers]:
+        """Send what `read` sends, without waiting; call what is returned, once, for its result."""
+        sent = self._session.start(statements.READ_POINTERS, (self._lane,))
+        return lambda: self._pointers(self._session.finish(sent))
+
+    def _pointers(self, rows: Iterable[Any]) -> Pointers:
+        values = {row.kind: row.value or 0 for row in rows}
         time = self._times[self._lane] = values.get(Pointer.TIME.value, 0)
         return Pointers(
             reader=BucketNo(values.get(Pointer.READER.value, 0)),

@@ -1,0 +1,80 @@
+"""A look that follows the question for news begins with what that has read (ADR 29)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cassieq_spark.errors import QueueDeleted
+from cassieq_spark.queue import seal
+from cassieq_spark.queue.get import reader as reading
+
+if TYPE_CHECKING:
+    from cassieq_spark.queue.get.reader import Reader
+    from tests.fixtures.queues import Door, OpenDoor
+
+
+def look_costs(door: Door, reader: Reader) -> Counter[str]:
+    before = Counter(door.session.counts)
+    assert reader.may_find()
+    (claimed,) = reader.get(1)
+    assert [b"next"] == door.bodies([claimed])
+    return Counter(door.session.counts) - before
+
+
+def quiet_reader(door: Door) -> Reader:
+    door.put_sealed(b"first")
+    reader = door.reader(visibility_s=3_600)
+    assert [b"first"] == door.bodies(reader.get(1))
+    assert [] == reader.get(1)
+    assert not reader.may_find()
+    return reader
+
+
+@pytest.mark.invariant("I9")
+def test_a_look_after_the_question_for_news_reads_nothing_twice(door: Door) -> None:
+    reader = quiet_reader(door)
+    door.put_sealed(b"next")
+    spent = look_costs(door, reader)
+    assert (1, 1) == (spent["read_monoton"], spent["read_hints"])
+    assert 1 == spent["read_pointers"]  # the claim's
+
+
+@pytest.mark.invariant("I10")
+def test_a_look_long_after_the_question_for_news_reads_all_of_it(door: Door) -> None:
+    """Or a get would say "none" although a message was put before it began."""
+    reader = quiet_reader(door)
+    door.put_sealed(b"other")
+    assert reader.may_find()
+    door.clock.advance(1)
+    door.put_sealed(b"next")
+    assert [b"other", b"next"] == door.bodies(reader.get(5))
+
+
+@pytest.mark.invariant("I9")
+def test_a_reader_that_often_finds_news_still_reads_the_pointers_each_half_minute(
+    door: Door,
+) -> None:
+    """News in which a get finds nothing, again and again: reservations of slow producers."""
+    reader = quiet_reader(door)
+    spent = []
+    for _ in range(5):
+        door.clock.advance(reading.QUIET_FOR_S / 4)
+        seal.close(door.lane, door.reserve())
+        before = door.session.counts["read_pointers"]
+        assert reader.may_find()
+        assert [] == reader.get(1)
+        spent.append(door.session.counts["read_pointers"] - before)
+    assert [0, 0, 0, 1, 0] == spent
+
+
+@pytest.mark.invariant("I1")
+def test_a_queue_that_is_deleted_between_two_looks_is_noticed(open_door: OpenDoor) -> None:
+    door, other = open_door(), open_door()
+    reader = quiet_reader(door)
+    other.client.delete_queue(door.queue.name)
+    assert reader.may_find()
+    with pytest.raises(QueueDeleted):
+        reader.get(1)
