@@ -403,7 +403,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T21",
         rule="A get that found nothing, and was not answered about something, does not say that there is nothing.",
-        old='                    self.pass_over(bucket, why)  # decided or not: "none" would be a guess [T21]\n',
+        old='                    self._pass_over(bucket, why)  # decided or not: "none" would be a guess [T21]\n',
         new="                    pass\n",
         tests=(
             "tests/node/test_corrupt.py::test_t21_what_is_not_known_of_one_sink_is_told_only_where_nothing_else_is_found",
@@ -974,8 +974,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="R10",
         rule="All buckets without a row cost one read of the repair pointer together.",
-        old="            if bucket >= low and not any(",
-        new="            if bucket >= self._lane.read_pointers().repair and not any(",
+        old="            if bucket >= low and not self._undecided",
+        new="            if bucket >= self._lane.read_pointers().repair and not self._undecided",
         tests=(
             "tests/node/test_reader.py::test_r10_silent_buckets_cost_one_read_of_the_repair_pointer_together",
         ),

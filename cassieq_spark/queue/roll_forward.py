@@ -5,47 +5,124 @@ Anybody may do this for a *decided* bucket, and nobody for an undecided one. Hol
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from cassieq_spark.errors import CassieqError, QueueDeleted, RowCorrupt
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import OF_A_SINK, Bucket, Status
+from cassieq_spark.model.ids import Place
 from cassieq_spark.model.sink_txn import BucketList, Fate, fate
 from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.returns import Returns, return_times_us
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from cassieq_spark.model.ids import BucketNo, Place
+    from cassieq_spark.model.ids import BucketNo, LaneId
     from cassieq_spark.model.sink_txn import SinkRow
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
 
     Rows = dict[BucketNo, Stored[Bucket]]
 
+    Entry = tuple[str, Place, int]
+    """The sink id, a bucket, and how many messages the sink's row says that it holds."""
+
 T = TypeVar("T")
+
+TOGETHER: Final = 64
+"""How many listed buckets are looked at together, with one read of L for all in a lane."""
 
 VISIBLE = frozenset({Status.SEALED, Status.DRAINED})
 
 _logger = get_logger("queue")
 
 
-def roll_forward(lane: Lane, sink_id: str, listed: BucketList) -> None:
+def roll_forward(
+    lane: Lane, sink_id: str, listed: BucketList, *, seen: Callable[[], Seen] | None = None
+) -> None:
     """Make every bucket of a committed batch visible, in all lanes. Idempotent; up to 16 at once.
 
     A bucket that fails stops no other.
+
+    Args:
+        seen: What `begin_look` at this list has found, if the caller has begun it.
 
     Raises:
         StoreError: A bucket could not be reached; the others are visible [T5].
         RowCorrupt: A listed bucket is void and was not dropped, or holds another number of messages
             than was committed: the protocol does not do that, so nothing more is done to it.
     """
-    failures = _each(lane, lambda entry: _publish(lane, sink_id, *entry), listed)
+
+    def publish(seen: Seen, entry: Entry) -> object:
+        return _publish(lane, *entry, seen=seen)
+
+    failures = _publish_all(lane, [(sink_id, *entry) for entry in listed], publish, seen)
     if failures:
-        (place, _), error = failures[0]
+        (_, place, _), error = failures[0]
         raise named(error, lane, place)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Rows of listed buckets, and for each lane L as it was read after them.
+
+    Attributes:
+        rows: Without those that did not answer, or cannot be read.
+        low: Without lanes that did not answer, or in which no row waits to be published.
+    """
+
+    rows: Mapping[Place, Stored[Bucket] | None]
+    low: Mapping[LaneId, BucketNo]
+
+    def is_over(self, place: Place) -> bool:
+        """Whether nothing is to be done there: the bucket is visible, or its row is gone."""
+        if place not in self.rows:
+            return False
+        row = self.rows[place]
+        return row is None or row.value.status in VISIBLE
+
+    def is_dropped(self, lane: Lane, bucket: BucketNo, row: Bucket) -> bool:
+        """Whether L is above a bucket, read after this row."""
+        known = self.rows.get(lane.place(bucket))
+        low = self.low.get(lane.lane_id)
+        if low is not None and known is not None and known.value is row:
+            return bucket < low
+        return lane.is_dropped(bucket)
+
+
+def begin_look(lane: Lane, places: Iterable[Place]) -> Callable[[], Seen]:
+    """Begin to read the rows of some buckets, at most as many as are published together.
+
+    Returns:
+        To be called, once: waits for them, then reads L of each lane that has some to publish (G5).
+    """
+    by_lane: dict[LaneId, list[BucketNo]] = {}
+    for place in islice(places, TOGETHER):
+        by_lane.setdefault(place.lane, []).append(place.bucket)
+    asked = {
+        lane_id: lane.sibling(lane_id).buckets.begin_read_some(buckets)
+        for lane_id, buckets in by_lane.items()
+    }
+
+    def wait() -> Seen:
+        rows = {
+            Place(lane_id, bucket): row
+            for lane_id, answered in asked.items()
+            for bucket, row in answered()[0].items()
+            if row is None or row.value.status is not Status.CORRUPT
+        }
+        waiting = (at for at, row in rows.items() if row and row.value.status not in VISIBLE)
+        lanes = list(dict.fromkeys(place.lane for place in waiting))
+        lows = lane.store.session.each(lambda at: lane.sibling(at).read_pointers().repair, lanes)
+        low = {at: one for at, one in zip(lanes, lows, strict=True) if isinstance(one, int)}
+        return Seen(rows=rows, low=low)
+
+    return wait
 
 
 def settle_decided(lane: Lane, rows: Rows, failed: dict[str, CassieqError] | None = None) -> Rows:
@@ -95,7 +172,7 @@ class _Settling:
             for bucket in self._by_sink[sink_id]:
                 place = self._lane.place(bucket)
                 self._fates[bucket] = _fate(sink, place, self._rows[bucket].value)
-        for (sink_id, _, _), error in _each(self._lane, self._publish, self._listed()):
+        for (sink_id, _, _), error in _publish_all(self._lane, self._listed(), self._publish):
             self.failures.setdefault(sink_id, error)
         void = [bucket for bucket, its in self._fates.items() if its is Fate.VOID]
         for bucket, error in _each(self._lane, self._void, void):
@@ -103,9 +180,9 @@ class _Settling:
             if sink_ref is not None:
                 self.failures.setdefault(sink_ref.sink_id, error)
 
-    def _listed(self) -> list[tuple[str, Place, int]]:
+    def _listed(self) -> list[Entry]:
         """All buckets listed with one of ours: the next commit may be waiting for them."""
-        listed: list[tuple[str, Place, int]] = []
+        listed: list[Entry] = []
         for sink_id, sink in self._sinks.items():
             fates = {self._fates[bucket] for bucket in self._by_sink[sink_id]}
             if sink is not None and Fate.SEAL in fates:
@@ -117,8 +194,8 @@ class _Settling:
         stored = self._lane.store.sinks.read(sink_id)
         self._sinks[sink_id] = None if stored is None else stored.value
 
-    def _publish(self, one: tuple[str, Place, int]) -> None:
-        now = _publish(self._lane, *one)
+    def _publish(self, seen: Seen, one: Entry) -> None:
+        now = _publish(self._lane, *one, seen=seen)
         lane_id, bucket = one[1]
         is_here = lane_id == self._lane.lane_id
         if now is not None and is_here and self._fates.get(bucket) is Fate.SEAL:
@@ -130,13 +207,39 @@ class _Settling:
             self.changed[bucket] = now
 
 
-def _publish(lane: Lane, sink_id: str, place: Place, count: int) -> Stored[Bucket] | None:
+def _publish_all(
+    lane: Lane,
+    entries: Sequence[Entry],
+    publish: Callable[[Seen, Entry], object],
+    seen: Callable[[], Seen] | None = None,
+) -> list[tuple[Entry, CassieqError]]:
+    """Publish all of these, `TOGETHER` at a time; return what failed, and why."""
+    failures: list[tuple[Entry, CassieqError]] = []
+    for at in range(0, len(entries), TOGETHER):
+        some = entries[at : at + TOGETHER]
+        if seen is None:
+            seen = begin_look(lane, (place for _, place, _ in some))
+        looked, seen = seen(), None
+        over = [entry for entry in some if looked.is_over(entry[1])]
+        for entry in over:
+            publish(looked, entry)  # which sends nothing
+        to_do = [entry for entry in some if entry not in over]
+        failures += _each(lane, partial(publish, looked), to_do)
+    return failures
+
+
+def _publish(
+    lane: Lane, sink_id: str, place: Place, count: int, seen: Seen
+) -> Stored[Bucket] | None:
+    known = seen.rows.get(place)
+    if known is None and place in seen.rows:
+        return None
     lane, bucket = lane.sibling(place.lane), place.bucket
 
     def change(row: Bucket) -> Bucket | None:
         # The next commit rolls a list again, when its buckets may have been dropped long since: a
         # statement that was sent twice may have landed after that, and made a ghost (G5).
-        if row.status in VISIBLE or lane.is_dropped(bucket):
+        if row.status in VISIBLE or seen.is_dropped(lane, bucket, row):
             return None
         if row.status is not Status.PREPARED:
             raise RowCorrupt(
@@ -155,7 +258,7 @@ def _publish(lane: Lane, sink_id: str, place: Place, count: int) -> Stored[Bucke
         Returns(lane, bucket).hint(return_times_us(new))
         return new
 
-    return lane.change_bucket(bucket, change)
+    return lane.change_bucket(bucket, change, known=known)
 
 
 def _each(

@@ -17,6 +17,7 @@ from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.model.sink_txn import TaskResult
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.sink.buckets import open_buckets, prepare
+from cassieq_spark.store import statements
 from cassieq_spark.store.tables.monotons import Monoton
 from tests.fixtures.queues import drain, payload
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cassieq_spark import Queue
+    from cassieq_spark.store.sent import Sent
+    from cassieq_spark.store.statements import Statement
     from tests.fixtures.queues import Door, OpenDoor
 
 
@@ -202,16 +205,16 @@ def test_a_task_writes_no_more_at_once_into_many_lanes_than_into_one(
     under_way, most = 0, 0
     start, finish = door.session.start, door.session.finish
 
-    def started(*given: Any) -> Any:
+    def started(statement: Statement, params: Any) -> Any:
         nonlocal under_way, most
-        under_way += 1
+        under_way += statement is statements.WRITE_MESSAGE
         most = max(most, under_way)
-        return start(*given)
+        return start(statement, params)
 
-    def finished(*given: Any) -> Any:
+    def finished(sent: Sent) -> Any:
         nonlocal under_way
-        under_way -= 1
-        return finish(*given)
+        under_way -= sent.statement is statements.WRITE_MESSAGE
+        return finish(sent)
 
     monkeypatch.setattr(door.session, "start", started)
     monkeypatch.setattr(door.session, "finish", finished)

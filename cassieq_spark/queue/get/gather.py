@@ -15,7 +15,7 @@ from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.lease import claimable, is_dying
 from cassieq_spark.model.row_limits import PREFERRED_BYTES, PREFERRED_LEASES
-from cassieq_spark.queue.apart import apart, named
+from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.get.claim import (
     GRACE_S,
     PATIENT_GRACE_S,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.get.claim import Budget
-    from cassieq_spark.queue.get.scan import Rows, Scanner
+    from cassieq_spark.queue.get.scan import Rows
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
 
@@ -125,17 +125,6 @@ def try_one(
     with lane.store.session.within(each_s=GRACE_S if has_found else PATIENT_GRACE_S):
         gathered.add(lane, bucket, claim)
     return gathered
-
-
-def have_any(lane: Lane, scanner: Scanner, buckets: list[BucketNo]) -> dict[BucketNo, bool]:
-    """Whether these open buckets hold messages; buckets that do not answer are left out."""
-    with lane.store.session.within(each_s=GRACE_S):
-        found, failed = apart(lane, lane.messages.has_any, buckets)
-    for bucket, error in failed.items():
-        if not isinstance(error, StoreError):
-            raise error
-        scanner.pass_over(bucket, error)
-    return found
 
 
 def _give_back(lane: Lane, bucket: BucketNo, flight: Future[Answer]) -> None:

@@ -10,16 +10,17 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cassieq_spark.errors import CassieqError, RowCorrupt, StoreError
+from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, OF_A_SINK, Bucket, Status
+from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, Bucket, Status
 from cassieq_spark.model.ids import BucketNo, bucket_of
 from cassieq_spark.model.lease import claimable, is_crowded, is_dying
 from cassieq_spark.model.pointer import Pointer, Pointers
-from cassieq_spark.queue import roll_forward
 from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.get.claim import mean_bytes
+from cassieq_spark.queue.get.peek import begin_peek
 from cassieq_spark.queue.get.time_pointer import TimePointer, begin_advance, still_due
+from cassieq_spark.queue.get.undecided import Undecided
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -29,17 +30,11 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.tables.monotons import Monoton
 
-UNDECIDED_REMEMBERED_S = 1.0
-"""How long a block that is being written is jumped without a look [P22]."""
-
 NEWS_FOR_S = 0.1
 """How long a look may begin with what `Scanner.has_news` has read: it is the same call's."""
 
 AWAY_REMEMBERED_S = 5.0
 """How long a bucket that did not answer is passed over without a look (ADR 21)."""
-
-EACH_S = 2.0
-"""How long a look waits for one key among many: for buckets that other rows decide."""
 
 BUCKETS_PER_CALL = 2_048
 """How many buckets one call claims from: the offset that names its leases stays small."""
@@ -47,27 +42,12 @@ BUCKETS_PER_CALL = 2_048
 PEEKS = 8
 """Into how many open buckets a look peeks at once, before it is known which may be sealed."""
 
-PEEK_S = 1.0
-"""How long it waits for each of them."""
-
 _FIRST_WINDOW = 8
 _LARGEST_WINDOW = 64
 
 _logger = get_logger("queue")
 
 Rows = dict[BucketNo, "Stored[Bucket]"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _News:
-    """What `Scanner.has_news` has read: the beginning of the next look."""
-
-    pointers: Pointers
-    monoton: Monoton
-    hints: Hints
-    now_us: int
-    looked_at: float
-    good_until: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,6 +88,20 @@ class Scan:
     is_settled: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """The first reads of a look: its pointers, monoton row and hints.
+
+    Attributes:
+        good_until: By the monotonic clock.
+    """
+
+    scan: Scan
+    hints: Hints
+    now_us: int
+    good_until: float = -math.inf
+
+
 class Scanner:
     """Looks for one consumer. Not thread-safe."""
 
@@ -115,11 +109,11 @@ class Scanner:
         self._lane = lane
         self._corrupt: set[BucketNo] = set()
         self._finished: set[BucketNo] = set()
-        self._jumps: dict[BucketNo, tuple[BucketNo, float]] = {}
+        self._undecided = Undecided(lane, self.pass_over)
         self._time = TimePointer(lane)
         self._away: dict[BucketNo, tuple[CassieqError, float]] = {}
         self._passed_over: dict[BucketNo, CassieqError] = {}
-        self._news: _News | None = None
+        self._begun: _Begun | None = None
 
     def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
         """Skip a bucket that did not answer for a while, and look at others only [T5] [T22]."""
@@ -161,22 +155,23 @@ class Scanner:
         """
         lane = self._lane
         self._passed_over = {}
-        news, self._news = self._news, None
-        looked_at = lane.clock.monotonic()
-        if news is not None and looked_at < news.good_until:
-            pointers, monoton, looked_at = news.pointers, news.monoton, news.looked_at
-            now_us, hints = news.now_us, news.hints
-        else:
-            pointers = lane.read_pointers()
-            # Both after the pointers; neither says anything about the other, so both are under way.
-            now_us = lane.clock.now_us()
-            asked = self._time.begin_hints(pointers, now_us)
-            monoton = lane.read_monoton()
-            hints = asked()
-        scan = Scan(pointers=pointers, monoton=monoton, looked_at=looked_at)
-        self._look_at_hints(scan, hints, below_id, now_us=now_us)
+        begun, self._begun = self._begun, None
+        if begun is None or lane.clock.monotonic() >= begun.good_until:
+            begun = self._begin()
+        scan = begun.scan
+        self._look_at_hints(scan, begun.hints, below_id, now_us=begun.now_us)
         self._look_ahead(scan, want, math.inf if want_bytes is None else want_bytes, below_id)
         return scan
+
+    def _begin(self) -> _Begun:
+        lane = self._lane
+        looked_at = lane.clock.monotonic()
+        pointers = lane.read_pointers()
+        # Both after the pointers; neither says anything about the other, so both are under way.
+        now_us = lane.clock.now_us()
+        hints = self._time.begin_hints(pointers, now_us)
+        scan = Scan(pointers=pointers, monoton=lane.read_monoton(), looked_at=looked_at)
+        return _Begun(scan=scan, hints=hints(), now_us=now_us)
 
     def advance(self, scan: Scan, updated: Rows) -> None:
         """Move the reader pointer over buckets with nothing fresh: at most one plain write.
@@ -201,7 +196,7 @@ class Scanner:
     def is_quiet_after(self, scan: Scan) -> bool:
         """Whether `has_news` will notice all that may become visible after this look."""
         return scan.is_settled and not (
-            scan.open or scan.half_sealed or self._jumps or self._passed_over
+            scan.open or scan.half_sealed or self._undecided or self._passed_over
         )
 
     def has_news(self, scan: Scan) -> bool:
@@ -217,7 +212,7 @@ class Scanner:
         now_us = lane.clock.now_us()
         asked = self._time.begin_hints(scan.pointers, now_us)
         monoton = lane.monotons.find()
-        self._news = None
+        self._begun = None
         if monoton is None or monoton.value.is_closed != scan.monoton.is_closed:
             return True
         hints = asked()
@@ -225,21 +220,17 @@ class Scanner:
             bucket >= scan.pointers.repair and bucket not in self._finished for _, bucket in hints
         )
         if has_some and not monoton.value.is_closed:
-            self._news = _News(
-                pointers=scan.pointers,
-                monoton=monoton.value,
+            self._begun = _Begun(
+                scan=Scan(pointers=scan.pointers, monoton=monoton.value, looked_at=scan.looked_at),
                 hints=hints,
                 now_us=now_us,
-                looked_at=scan.looked_at,
                 good_until=lane.clock.monotonic() + NEWS_FOR_S,
             )
         return has_some
 
     def forget_jumps(self) -> bool:
         """Look again at blocks that were being written; return whether there are any."""
-        had_some = bool(self._jumps)
-        self._jumps.clear()
-        return had_some
+        return self._undecided.forget()
 
     def _look_at_hints(
         self, scan: Scan, hints: Hints, below_id: int | None, *, now_us: int
@@ -287,9 +278,7 @@ class Scanner:
             buckets, at = self._window(at, end, window)
             window = min(window * 2, _LARGEST_WINDOW)
             rows = self._read(buckets)
-            undecided = self._settle(
-                {bucket: row for bucket, row in rows.items() if row is not None}, rows
-            )
+            undecided = self._undecided.settle(rows)
             now_us = lane.clock.now_us()
             for bucket in buckets:
                 if bucket not in rows:
@@ -301,7 +290,7 @@ class Scanner:
                     silent[bucket] = row is not None
                 elif bucket not in undecided:
                     self._consider(scan, bucket, row, now_us, below_id)
-            at = self._jump(undecided, at)
+            at = self._undecided.end_behind(undecided, at)
         self._sort_out_silent(scan, silent, times)
 
     def _sort_out_silent(
@@ -311,81 +300,31 @@ class Scanner:
         if not silent:
             return
         low_read = self._lane.begin_pointers()
-        peeked = self._begin_peeks(scan, silent)
+        # If there is nothing else to take, these are looked into in any case.
+        first = [] if scan.available else [at for at, has_row in silent.items() if not has_row]
+        peeked = begin_peek(self._lane, first[:PEEKS], self.pass_over)
         low = low_read().repair
-        peeked()
+        scan.peeked = peeked()
         oldest = scan.monoton.reserved_us
         later = sorted(times, reverse=True)
         for bucket in sorted(silent, reverse=True):
             while later and later[0] > bucket:
                 oldest = min(oldest, times[later.pop(0)])
             scan.oldest_later_us[bucket] = oldest
-        # Buckets in a block that is being written belong to its writer: they are no gaps yet [P22].
-        blocks = [(first, end) for first, (end, _) in self._jumps.items()]
         for bucket, has_row in silent.items():
-            if bucket >= low and not any(first <= bucket < end for first, end in blocks):
+            if bucket >= low and not self._undecided.has(bucket):
                 (scan.half_sealed if has_row else scan.open).append(bucket)
-
-    def _begin_peeks(self, scan: Scan, silent: dict[BucketNo, bool]) -> Callable[[], None]:
-        """Begin to look into the first open buckets, if a get will have nothing else to take."""
-        first = [] if scan.available else [at for at, has_row in silent.items() if not has_row]
-        with self._lane.store.session.within(each_s=PEEK_S):
-            sent = {at: self._lane.messages.begin_has_any(at) for at in first[:PEEKS]}
-
-        def wait() -> None:
-            for bucket, has_any in sent.items():
-                try:
-                    scan.peeked[bucket] = has_any()
-                except StoreError as error:
-                    self.pass_over(bucket, named(error, self._lane, bucket))
-
-        return wait
-
-    def _settle(self, found: Rows, rows: dict[BucketNo, Stored[Bucket] | None]) -> set[BucketNo]:
-        """Roll what is decided forward; the rest is undecided and jumped for a second [P22]."""
-        bulk = {bucket: row for bucket, row in found.items() if row.value.status in OF_A_SINK}
-        if not bulk:
-            return set()
-        failed: dict[str, CassieqError] = {}
-        with self._lane.store.session.within(each_s=EACH_S):
-            changed = roll_forward.settle_decided(self._lane, bulk, failed)
-        rows.update(changed)
-        for sink_id, error in failed.items():
-            if not isinstance(error, StoreError):
-                raise error  # a missing grant, for example: no later look would help
-            event(
-                _logger,
-                "settling_failed",
-                queue=self._lane.queue,
-                sink=sink_id,
-                error=str(error),
-            )
-        undecided = {
-            bucket
-            for bucket in bulk
-            if (changed.get(bucket) or bulk[bucket]).value.status in OF_A_SINK
-        }
-        until = self._lane.clock.monotonic() + UNDECIDED_REMEMBERED_S
-        for bucket in undecided:
-            sink = bulk[bucket].value.sink
-            if sink is not None:
-                self._jumps[bucket] = (sink.block_end, until)
-                why = failed.get(sink.sink_id)
-                if why is not None and not isinstance(why, RowCorrupt):
-                    self.pass_over(bucket, why)  # decided or not: "none" would be a guess [T21]
-        return undecided
 
     def _window(self, at: int, end: int, size: int) -> tuple[list[BucketNo], int]:
         """The next buckets worth a read, and where to go on; without finished and jumped ones."""
-        now = self._lane.clock.monotonic()
-        self._jumps = {bucket: jump for bucket, jump in self._jumps.items() if jump[1] > now}
+        self._undecided.refresh()
         buckets: list[BucketNo] = []
         away = self.away
         while at < end and len(buckets) < size:
             bucket = BucketNo(at)
-            jump = self._jumps.get(bucket)
-            if jump is not None:
-                at = max(at + 1, jump[0])
+            jump_to = self._undecided.end_of(bucket)
+            if jump_to is not None:
+                at = max(at + 1, jump_to)
                 continue
             if bucket not in self._finished and not self._is_passed_over(bucket, away):
                 buckets.append(bucket)
@@ -401,11 +340,6 @@ class Scanner:
         if bucket in away:
             self._passed_over[bucket] = away[bucket]
         return bucket in away
-
-    def _jump(self, undecided: Iterable[BucketNo], at: int) -> int:
-        """Return the end of the last block that is being written, if it is beyond the window."""
-        ends = [self._jumps[bucket][0] for bucket in undecided if bucket in self._jumps]
-        return max([at, *ends])
 
     def _consider(
         self,

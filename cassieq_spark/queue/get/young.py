@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from cassieq_spark.queue.get.gather import have_any
+from cassieq_spark.queue.get.peek import begin_peek
 
 if TYPE_CHECKING:
     from cassieq_spark.model.bucket import Bucket
@@ -100,7 +100,7 @@ class OpenBuckets:
         has_messages = {at: scan.peeked.pop(at) for at in to_look if at in scan.peeked}
         away = self._scanner.away
         unknown = [at for at in to_look if at not in has_messages and at not in away]
-        has_messages |= have_any(self._lane, self._scanner, unknown)
+        has_messages |= begin_peek(self._lane, unknown, self._scanner.pass_over)()
         seen_at = self._ripe_at = lane.clock.monotonic()
         ripe = []
         filled = [

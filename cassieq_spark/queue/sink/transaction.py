@@ -28,15 +28,16 @@ from cassieq_spark.model.sink_txn import (
     TaskResult,
     WriteUnder,
 )
-from cassieq_spark.queue.roll_forward import VISIBLE, roll_forward
+from cassieq_spark.queue.roll_forward import VISIBLE, begin_look, roll_forward
 from cassieq_spark.queue.sink.writer import Meter
 from cassieq_spark.store.cas import Applied, Evicted, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cassieq_spark.model.costs import Costs
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.queue.roll_forward import Seen
     from cassieq_spark.store.cas import Outcome
 
 _logger = get_logger("queue")
@@ -111,11 +112,12 @@ def commit_once(lane: Lane, once: Begun, results: Sequence[TaskResult]) -> int:
     decision = rules.decide(stored.value, who, ONLY_BATCH, results, now_us=lane.clock.now_us())
     if not isinstance(decision, Commit):
         raise _ended(who)
+    seen = _begin_look(lane, decision.row)
     outcome = lane.store.sinks.update(who.sink_id, stored, decision.row)
     if not _took_effect(lane, who, outcome, decision.row):
         raise _ended(who)
     costs = sum((one.costs for one in results), meter.read())
-    return _committed(lane, who, ONLY_BATCH, decision.row, costs)
+    return _committed(lane, who, ONLY_BATCH, decision.row, costs, seen=seen)
 
 
 def admit(
@@ -185,11 +187,12 @@ def commit(
                     return 0
             case Commit(row=row, roll_first=earlier):
                 # The next commit overwrites this list: all of it must be visible before (I7) [P10].
+                seen = _begin_look(lane, row)
                 roll_forward(lane, who.sink_id, earlier)
                 outcome = sinks.update(who.sink_id, stored, row)
                 if _took_effect(lane, who, outcome, row):
                     costs = sum((one.costs for one in results), meter.read())
-                    return _committed(lane, who, batch_id, row, costs)
+                    return _committed(lane, who, batch_id, row, costs, seen=seen)
             case _:
                 assert_never(decision)
     raise lane.contended(f"sink {who.sink_id!r} of queue {lane.queue!r}")
@@ -271,9 +274,22 @@ def _is_visible(lane: Lane, who: Identity, row: SinkRow) -> bool:
     )
 
 
-def _committed(lane: Lane, who: Identity, batch_id: int, row: SinkRow, costs: Costs) -> int:
+def _begin_look(lane: Lane, row: SinkRow) -> Callable[[], Seen]:
+    """Begin to read the buckets of a batch beside its commit: they are prepared by now."""
+    return begin_look(lane, (place for place, _ in row.listed))
+
+
+def _committed(
+    lane: Lane,
+    who: Identity,
+    batch_id: int,
+    row: SinkRow,
+    costs: Costs,
+    *,
+    seen: Callable[[], Seen],
+) -> int:
     """Do what is left for a batch that is committed."""
-    _roll_forward_if_possible(lane, who.sink_id, row)
+    _roll_forward_if_possible(lane, who.sink_id, row, seen)
     event(
         _logger,
         "batch_committed",
@@ -287,7 +303,9 @@ def _committed(lane: Lane, who: Identity, batch_id: int, row: SinkRow, costs: Co
     return row.listed.messages
 
 
-def _roll_forward_if_possible(lane: Lane, sink_id: str, row: SinkRow) -> None:
+def _roll_forward_if_possible(
+    lane: Lane, sink_id: str, row: SinkRow, seen: Callable[[], Seen]
+) -> None:
     """Roll forward; a failure after the commit must not make anybody write the batch again.
 
     The next reader, commit or repair carries on where this stops. But a queue that was deleted
@@ -296,7 +314,7 @@ def _roll_forward_if_possible(lane: Lane, sink_id: str, row: SinkRow) -> None:
     """
     try:
         lane.read_pointers()
-        roll_forward(lane, sink_id, row.listed)
+        roll_forward(lane, sink_id, row.listed, seen=seen)
     except (RowCorrupt, QueueDeleted):
         raise
     except CassieqError as error:

@@ -14,7 +14,7 @@ from cassieq_spark.store.cas import CasSender, Outcome, Stored, Tags, Version
 from cassieq_spark.store.tables import claims
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from cassieq_spark.store.session import CqlSession
 
@@ -66,20 +66,30 @@ class Buckets:
 
         It is for callers that can do without a row for now: nobody waits for that one.
         """
+        return self.begin_read_some(buckets)()
+
+    def begin_read_some(
+        self, buckets: Iterable[BucketNo]
+    ) -> Callable[[], tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]]:
+        """Send what `read_some` sends, without waiting; call what is returned, once."""
         wanted = list(buckets)
         sent = [
             self._session.start(statements.READ_BUCKET, (self._lane, bucket)) for bucket in wanted
         ]
-        found: dict[BucketNo, Stored[Bucket] | None] = {}
-        unread: dict[BucketNo, StoreError] = {}
-        for bucket, one in zip(wanted, sent, strict=True):
-            rows = self._session.answer(one)
-            if isinstance(rows, StoreError):
-                unread[bucket] = rows
-            else:
-                is_there = rows and rows[0].writer is not None
-                found[bucket] = _as_seen(self._lane, bucket, rows[0]) if is_there else None
-        return found, unread
+
+        def answered() -> tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]:
+            found: dict[BucketNo, Stored[Bucket] | None] = {}
+            unread: dict[BucketNo, StoreError] = {}
+            for bucket, one in zip(wanted, sent, strict=True):
+                rows = self._session.answer(one)
+                if isinstance(rows, StoreError):
+                    unread[bucket] = rows
+                else:
+                    is_there = rows and rows[0].writer is not None
+                    found[bucket] = _as_seen(self._lane, bucket, rows[0]) if is_there else None
+            return found, unread
+
+        return answered
 
     def _look_at(self, bucket: BucketNo) -> Stored[Bucket] | None:
         row = self._session.one(statements.READ_BUCKET, (self._lane, bucket))

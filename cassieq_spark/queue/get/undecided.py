@@ -1,0 +1,115 @@
+"""Jump the blocks of transactions that are not decided, and roll forward those that are (design 5).
+
+Holds I7, I9: a block that is being written costs a consumer one look a second, not one for each of
+its buckets in each scan.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.errors import RowCorrupt, StoreError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.bucket import OF_A_SINK
+from cassieq_spark.queue import roll_forward
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cassieq_spark.errors import CassieqError
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
+
+REMEMBERED_S: Final = 1.0
+"""How long a block that is being written is jumped without a look [P22]."""
+
+EACH_S: Final = 2.0
+"""How long a look waits for one key among many: for buckets that other rows decide."""
+
+_logger = get_logger("queue")
+
+
+class Undecided:
+    """The blocks of one lane that one consumer jumps. Not thread-safe.
+
+    Args:
+        pass_over: Told of each bucket of which nothing is known, and why.
+    """
+
+    def __init__(self, lane: Lane, pass_over: Callable[[BucketNo, CassieqError], None]) -> None:
+        self._lane = lane
+        self._pass_over = pass_over
+        self._jumps: dict[BucketNo, tuple[BucketNo, float]] = {}
+
+    def forget(self) -> bool:
+        """Look again at blocks that were being written; return whether there are any."""
+        had_some = bool(self)
+        self._jumps.clear()
+        return had_some
+
+    def __bool__(self) -> bool:
+        """Whether any block is jumped, or was until a moment ago."""
+        return bool(self._jumps)
+
+    def refresh(self) -> None:
+        """Forget what was remembered for long enough."""
+        now = self._lane.clock.monotonic()
+        self._jumps = {bucket: jump for bucket, jump in self._jumps.items() if jump[1] > now}
+
+    def end_of(self, bucket: BucketNo) -> BucketNo | None:
+        """Where to go on, if this bucket is jumped."""
+        jump = self._jumps.get(bucket)
+        return None if jump is None else jump[0]
+
+    def has(self, bucket: BucketNo) -> bool:
+        """Whether a bucket without a row is in such a block: it is its writer's, no gap [P22]."""
+        return any(first <= bucket < end for first, (end, _) in self._jumps.items())
+
+    def end_behind(self, buckets: Iterable[BucketNo], at: int) -> int:
+        """Return the end of the last of these buckets' blocks, if it is beyond ``at``."""
+        ends = [self._jumps[bucket][0] for bucket in buckets if bucket in self._jumps]
+        return max([at, *ends])
+
+    def settle(self, rows: dict[BucketNo, Stored[Bucket] | None]) -> set[BucketNo]:
+        """Roll what is decided forward; the rest is undecided and jumped for a second [P22].
+
+        Args:
+            rows: Receives the rows that have changed.
+        """
+        bulk = {
+            bucket: row
+            for bucket, row in rows.items()
+            if row is not None and row.value.status in OF_A_SINK
+        }
+        if not bulk:
+            return set()
+        failed: dict[str, CassieqError] = {}
+        with self._lane.store.session.within(each_s=EACH_S):
+            changed = roll_forward.settle_decided(self._lane, bulk, failed)
+        rows.update(changed)
+        for sink_id, error in failed.items():
+            if not isinstance(error, StoreError):
+                raise error  # a missing grant, for example: no later look would help
+            event(
+                _logger,
+                "settling_failed",
+                queue=self._lane.queue,
+                sink=sink_id,
+                error=str(error),
+            )
+        undecided = {
+            bucket
+            for bucket in bulk
+            if (changed.get(bucket) or bulk[bucket]).value.status in OF_A_SINK
+        }
+        until = self._lane.clock.monotonic() + REMEMBERED_S
+        for bucket in undecided:
+            sink = bulk[bucket].value.sink
+            if sink is not None:
+                self._jumps[bucket] = (sink.block_end, until)
+                why = failed.get(sink.sink_id)
+                if why is not None and not isinstance(why, RowCorrupt):
+                    self._pass_over(bucket, why)  # decided or not: "none" would be a guess [T21]
+        return undecided
