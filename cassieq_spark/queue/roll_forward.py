@@ -34,10 +34,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+VISIBLE = frozenset({Status.SEALED, Status.DRAINED})
+PUBLISHED = VISIBLE | {Status.PREPARED}
+
+LOOK_S: Final = 1.0
+"""How long a look at listed buckets waits for those that do not answer. They are asked again, all
+side by side, when the others are published."""
+
 TOGETHER: Final = 64
 """How many listed buckets are looked at together, with one read of L for all in a lane."""
-
-VISIBLE = frozenset({Status.SEALED, Status.DRAINED})
 
 _logger = get_logger("queue")
 
@@ -72,7 +77,7 @@ class Seen:
     """Rows of listed buckets, and for each lane L as it was read after them.
 
     Attributes:
-        rows: Without those that did not answer, or cannot be read.
+        rows: Those that answered and are visible, prepared, or gone.
         low: Without lanes that did not answer, or in which no row waits to be published.
     """
 
@@ -85,6 +90,10 @@ class Seen:
             return False
         row = self.rows[place]
         return row is None or row.value.status in VISIBLE
+
+    def is_known(self, place: Place) -> bool:
+        """Whether its row and the L after it are there."""
+        return place in self.rows and place.lane in self.low
 
     def is_dropped(self, lane: Lane, bucket: BucketNo, row: Bucket) -> bool:
         """Whether L is above a bucket, read after this row."""
@@ -104,21 +113,24 @@ def begin_look(lane: Lane, places: Iterable[Place]) -> Callable[[], Seen]:
     by_lane: dict[LaneId, list[BucketNo]] = {}
     for place in islice(places, TOGETHER):
         by_lane.setdefault(place.lane, []).append(place.bucket)
-    asked = {
-        lane_id: lane.sibling(lane_id).buckets.begin_read_some(buckets)
-        for lane_id, buckets in by_lane.items()
-    }
+    with lane.store.session.within(each_s=LOOK_S):
+        asked = {
+            lane_id: lane.sibling(lane_id).buckets.begin_read_some(buckets)
+            for lane_id, buckets in by_lane.items()
+        }
 
     def wait() -> Seen:
         rows = {
             Place(lane_id, bucket): row
             for lane_id, answered in asked.items()
             for bucket, row in answered()[0].items()
-            if row is None or row.value.status is not Status.CORRUPT
+            if row is None or row.value.status in PUBLISHED
         }
         waiting = (at for at, row in rows.items() if row and row.value.status not in VISIBLE)
         lanes = list(dict.fromkeys(place.lane for place in waiting))
-        lows = lane.store.session.each(lambda at: lane.sibling(at).read_pointers().repair, lanes)
+        session = lane.store.session
+        with session.within(each_s=LOOK_S):
+            lows = session.each(lambda at: lane.sibling(at).read_pointers().repair, lanes)
         low = {at: one for at, one in zip(lanes, lows, strict=True) if isinstance(one, int)}
         return Seen(rows=rows, low=low)
 
@@ -213,19 +225,25 @@ def _publish_all(
     publish: Callable[[Seen, Entry], object],
     seen: Callable[[], Seen] | None = None,
 ) -> list[tuple[Entry, CassieqError]]:
-    """Publish all of these, `TOGETHER` at a time; return what failed, and why."""
+    """Publish all of these, `TOGETHER` at a time; return what failed, and why.
+
+    What did not answer a look comes last, all of it at once: one wait is for all (I10).
+    """
+    unknown: list[Entry] = []
     failures: list[tuple[Entry, CassieqError]] = []
     for at in range(0, len(entries), TOGETHER):
         some = entries[at : at + TOGETHER]
         if seen is None:
             seen = begin_look(lane, (place for _, place, _ in some))
         looked, seen = seen(), None
-        over = [entry for entry in some if looked.is_over(entry[1])]
-        for entry in over:
-            publish(looked, entry)  # which sends nothing
-        to_do = [entry for entry in some if entry not in over]
+        to_do: list[Entry] = []
+        for entry in some:
+            if looked.is_over(entry[1]):
+                publish(looked, entry)  # which sends nothing
+            else:
+                (to_do if looked.is_known(entry[1]) else unknown).append(entry)
         failures += _each(lane, partial(publish, looked), to_do)
-    return failures
+    return failures + _each(lane, partial(publish, Seen({}, {})), unknown)
 
 
 def _publish(

@@ -44,7 +44,9 @@ class Closed:
     chunks: Sequence[ChunkRow] = ()
 
 
-def close(lane: Lane, bucket: BucketNo, terms: Terms | None = None) -> Closed | None:
+def close(
+    lane: Lane, bucket: BucketNo, terms: Terms | None = None, *, is_filled: bool = False
+) -> Closed | None:
     """Close an open bucket, or help with one that is being closed.
 
     Two LWTs, one scan, two reads. Safe at any moment: a put that is under way finds the seal and
@@ -52,6 +54,7 @@ def close(lane: Lane, bucket: BucketNo, terms: Terms | None = None) -> Closed | 
 
     Args:
         terms: What the sealer itself wants to claim.
+        is_filled: Whether a message was seen there, so that the claim's hint is not in vain.
 
     Returns:
         None if the bucket was dropped long ago: repair removes what is left there (G5) [P2].
@@ -59,11 +62,16 @@ def close(lane: Lane, bucket: BucketNo, terms: Terms | None = None) -> Closed | 
     outcome = lane.buckets.insert(bucket, rules.sealing(now_us=lane.clock.now_us()))
     if outcome.now is None:
         return None
-    return finish(lane, bucket, outcome.now, terms)
+    return finish(lane, bucket, outcome.now, terms, is_filled=is_filled)
 
 
 def finish(
-    lane: Lane, bucket: BucketNo, row: Stored[Bucket], terms: Terms | None = None
+    lane: Lane,
+    bucket: BucketNo,
+    row: Stored[Bucket],
+    terms: Terms | None = None,
+    *,
+    is_filled: bool = False,
 ) -> Closed | None:
     """Carry a seal to its end from "read L"; return any other row as it is.
 
@@ -78,7 +86,7 @@ def finish(
         # Both after the row, and neither after the other: what L says is true of a scan that ended
         # before it, and after it the CAS finds whether the row is still there.
         low, scanned = lane.begin_pointers(), lane.messages.begin_scan(bucket)
-        hinted = None if terms is None else returns.begin_hint(terms.until_us)
+        hinted = returns.begin_hint(terms.until_us) if terms is not None and is_filled else None
         if bucket < low().repair:
             return None
         found = _Found.of(lane, scanned())

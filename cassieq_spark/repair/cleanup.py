@@ -19,7 +19,8 @@ from cassieq_spark.queue import seal
 from cassieq_spark.queue.apart import apart, each_bucket, first_of
 from cassieq_spark.queue.deletion import drop_dead
 from cassieq_spark.queue.find import at_home
-from cassieq_spark.queue.get.scan import Rows, Scanner
+from cassieq_spark.queue.get.look import Rows
+from cassieq_spark.queue.get.scan import Scanner
 from cassieq_spark.queue.reserve import CREATED, close_unused
 from cassieq_spark.repair.schedule import due_lanes_of
 

@@ -17,7 +17,8 @@ from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.settlement import Action, Extend, Release
 from cassieq_spark.model.sink_txn import TaskResult
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.get.scan import Scan, Scanner
+from cassieq_spark.queue.get.look import Scan
+from cassieq_spark.queue.get.scan import Scanner
 from cassieq_spark.queue.get.time_pointer import TimePointer
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle import settle

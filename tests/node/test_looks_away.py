@@ -219,3 +219,19 @@ def test_t5_a_look_waits_once_though_each_of_its_windows_has_a_bucket_that_is_aw
             report = door.client.repair(door.queue.name, dry_run=True)
             assert 5 == len(report.queues[0].problems)
     assert time.monotonic() - began < 3 * DEADLINE_S
+
+
+def test_a_look_waits_once_for_open_buckets_that_refuse_to_say_what_they_hold(door: Door) -> None:
+    """Their rows can be read, their messages cannot; each refusal comes at once."""
+    for _ in range(6):
+        door.put(b"m")
+    door.faults.plan("peek_bucket", Fault.TIMEOUT_BEFORE, times=5_000)
+    reader = door.reader()
+    began = time.monotonic()
+    scan = reader._scanner.scan(1, peeks=True)
+    assert time.monotonic() - began < 3
+    assert {} == scan.peeked
+    assert 6 == len(reader._scanner.passed_over)
+    door.faults._plan.clear()
+    reader._scanner.forget_away()
+    assert 6 == len(door.drain())

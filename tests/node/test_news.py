@@ -9,7 +9,8 @@ import pytest
 
 from cassieq_spark.errors import QueueDeleted
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.get import reader as reading
+from cassieq_spark.queue.get.reader import QUIET_FOR_S
+from cassieq_spark.queue.get.scan import NEWS_FOR_S
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.get.reader import Reader
@@ -54,20 +55,35 @@ def test_a_look_long_after_the_question_for_news_reads_all_of_it(door: Door) -> 
 
 
 @pytest.mark.invariant("I9")
-def test_a_reader_that_often_finds_news_still_reads_the_pointers_each_half_minute(
-    door: Door,
-) -> None:
+def test_no_two_looks_one_after_the_other_begin_with_old_pointers(door: Door) -> None:
     """News in which a get finds nothing, again and again: reservations of slow producers."""
     reader = quiet_reader(door)
     spent = []
     for _ in range(5):
-        door.clock.advance(reading.QUIET_FOR_S / 4)
         seal.close(door.lane, door.reserve())
         before = door.session.counts["read_pointers"]
         assert reader.may_find()
         assert [] == reader.get(1)
         spent.append(door.session.counts["read_pointers"] - before)
-    assert [0, 0, 0, 1, 0] == spent
+    assert [0, 1, 0, 1, 0] == spent
+
+
+@pytest.mark.invariant("I9")
+def test_a_look_after_much_news_reads_the_pointers_and_no_history(open_door: OpenDoor) -> None:
+    """Others have gone far meanwhile."""
+    door, other = open_door(), open_door()
+    reader = quiet_reader(door)
+    for number in range(20):
+        other.put_sealed(b"%d" % number)
+    taking = other.reader(visibility_s=3_600)  # whose hints nobody reads now
+    other.ack(taking.get(100))
+    assert [] == taking.get(1)  # the reader pointer is behind them now
+    before = Counter(door.session.counts)
+    assert reader.may_find()
+    assert [] == reader.get(1)
+    spent = Counter(door.session.counts) - before
+    assert 1 == spent["read_pointers"]
+    assert spent["read_bucket"] <= 2
 
 
 @pytest.mark.invariant("I1")
@@ -78,3 +94,17 @@ def test_a_queue_that_is_deleted_between_two_looks_is_noticed(open_door: OpenDoo
     assert reader.may_find()
     with pytest.raises(QueueDeleted):
         reader.get(1)
+
+
+@pytest.mark.invariant("I10")
+def test_what_one_call_has_read_serves_no_other_call(door: Door) -> None:
+    """The second asks nothing, as its last look is old, and begins anew: a put came between."""
+    reader = quiet_reader(door)
+    door.put_sealed(b"other")
+    assert reader.may_find()
+    door.clock.advance(NEWS_FOR_S / 2)
+    assert reader._quiet is not None
+    reader._quiet.looked_at -= QUIET_FOR_S
+    door.put_sealed(b"next")
+    assert reader.may_find()
+    assert [b"other", b"next"] == door.bodies(reader.get(5))

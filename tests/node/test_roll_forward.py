@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.queue import roll_forward
+from cassieq_spark.store import session as sessions
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:
@@ -102,3 +104,19 @@ def test_a_bucket_that_is_dropped_between_the_look_and_its_cas_is_not_made_anew(
     door.faults.before("update_bucket", take_all)
     commit(door, results)
     assert [None] * 5 == [door.row(one.buckets[0][0]) for one in results]
+
+
+@pytest.mark.invariant("I10")
+def test_buckets_that_do_not_answer_are_waited_for_together(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though none of them is looked at together with another."""
+    monkeypatch.setattr(sessions, "DEADLINE_S", 2.0)
+    monkeypatch.setattr(roll_forward, "TOGETHER", 1)
+    results = five_tasks(door)
+    door.faults.plan("read_bucket", Fault.TIMEOUT_BEFORE, times=5_000)
+    began = time.monotonic()
+    commit(door, results)
+    assert time.monotonic() - began < 2 * 2.0
+    door.faults._plan.clear()
+    assert BODIES == door.drain()

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from cassieq_spark.errors import StoreUnavailable
+from cassieq_spark.errors import StoreError
+from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.offset import INITIAL, SourceOffset
-from cassieq_spark.queue.get.reader import Reader
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.spark.source.admission import Limits
 from cassieq_spark.spark.source.one_queue import OneQueue
 from cassieq_spark.spark.source.planner import Planner
+from cassieq_spark.store import session as sessions
 from cassieq_spark.store.statements import Kind, every_statement
 from cassieq_spark.testing import ManualClock, wait_until
+from cassieq_spark.testing.faults import FaultyStore
 from tests.fixtures.streams import Collected, bodies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cassieq_spark.queue.get.claim import Claimed
     from tests.fixtures.streams import Streams
 
 START = INITIAL.to_json()
@@ -150,26 +151,35 @@ def test_an_idle_query_that_would_wait_buries_what_is_to_die(
     assert 1 == mortal.queue.stats().dead
 
 
-def test_an_idle_query_that_would_wait_says_which_queue_is_away(
+@pytest.mark.invariant("I10")
+def test_a_query_that_would_wait_names_a_bucket_that_is_away_and_waits_where_others_have_some(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that does not wait; and what another has still waits for more."""
-    second = streams.another("second")
-
-    def get(reader: Reader, *args: Any, **named: Any) -> list[Claimed]:
-        if reader.lane.queue == second.queue.name:
-            raise StoreUnavailable("the second queue is away")
-        return getting(reader, *args, **named)
-
-    getting = Reader.get
-    monkeypatch.setattr(Reader, "get", get)
+    """A count that was not answered everywhere is not "nothing": the claim finds out."""
+    monkeypatch.setattr(sessions, "DEADLINE_S", 1.0)
     limits = Limits(at_least=300, wait_s=60)
-    both = f"{streams.queue.name},{second.queue.name}"
-    with run_of(streams, queue=None, queues=both) as planner:
-        with pytest.raises(StoreUnavailable, match="the second queue is away"):
+    streams.put(streams.numbered(0, 10, 1).coalesce(1))
+    (at,) = (bucket for bucket in range(9) if streams.lane.buckets.read(BucketNo(bucket)))
+    with FaultyStore().on(streams.lane.store.session) as faults, run_of(streams) as planner:
+        faults.unreachable(at, lane=streams.lane.lane_id)
+        with pytest.raises(StoreError, match=f"bucket {at} of "):
             planner.latest(START, limits)
-        streams.queue.put(b"one")
+        streams.put(streams.numbered(10, 20))
         assert START == planner.latest(START, limits)
+        faults.reachable()
+        streams.put(streams.numbered(20, 300))
+        wait_until(lambda: 300 == taken(planner.latest(START, limits)), deadline_s=30)
+
+
+def test_a_query_that_would_wait_looks_at_all_lanes(streams: Streams) -> None:
+    limits = Limits(at_least=300, wait_s=60)
+    lanes = streams.another("lanes", priorities=2, bucket_size=500)
+    with run_of(lanes) as planner:
+        assert START == planner.latest(START, limits)
+        lanes.queue.put_many([b"low"] * 150)
+        assert START == planner.latest(START, limits)
+        lanes.queue.put_many([b"high"] * 150, priority=1)
+        assert 300 == taken(planner.latest(START, limits))
 
 
 @pytest.mark.invariant("I10")

@@ -192,12 +192,13 @@ class Claimer:
         return held(self.lane, bucket, outcome.now, leases), outcome.now
 
     def close(
-        self, bucket: BucketNo, *, budget: Budget | None, below: int | None
+        self, bucket: BucketNo, *, budget: Budget | None, below: int | None, is_filled: bool
     ) -> tuple[list[Claimed], Stored[Bucket] | None]:
         """Seal an open bucket, and claim within the budget, by the same CAS if possible.
 
         Args:
             budget: None: only seal the bucket.
+            is_filled: Whether a message was seen in it.
 
         Returns:
             As `claim`; no row if the bucket was dropped long ago.
@@ -206,7 +207,7 @@ class Claimer:
         # Its size is known once it is sealed: under a limit of bytes, the claim comes after that.
         at_once = budget is not None and budget.size_bytes is None
         terms = self.terms(budget.messages, below=below) if budget is not None and at_once else None
-        closed = seal.close(lane, bucket, terms)
+        closed = seal.close(lane, bucket, terms, is_filled=is_filled)
         if closed is None:
             return [], None
         manifest = closed.row.value.manifest

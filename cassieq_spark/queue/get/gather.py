@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.get.claim import Budget
-    from cassieq_spark.queue.get.scan import Rows
+    from cassieq_spark.queue.get.look import Rows
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
 

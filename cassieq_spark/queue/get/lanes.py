@@ -89,21 +89,25 @@ class Readers:
         readers = [self._readers.get(lane_id) for lane_id in self._looked_at]
         return all(reader is None or reader.is_quiet for reader in readers)
 
-    def count(self, enough: int, *, at_least: int = 0) -> int:
-        """About how many messages a get would find, counted up to ``enough``; claims nothing."""
-        found = 0
-        for lane_id in self._in_turn(at_least):
+    def count(self, enough: int, *, at_least: int = 0) -> int | None:
+        """About how many messages a get would find, counted up to ``enough``; claims nothing.
+
+        None: it has found none, but a part did not answer.
+        """
+        found, is_sure = 0, True
+        for lane_id in self._in_turn(at_least, awake=self._awake):
             if found >= enough:
                 break
             found += self._readers[lane_id].count(enough - found)
-        return found
+            is_sure &= self._readers[lane_id].is_sure
+        return found if found or is_sure else None
 
     def tidy(self, *, at_least: int = 0) -> None:
         """Do in each lane what a get that finds nothing does besides; see `Reader.tidy`."""
-        session = self.lane.store.session
-        with session.within(session.left_s()):
-            for lane_id in self._in_turn(at_least):
-                self._readers[lane_id].tidy()
+        lanes = self._in_turn(at_least, awake=self._awake)
+        for one in self.lane.store.session.each(lambda at: self._readers[at].tidy(), lanes):
+            if one is not None:
+                raise one
 
     def look_ahead(
         self,
@@ -188,9 +192,14 @@ class Readers:
             return order if self._readers[order[0]].may_find() else []
         return self.news(order)
 
-    def _in_turn(self, at_least: int) -> list[LaneId]:
-        """The lanes as they are read: in each class what was scheduled, oldest period first."""
-        return [lane_id for tier in self._tiers(at_least) for lane_id in tier]
+    def _in_turn(self, at_least: int, *, awake: list[LaneId] | None = None) -> list[LaneId]:
+        """The lanes as they are read: in each class what was scheduled, oldest period first.
+
+        Args:
+            awake: Only these.
+        """
+        lanes = [lane_id for tier in self._tiers(at_least) for lane_id in tier]
+        return lanes if awake is None else [lane_id for lane_id in lanes if lane_id in awake]
 
     def _tiers(self, at_least: int) -> list[list[LaneId]]:
         """The lanes of each class that were scheduled, and the fixed ones; none is empty."""

@@ -18,7 +18,8 @@ from cassieq_spark.queue.get.gather import (
     share,
     try_one,
 )
-from cassieq_spark.queue.get.scan import Rows, Scan, Scanner, offset_below
+from cassieq_spark.queue.get.look import Rows, Scan
+from cassieq_spark.queue.get.scan import Scanner, offset_below
 from cassieq_spark.queue.get.search import Round, Search
 from cassieq_spark.queue.get.young import SEALS_PER_CALL, OpenBuckets
 
@@ -73,6 +74,7 @@ class Reader:
 
     def may_find(self) -> bool:
         """Whether a get may find something after one that found nothing; two cheap reads."""
+        self._scanner.forget_news()
         if self._quiet is None:
             return True
         if self._lane.clock.monotonic() - self._quiet.looked_at > QUIET_FOR_S:
@@ -164,12 +166,18 @@ class Reader:
         """Do what a get that finds nothing does besides: close gaps, bury, move the pointer on.
 
         After it, `may_find` is two reads if there is nothing (I9). It claims nothing of what may
-        have come.
+        have come, and waits for nothing that does not answer.
 
         Raises:
-            CassieqError: See `get`.
+            QueueDeleted: The lane is dead.
+            StoreTimeout, StoreUnavailable: It could not look.
         """
-        self.get(0)
+        self.go_round(self.search(), Budget(messages=0), None, waits=False)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the last look has passed nothing over: if it has, "none" would be a guess."""
+        return not self._scanner.passed_over
 
     def search(self) -> Search:
         """Begin a get: what it learns of this lane."""
@@ -194,7 +202,10 @@ class Reader:
         if claimed := self._claim_ahead(budget, below_id):
             return claimed
         scan = self._scanner.scan(
-            max(1, budget.messages), below_id=below_id, want_bytes=budget.size_bytes
+            max(1, budget.messages),
+            below_id=below_id,
+            want_bytes=budget.size_bytes,
+            peeks=not budget.is_full,
         )
         updated: Rows = {}
         claimed = self._claim_sealed(scan, budget, below_id, updated)
@@ -352,7 +363,11 @@ class Reader:
                 break
             below = offset_below(below_id, bucket, self._lane.bucket_size)
             close = partial(
-                self._claimer.close, bucket, budget=budget if wants_more else None, below=below
+                self._claimer.close,
+                bucket,
+                budget=budget if wants_more else None,
+                below=below,
+                is_filled=self._open.has_messages(bucket),
             )
             gathered = try_one(self._lane, bucket, close, has_found=bool(claimed))
             self._settle_up(gathered, updated)

@@ -7,7 +7,7 @@ which remembers for a moment what it need not look at again.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from cassieq_spark.errors import CassieqError
@@ -15,9 +15,10 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, Bucket, Status
 from cassieq_spark.model.ids import BucketNo, bucket_of
 from cassieq_spark.model.lease import claimable, is_crowded, is_dying
-from cassieq_spark.model.pointer import Pointer, Pointers
+from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.get.claim import mean_bytes
+from cassieq_spark.queue.get.look import Begun, Rows, Scan
 from cassieq_spark.queue.get.peek import begin_peek
 from cassieq_spark.queue.get.time_pointer import TimePointer, begin_advance, still_due
 from cassieq_spark.queue.get.undecided import Undecided
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.get.time_pointer import Hints
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.tables.monotons import Monoton
 
 NEWS_FOR_S = 0.1
 """How long a look may begin with what `Scanner.has_news` has read: it is the same call's."""
@@ -47,60 +47,6 @@ _LARGEST_WINDOW = 64
 
 _logger = get_logger("queue")
 
-Rows = dict[BucketNo, "Stored[Bucket]"]
-
-
-@dataclass(slots=True, kw_only=True)
-class Scan:
-    """The result of one look.
-
-    Attributes:
-        pointers: As read at the start.
-        monoton: As read at the start.
-        looked_at: When the pointers were read, by the monotonic clock.
-        candidates: Sealed rows with something to claim: what came back first, then by id.
-        open: Reserved buckets without a row, oldest first; L was read after them.
-        half_sealed: Buckets that somebody began to seal; L was read after them.
-        peeked: Whether some of the open buckets hold messages.
-        oldest_later_us: Per open bucket: some later bucket or the monoton row is at least this old,
-            so this bucket was reserved before that (cluster time) [R11].
-        available: Messages in ``candidates``, without those in the next field.
-        available_in_crowds: Messages in ``candidates`` that have so many leases that others are
-            looked for first [R6].
-        available_bytes: The size of the available messages as stored, by the mean of each bucket.
-        claimable: Buckets in ``candidates`` that hold some of them.
-        is_settled: Whether all that was looked at waits for time alone, or for nothing: what comes
-            next is under a new id, or has a hint.
-    """
-
-    pointers: Pointers
-    monoton: Monoton
-    looked_at: float
-    candidates: Rows = field(default_factory=dict)
-    open: list[BucketNo] = field(default_factory=list)
-    half_sealed: list[BucketNo] = field(default_factory=list)
-    peeked: dict[BucketNo, bool] = field(default_factory=dict)
-    oldest_later_us: dict[BucketNo, int] = field(default_factory=dict)
-    available: int = 0
-    available_in_crowds: int = 0
-    available_bytes: float = 0
-    claimable: int = 0
-    is_settled: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Begun:
-    """The first reads of a look: its pointers, monoton row and hints.
-
-    Attributes:
-        good_until: By the monotonic clock.
-    """
-
-    scan: Scan
-    hints: Hints
-    now_us: int
-    good_until: float = -math.inf
-
 
 class Scanner:
     """Looks for one consumer. Not thread-safe."""
@@ -113,7 +59,7 @@ class Scanner:
         self._time = TimePointer(lane)
         self._away: dict[BucketNo, tuple[CassieqError, float]] = {}
         self._passed_over: dict[BucketNo, CassieqError] = {}
-        self._begun: _Begun | None = None
+        self._begun: Begun | None = None
 
     def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
         """Skip a bucket that did not answer for a while, and look at others only [T5] [T22]."""
@@ -140,7 +86,12 @@ class Scanner:
         self._away.clear()
 
     def scan(
-        self, want: int, *, below_id: int | None = None, want_bytes: float | None = None
+        self,
+        want: int,
+        *,
+        below_id: int | None = None,
+        want_bytes: float | None = None,
+        peeks: bool = False,
     ) -> Scan:
         """Find up to ``want`` claimable messages with ids below ``below_id``.
 
@@ -149,6 +100,9 @@ class Scanner:
         At least two reads (pointers, monoton) and one per hour since the time pointer, unless
         `has_news` has just read them; then the bucket rows from the reader pointer on, until enough
         is found.
+
+        Args:
+            peeks: Whether to look into open buckets if nothing is in sealed ones.
 
         Raises:
             QueueDeleted: The lane is dead.
@@ -160,10 +114,13 @@ class Scanner:
             begun = self._begin()
         scan = begun.scan
         self._look_at_hints(scan, begun.hints, below_id, now_us=begun.now_us)
-        self._look_ahead(scan, want, math.inf if want_bytes is None else want_bytes, below_id)
+        silent, times = self._look_ahead(
+            scan, want, math.inf if want_bytes is None else want_bytes, below_id
+        )
+        self._sort_out_silent(scan, silent, times, peeks=peeks and not scan.available)
         return scan
 
-    def _begin(self) -> _Begun:
+    def _begin(self) -> Begun:
         lane = self._lane
         looked_at = lane.clock.monotonic()
         pointers = lane.read_pointers()
@@ -171,7 +128,7 @@ class Scanner:
         now_us = lane.clock.now_us()
         hints = self._time.begin_hints(pointers, now_us)
         scan = Scan(pointers=pointers, monoton=lane.read_monoton(), looked_at=looked_at)
-        return _Begun(scan=scan, hints=hints(), now_us=now_us)
+        return Begun(scan=scan, hints=hints(), now_us=now_us)
 
     def advance(self, scan: Scan, updated: Rows) -> None:
         """Move the reader pointer over buckets with nothing fresh: at most one plain write.
@@ -206,27 +163,37 @@ class Scanner:
         is hinted in a drained bucket never comes back.
 
         A look that follows at once begins with what was read here. Its pointers are older, as those
-        of a slow look: each of them only saves reads, and L is read again where it decides.
+        of a slow look: each of them only saves reads, and L is read again where it decides. If much
+        has happened since, or the look before has begun so, it reads them anew (I9).
         """
         lane = self._lane
         now_us = lane.clock.now_us()
         asked = self._time.begin_hints(scan.pointers, now_us)
         monoton = lane.monotons.find()
-        self._begun = None
         if monoton is None or monoton.value.is_closed != scan.monoton.is_closed:
             return True
         hints = asked()
         has_some = monoton.value.next_id != scan.monoton.next_id or any(
             bucket >= scan.pointers.repair and bucket not in self._finished for _, bucket in hints
         )
-        if has_some and not monoton.value.is_closed:
-            self._begun = _Begun(
-                scan=Scan(pointers=scan.pointers, monoton=monoton.value, looked_at=scan.looked_at),
+        news = bucket_of(monoton.value.next_id, lane.bucket_size) - scan.pointers.reader
+        if has_some and news <= _FIRST_WINDOW and not (scan.is_begun or monoton.value.is_closed):
+            self._begun = Begun(
+                scan=Scan(
+                    pointers=scan.pointers,
+                    monoton=monoton.value,
+                    looked_at=scan.looked_at,
+                    is_begun=True,
+                ),
                 hints=hints,
                 now_us=now_us,
                 good_until=lane.clock.monotonic() + NEWS_FOR_S,
             )
         return has_some
+
+    def forget_news(self) -> None:
+        """Begin the next look anew, unless `has_news` is asked before."""
+        self._begun = None
 
     def forget_jumps(self) -> bool:
         """Look again at blocks that were being written; return whether there are any."""
@@ -259,8 +226,14 @@ class Scanner:
         self._time.advance(scan.pointers, hints, is_due, now_us=now_us)
         self._time.carry_over(scan.pointers, hints, self._finished, now_us=now_us)
 
-    def _look_ahead(self, scan: Scan, want: int, want_bytes: float, below_id: int | None) -> None:
-        """Read from the reader pointer to the monoton id, in growing windows."""
+    def _look_ahead(
+        self, scan: Scan, want: int, want_bytes: float, below_id: int | None
+    ) -> tuple[dict[BucketNo, bool], dict[BucketNo, int]]:
+        """Read from the reader pointer to the monoton id, in growing windows.
+
+        Returns:
+            The buckets that mean nothing alone, and whether they have a row; times of rows.
+        """
         lane = self._lane
         size = lane.bucket_size
         end_id = scan.monoton.next_id if below_id is None else min(below_id, scan.monoton.next_id)
@@ -291,18 +264,22 @@ class Scanner:
                 elif bucket not in undecided:
                     self._consider(scan, bucket, row, now_us, below_id)
             at = self._undecided.end_behind(undecided, at)
-        self._sort_out_silent(scan, silent, times)
+        return silent, times
 
     def _sort_out_silent(
-        self, scan: Scan, silent: dict[BucketNo, bool], times: dict[BucketNo, int]
+        self,
+        scan: Scan,
+        silent: dict[BucketNo, bool],
+        times: dict[BucketNo, int],
+        *,
+        peeks: bool,
     ) -> None:
         """Read L once after all rows, to tell which silent ones were dropped (G5) [P2] [R10]."""
         if not silent:
             return
         low_read = self._lane.begin_pointers()
-        # If there is nothing else to take, these are looked into in any case.
-        first = [] if scan.available else [at for at, has_row in silent.items() if not has_row]
-        peeked = begin_peek(self._lane, first[:PEEKS], self.pass_over)
+        open_ = (at for at, has_row in silent.items() if not (has_row or self._undecided.has(at)))
+        peeked = begin_peek(self._lane, islice(open_, PEEKS if peeks else 0), self.pass_over)
         low = low_read().repair
         scan.peeked = peeked()
         oldest = scan.monoton.reserved_us

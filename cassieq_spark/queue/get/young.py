@@ -10,7 +10,8 @@ from cassieq_spark.queue.get.peek import begin_peek
 if TYPE_CHECKING:
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import BucketNo
-    from cassieq_spark.queue.get.scan import Scan, Scanner
+    from cassieq_spark.queue.get.look import Scan
+    from cassieq_spark.queue.get.scan import Scanner
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
 

@@ -10,7 +10,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.errors import CassieqError, QueueDeleted
+from cassieq_spark.errors import CassieqError, QueueDeleted, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.get.claim import Budget, give_back
 from cassieq_spark.spark.source.one_queue import ids_by_bucket, messages
@@ -85,32 +85,31 @@ class Claiming:
         later = [queue for queue in awake if queue.name >= self._first]
         return [*later, *awake[: len(awake) - len(later)]]
 
-    def count(self, awake: list[OneQueue], enough: int) -> int:
+    def count(self, awake: list[OneQueue], enough: int) -> int | None:
         """About how many messages a claim from these would find, counted up to ``enough``.
 
-        Raises:
-            CassieqError: No queue could be counted.
+        What does not answer holds up no other (I10).
+
+        Returns:
+            None: none was found, but a part did not answer. A claim finds out, or names it.
         """
         counted = self._session.each(lambda queue: queue.count(enough), awake)
-        errors = [one for one in counted if isinstance(one, CassieqError)]
-        if errors and len(errors) == len(counted):
-            raise errors[0]
-        # What does not answer holds up no other (I10); the claim says its name.
-        return sum(one for one in counted if not isinstance(one, CassieqError))
+        found = sum(one for one in counted if isinstance(one, int))
+        return found if found or all(isinstance(one, int) for one in counted) else None
 
     def tidy(self, awake: list[OneQueue]) -> None:
         """Do what a claim that finds nothing does besides; see `Reader.tidy`.
 
         Raises:
-            StoreError: A queue did not answer.
             QueueDeleted, DataLoss: A queue is gone.
         """
-        said = self._session.each(lambda queue: queue.tidy(), awake)
+        with self._session.within(each_s=LOOK_S):
+            said = self._session.each(lambda queue: queue.tidy(), awake)
         for queue, one in zip(awake, said, strict=True):
             if isinstance(one, QueueDeleted):
                 self._subscription.drop(queue, one)
-            elif isinstance(one, CassieqError):
-                raise one
+            elif isinstance(one, CassieqError) and not isinstance(one, StoreError):
+                raise one  # what did not answer is asked again by the next trigger's count
 
     def claim(self, awake: list[OneQueue], limits: Limits) -> list[Claimed]:
         """Claim a batch from these queues.

@@ -92,8 +92,11 @@ class OneQueue:
         """Whether a claim may find something: two cheap reads a lane (I9)."""
         return self.reader.may_find(at_least=self._at_least)
 
-    def count(self, enough: int) -> int:
-        """About how many messages a claim would find, counted up to ``enough``."""
+    def count(self, enough: int) -> int | None:
+        """About how many messages a claim would find, counted up to ``enough``.
+
+        None: it has found none, but a part did not answer.
+        """
         return self.reader.count(enough, at_least=self._at_least)
 
     def tidy(self) -> None:

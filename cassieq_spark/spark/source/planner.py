@@ -204,9 +204,9 @@ class Planner:
         # Nothing new comes below AvailableNow's target: it would wait for ever.
         if limits.at_least and not self._is_aimed:
             found = self._claiming.count(awake, limits.at_least)
-            if not found:
+            if found == 0:
                 self._claiming.tidy(awake)
-            if self._patience.should_wait(found, limits):
+            if found is not None and self._patience.should_wait(found, limits):
                 return []  # also what has come since the count: it is not known to be enough
         return self._claiming.claim(awake, limits)
 

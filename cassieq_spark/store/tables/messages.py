@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cassandra.query import UNSET_VALUE
 
 from cassieq_spark import metrics
+from cassieq_spark.errors import StoreError
 from cassieq_spark.model.bucket_plan import split_parts
 from cassieq_spark.model.ids import BucketNo, LaneId, Runs
 from cassieq_spark.model.sizes import MAX_CHUNK_MESSAGES
@@ -132,12 +133,20 @@ class Messages:
 
     def has_any(self, bucket: BucketNo) -> bool:
         """Whether anything was written into a bucket; decides nothing."""
-        return self.begin_has_any(bucket)()
+        return self._session.one(statements.PEEK_BUCKET, (self._lane, bucket)) is not None
 
-    def begin_has_any(self, bucket: BucketNo) -> Callable[[], bool]:
-        """Send what `has_any` sends, without waiting; call what is returned, once, to know."""
+    def begin_has_any(self, bucket: BucketNo) -> Callable[[], bool | None]:
+        """Send what `has_any` sends, once, without waiting; call what is returned, once, to know.
+
+        That returns None if it was not answered.
+        """
         sent = self._session.start(statements.PEEK_BUCKET, (self._lane, bucket))
-        return lambda: bool(self._session.finish(sent))
+
+        def answered() -> bool | None:
+            rows = self._session.answer(sent)
+            return None if isinstance(rows, StoreError) else bool(rows)
+
+        return answered
 
     def has(self, bucket: BucketNo, offset: int) -> bool:
         """Whether one message is stored whole; what a quorum has, each later one has [P20]."""
