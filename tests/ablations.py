@@ -397,7 +397,7 @@ ABLATIONS: Final = (
         new="    ended = zip(todo, lane.store.session.map(work, todo), strict=True)\n",
         tests=(
             "tests/node/test_corrupt.py::test_t21_one_sink_that_cannot_be_read_hides_no_others_batch",
-            "tests/node/test_corrupt.py::test_t21_one_bucket_of_a_batch_that_cannot_be_published_hides_no_other",
+            "tests/node/test_corrupt.py::test_t21_one_bucket_that_holds_another_number_than_is_listed_hides_no_other",
         ),
     ),
     Ablation(
@@ -792,7 +792,7 @@ ABLATIONS: Final = (
         mark="P22",
         rule="A `writing` row says where its block ends: the rest of it is no gap.",
         old="self._jumps[bucket] = (sink.block_end, until)",
-        new="self._jumps[bucket] = (BucketNo(bucket + 1), until)",
+        new="self._jumps[bucket] = (type(bucket)(bucket + 1), until)",
         tests=(
             "tests/node/test_reader.py::test_p22_the_rest_of_a_block_that_is_being_written_is_no_gap",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -321,6 +322,19 @@ def test_t21_one_bucket_of_a_batch_that_cannot_be_published_hides_no_other(
         door.commit(who, 0, result)
     published = [door.value(bucket).status for bucket, _ in result.buckets[1:]]
     assert {Status.SEALED} == set(published)
+
+
+@pytest.mark.invariant("I10")
+def test_t21_one_bucket_that_holds_another_number_than_is_listed_hides_no_other(
+    door: Door,
+) -> None:
+    """It answers the look, as all others do, and is found out beside them."""
+    who = door.identity()
+    result = door.task(who, 0, *(b"%d" % number for number in range(400)))
+    (place, count), *others = result.buckets
+    with pytest.raises(RowCorrupt, match=f"holds {count} messages"):
+        door.commit(who, 0, replace(result, buckets=((place, count + 1), *others)))
+    assert {Status.SEALED} == {door.value(bucket).status for bucket, _ in others}
 
 
 @pytest.mark.invariant("I10")
