@@ -52,6 +52,11 @@ class Planned:
     revisions: tuple[tuple[int, int], ...] = ()
     is_look: bool = False
 
+    @property
+    def place(self) -> Place:
+        """The bucket that its messages are in."""
+        return Place(self.lane, self.bucket)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
@@ -102,10 +107,10 @@ def _read(
     tables: LaneTables, plan: Sequence[Planned], at_hand: Mapping[Place, Sequence[ChunkRow]]
 ) -> Iterator[tuple[Planned, Sequence[ChunkRow]]]:
     """Yield the plan's entries, or parts of them, with the chunks that hold their messages."""
-    for is_known, group in groupby(plan, key=lambda one: Place(one.lane, one.bucket) in at_hand):
+    for is_known, group in groupby(plan, key=lambda one: one.place in at_hand):
         some = list(group)
         if is_known:
-            yield from ((one, at_hand[Place(one.lane, one.bucket)]) for one in some)
+            yield from ((one, at_hand[one.place]) for one in some)
             continue
         parts = [part for planned in some for part in _parts(planned)]
         wanted = [(part.bucket, part.runs) for part in parts]

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 VISIBLE = frozenset({Status.SEALED, Status.DRAINED})
-PUBLISHED = VISIBLE | {Status.PREPARED}
+AS_LISTED = VISIBLE | {Status.PREPARED}
+"""What a bucket of a committed batch is; of any other the row is read again, and told of."""
 
 LOOK_S: Final = 1.0
 """How long a look at listed buckets waits for those that do not answer. They are asked again, all
@@ -124,7 +125,7 @@ def begin_look(lane: Lane, places: Iterable[Place]) -> Callable[[], Seen]:
             Place(lane_id, bucket): row
             for lane_id, answered in asked.items()
             for bucket, row in answered()[0].items()
-            if row is None or row.value.status in PUBLISHED
+            if row is None or row.value.status in AS_LISTED
         }
         waiting = (at for at, row in rows.items() if row and row.value.status not in VISIBLE)
         lanes = list(dict.fromkeys(place.lane for place in waiting))

@@ -38,6 +38,25 @@ def run_of(streams: Streams, **options: object) -> Iterator[Planner]:
         planner.close()
 
 
+def assert_idle(streams: Streams, planner: Planner, end: dict[str, object], limits: Limits) -> None:
+    """A trigger costs two reads and no LWT."""
+    counts = streams.lane.store.session.counts
+    before = counts.copy()
+    for _ in range(20):
+        assert end == planner.latest(end, limits)
+    sent = counts - before
+    assert sent.total() <= 2 * 20, sent
+    assert not LWTS & sent.keys()
+
+
+@pytest.fixture
+def clock(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """The clock of the shared client, which this test may set."""
+    clock = ManualClock(streams.lane.store.clock)
+    monkeypatch.setattr(streams.lane.store, "clock", clock)
+    return clock
+
+
 def taken(offset: dict[str, object]) -> int:
     return sum(runs.runs.count for runs in SourceOffset.from_json(offset).leases)
 
@@ -113,10 +132,8 @@ def test_what_comes_while_a_trigger_has_counted_nothing_waits_too(
 
 @pytest.mark.invariant("I9")
 def test_an_idle_trigger_that_would_wait_closes_gaps_and_is_two_reads_then(
-    streams: Streams, monkeypatch: pytest.MonkeyPatch
+    streams: Streams, clock: ManualClock
 ) -> None:
-    clock = ManualClock(streams.lane.store.clock)
-    monkeypatch.setattr(streams.lane.store, "clock", clock)
     limits = Limits(at_least=300, wait_s=60)
     reserve(streams.lane, 3)
     with run_of(streams) as planner:
@@ -127,22 +144,14 @@ def test_an_idle_trigger_that_would_wait_closes_gaps_and_is_two_reads_then(
         assert streams.lane.read_pointers().reader == streams.lane.read_monoton().next_id // (
             streams.lane.bucket_size
         )
-        counts = streams.lane.store.session.counts
-        before = counts.copy()
-        for _ in range(20):
-            assert START == planner.latest(START, limits)
-        sent = counts - before
-        assert sent.total() <= 2 * 20, sent
-        assert not LWTS & sent.keys()
+        assert_idle(streams, planner, START, limits)
 
 
 def test_an_idle_query_that_would_wait_buries_what_is_to_die(
-    streams: Streams, monkeypatch: pytest.MonkeyPatch
+    streams: Streams, clock: ManualClock
 ) -> None:
-    clock = ManualClock(streams.lane.store.clock)
     graves = streams.another("graves")
     mortal = streams.another("mortal", max_deliveries=1, dead_letter_queue=graves.queue.name)
-    monkeypatch.setattr(mortal.lane.store, "clock", clock)
     mortal.queue.put(b"tried once")
     assert mortal.queue.get(1, visibility_timeout=10)
     clock.advance(11)
@@ -183,11 +192,7 @@ def test_a_query_that_would_wait_looks_at_all_lanes(streams: Streams) -> None:
 
 
 @pytest.mark.invariant("I10")
-def test_what_is_visible_waits_no_longer_than_it_may(
-    streams: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = ManualClock(streams.lane.store.clock)
-    monkeypatch.setattr(streams.lane.store, "clock", clock)
+def test_what_is_visible_waits_no_longer_than_it_may(streams: Streams, clock: ManualClock) -> None:
     limits = Limits(at_least=300, wait_s=60)
     streams.put(streams.numbered(0, 200))
     with run_of(streams) as planner:
@@ -222,13 +227,7 @@ def test_an_idle_trigger_is_two_reads_and_no_lwt(streams: Streams) -> None:
         end = planner.latest(START, Limits())
         wait_until(lambda: end == planner.latest(end, Limits()))
         planner.latest(end, Limits())
-        counts = streams.lane.store.session.counts
-        before = counts.copy()
-        for _ in range(20):
-            assert end == planner.latest(end, Limits())
-        sent = counts - before
-        assert sent.total() <= 2 * 20, sent
-        assert not LWTS & sent.keys()
+        assert_idle(streams, planner, end, Limits())
 
         streams.put(streams.numbered(300, 301))
         assert 1 == taken(planner.latest(end, Limits()))

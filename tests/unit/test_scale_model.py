@@ -267,9 +267,7 @@ def test_larger_groups_cost_fewer_lwts_and_bulk_the_fewest() -> None:
 
 @pytest.mark.parametrize(("side", "group"), [("one", 1), ("hundred", 100)])
 def test_the_recipe_is_what_the_benchmark_of_programs_has_counted(side: str, group: int) -> None:
-    """All but small reads by name, and these in all.
-
-    Where a cycle takes longer than `linger`, its get peeks once instead of twice, and its put looks
+    """Where a cycle takes longer than `linger`, its get peeks once and not twice, and its put looks
     once more whether its bucket is open.
     """
     found = json.loads((ROOT / "bench" / "results" / "programs.json").read_text("utf-8"))
@@ -282,11 +280,9 @@ def test_the_recipe_is_what_the_benchmark_of_programs_has_counted(side: str, gro
     for name, count in DROP.items():
         said[name] -= count  # repair did that later
 
-    def others(counts: dict[str, int]) -> dict[str, int]:
-        return {at: n for at, n in counts.items() if n and KIND_OF[at] is not Kind.READ}
-
-    assert others(counted) == others(said)
-    assert sum(counted.values()) == sum(said.values())
+    quick = {name: count for name, count in said.items() if count}
+    slow = quick | {"peek_bucket": said["peek_bucket"] - 1, "read_bucket": said["read_bucket"] + 1}
+    assert counted in (quick, slow)
 
 
 def test_bytes_are_written_once_for_each_copy_and_more_often_the_longer_they_stay() -> None:
