@@ -227,7 +227,7 @@ class Bench:
         )
 
     def _latency(self, loads: Loads, sides: Sequence[Side]) -> dict[str, Any]:
-        warm_up = 2 if self._asked.smoke else 10
+        warm_up = 2 if self._asked.smoke else 60
         return loads.latency(
             sides, samples=self._asked.samples, warm_up=warm_up, turns=TURNS, size=BODY_BYTES
         )

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 
 
 class Returns:
-    """The hints of one bucket's CAS. Call `hint` before each try, `confirm` after the last."""
+    """The hints of one bucket's CAS. Call `hint` before each try, `confirm` after the last.
+
+    Attributes:
+        bucket: The bucket.
+    """
 
     def __init__(self, lane: Lane, bucket: BucketNo) -> None:
         self._lane = lane
-        self._bucket = bucket
+        self.bucket = bucket
         self._hinted_us: list[int] = []
         self._begun_us: set[int] = set()
 
@@ -37,7 +41,7 @@ class Returns:
         """
         now_us = self._lane.clock.now_us()
         self._begun_us = {time_us}
-        return self._lane.hints.begin_write([(self._bucket, time_us)], now_us=now_us)
+        return self._lane.hints.begin_write([(self.bucket, time_us)], now_us=now_us)
 
     def hint(self, times_us: Iterable[int]) -> None:
         """Write a hint for each of these times; what is over comes back now [R12].
@@ -66,7 +70,7 @@ class Returns:
 
     def _write(self, times_us: Iterable[int], now_us: int) -> None:
         lane = self._lane
-        lane.hints.write([(self._bucket, time_us) for time_us in times_us], now_us=now_us)
+        lane.hints.write([(self.bucket, time_us) for time_us in times_us], now_us=now_us)
 
 
 def moved_times_us(old: Bucket, new: Bucket, moved: Runs) -> list[int]:

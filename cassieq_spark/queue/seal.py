@@ -22,7 +22,7 @@ from cassieq_spark.queue.returns import Returns, return_times_us
 from cassieq_spark.store.cas import Applied, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.lane import Lane
@@ -59,39 +59,52 @@ def close(
     Returns:
         None if the bucket was dropped long ago: repair removes what is left there (G5) [P2].
     """
+    returns = Returns(lane, bucket)
+    hinted = returns.begin_hint(terms.until_us) if terms is not None and is_filled else _nothing
     outcome = lane.buckets.insert(bucket, rules.sealing(now_us=lane.clock.now_us()))
     if outcome.now is None:
         return None
-    return finish(lane, bucket, outcome.now, terms, is_filled=is_filled)
+    return _carry_on(lane, outcome.now, returns, terms, hinted)
 
 
-def finish(
-    lane: Lane,
-    bucket: BucketNo,
-    row: Stored[Bucket],
-    terms: Terms | None = None,
-    *,
-    is_filled: bool = False,
-) -> Closed | None:
+def finish(lane: Lane, bucket: BucketNo, row: Stored[Bucket]) -> Closed | None:
     """Carry a seal to its end from "read L"; return any other row as it is.
 
     The result means nothing alone, whatever its status: the bucket may have been sealed, drained
     and dropped meanwhile, and a copy of its first insert may have landed again. Read L after it
     before you act on it (G5, ADR 11).
     """
-    returns = Returns(lane, bucket)
+    return _carry_on(lane, row, Returns(lane, bucket), None, _nothing)
+
+
+def _nothing() -> None:
+    """Nothing is under way."""
+
+
+def _carry_on(
+    lane: Lane,
+    row: Stored[Bucket],
+    returns: Returns,
+    terms: Terms | None,
+    hinted: Callable[[], None],
+) -> Closed | None:
+    """See `finish`.
+
+    Args:
+        hinted: Waits for the hint of ``terms``, which must be there before the lease is [P17].
+    """
+    bucket = returns.bucket
     for _ in lane.attempts():
         if row.value.status is not Status.SEALING:
             return Closed(row=row)
         # Both after the row, and neither after the other: what L says is true of a scan that ended
         # before it, and after it the CAS finds whether the row is still there.
         low, scanned = lane.begin_pointers(), lane.messages.begin_scan(bucket)
-        hinted = returns.begin_hint(terms.until_us) if terms is not None and is_filled else None
         if bucket < low().repair:
             return None
         found = _Found.of(lane, scanned())
-        if hinted is not None:
-            hinted()
+        hinted()
+        hinted = _nothing
         sealed = rules.sealed(
             row.value,
             manifest=found.manifest,

@@ -181,8 +181,10 @@ class CqlSession:
             return rows
         now = self.clock.monotonic()
         sent.wait_again(now)
-        if now >= sent.ends_s(self._most_s()):
+        left_s = sent.ends_s(self._most_s()) - now
+        if left_s <= 0:
             raise rows
+        retries.tell(sent.statement, rows.__cause__, sent=1, pause_s=0.0, left_s=left_s)
         return self._until_answered(sent, times=1)
 
     def answer(self, sent: Sent) -> list[Any] | StoreError:
@@ -196,6 +198,7 @@ class CqlSession:
         except DRIVER_ERRORS as error:
             problem = self._problem(error, sent, times=1)
             if isinstance(problem, StoreTimeout | StoreUnavailable):
+                problem.__cause__ = error
                 return problem
             raise problem from error
 

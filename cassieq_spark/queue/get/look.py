@@ -63,10 +63,12 @@ class Begun:
     """The first reads of a look: its pointers, monoton row and hints.
 
     Attributes:
+        fresh: The buckets that were reserved since the look before, if that left none open.
         good_until: By the monotonic clock.
     """
 
     scan: Scan
     hints: Hints
     now_us: int
+    fresh: range = range(0)
     good_until: float = -math.inf

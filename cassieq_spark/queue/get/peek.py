@@ -2,38 +2,57 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import StoreError
+from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.queue.apart import apart
 from cassieq_spark.queue.get.claim import GRACE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from cassieq_spark.errors import CassieqError
-    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.pointer import Pointers
     from cassieq_spark.queue.lane import Lane
 
+AGAIN: Final = 2
+AGAIN_AFTER_S: Final = 0.001
+"""How often, and after which pause, a look peeks again into a bucket that was reserved just before
+it and holds nothing: its first write is on its way as a rule, and a whole look costs more."""
 
-def begin_peek(
-    lane: Lane,
-    buckets: Iterable[BucketNo],
-    pass_over: Callable[[BucketNo, CassieqError], None],
-) -> Callable[[], dict[BucketNo, bool]]:
-    """Begin to ask all of these buckets at once.
+
+class Peek:
+    """Open buckets that were asked, all at once, whether they hold something.
 
     Args:
         pass_over: Told of each that does not answer, and why.
-
-    Returns:
-        To be called, once: waits, and says which of those that answer hold something.
     """
-    with lane.store.session.within(each_s=GRACE_S):
-        asked = {bucket: lane.messages.begin_has_any(bucket) for bucket in buckets}
 
-    def wait() -> dict[BucketNo, bool]:
-        said = {bucket: has_any() for bucket, has_any in asked.items()}
+    def __init__(
+        self,
+        lane: Lane,
+        buckets: Iterable[BucketNo],
+        pass_over: Callable[[BucketNo, CassieqError], None],
+    ) -> None:
+        self._lane = lane
+        self._pass_over = pass_over
+        with lane.store.session.within(each_s=GRACE_S):
+            self._asked = {bucket: lane.messages.begin_has_any(bucket) for bucket in buckets}
+
+    def answers(self, wanted: Collection[BucketNo] | None = None) -> dict[BucketNo, bool]:
+        """Wait, and say which of those that answer hold something; to be called once.
+
+        Args:
+            wanted: The others were asked in vain; None: there are none.
+        """
+        lane = self._lane
+        said = {
+            bucket: has_any()
+            for bucket, has_any in self._asked.items()
+            if wanted is None or bucket in wanted
+        }
         found = {bucket: has_any for bucket, has_any in said.items() if has_any is not None}
         # Side by side, so that many without an answer take no longer than one (I10).
         with lane.store.session.within(each_s=GRACE_S):
@@ -41,7 +60,38 @@ def begin_peek(
         for bucket, error in failed.items():
             if not isinstance(error, StoreError):
                 raise error
-            pass_over(bucket, error)
+            self._pass_over(bucket, error)
         return found | more
 
-    return wait
+    def answers_soon(self, wanted: Collection[BucketNo]) -> dict[BucketNo, bool]:
+        """As `answers`, but ask again if none of them holds something yet."""
+        found = self.answers(wanted)
+        for _ in range(AGAIN):
+            if not found or any(found.values()):
+                break
+            self._lane.clock.wait(AGAIN_AFTER_S)
+            found = Peek(self._lane, found, self._pass_over).answers()
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What a look asks beside the rows of fresh buckets: L, and whether these hold messages."""
+
+    fresh: range
+    low: Callable[[], Pointers]
+    peek: Peek
+
+    @classmethod
+    def begin(
+        cls,
+        lane: Lane,
+        fresh: range,
+        away: Collection[BucketNo],
+        pass_over: Callable[[BucketNo, CassieqError], None],
+    ) -> Beside | None:
+        """Ask for what is needed if none of them has a row, as is to be expected."""
+        buckets = [BucketNo(at) for at in fresh if at not in away]
+        if not buckets:
+            return None
+        return cls(fresh=fresh, low=lane.begin_pointers(), peek=Peek(lane, buckets, pass_over))

@@ -7,7 +7,6 @@ which remembers for a moment what it need not look at again.
 from __future__ import annotations
 
 import math
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from cassieq_spark.errors import CassieqError
@@ -19,7 +18,7 @@ from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.get.claim import mean_bytes
 from cassieq_spark.queue.get.look import Begun, Rows, Scan
-from cassieq_spark.queue.get.peek import begin_peek
+from cassieq_spark.queue.get.peek import Beside, Peek
 from cassieq_spark.queue.get.time_pointer import TimePointer, begin_advance, still_due
 from cassieq_spark.queue.get.undecided import Undecided
 
@@ -92,6 +91,7 @@ class Scanner:
         below_id: int | None = None,
         want_bytes: float | None = None,
         peeks: bool = False,
+        sealed_singly: BucketNo | None = None,
     ) -> Scan:
         """Find up to ``want`` claimable messages with ids below ``below_id``.
 
@@ -103,6 +103,7 @@ class Scanner:
 
         Args:
             peeks: Whether to look into open buckets if nothing is in sealed ones.
+            sealed_singly: See `OpenBuckets`: what follows it is likely to be open.
 
         Raises:
             QueueDeleted: The lane is dead.
@@ -114,10 +115,14 @@ class Scanner:
             begun = self._begin()
         scan = begun.scan
         self._look_at_hints(scan, begun.hints, below_id, now_us=begun.now_us)
+        beside: Beside | None = None
+        is_next = sealed_singly is not None and begun.fresh.start == sealed_singly + 1
+        if peeks and is_next and not scan.available and below_id is None:
+            beside = Beside.begin(lane, begun.fresh[:PEEKS], self.away, self.pass_over)
         silent, times = self._look_ahead(
             scan, want, math.inf if want_bytes is None else want_bytes, below_id
         )
-        self._sort_out_silent(scan, silent, times, peeks=peeks and not scan.available)
+        self._sort_out_silent(scan, silent, times, beside, peeks=peeks and not scan.available)
         return scan
 
     def _begin(self) -> Begun:
@@ -187,6 +192,10 @@ class Scanner:
                 ),
                 hints=hints,
                 now_us=now_us,
+                fresh=range(
+                    bucket_of(scan.monoton.next_id, lane.bucket_size),
+                    bucket_of(monoton.value.next_id, lane.bucket_size),
+                ),
                 good_until=lane.clock.monotonic() + NEWS_FOR_S,
             )
         return has_some
@@ -271,17 +280,26 @@ class Scanner:
         scan: Scan,
         silent: dict[BucketNo, bool],
         times: dict[BucketNo, int],
+        beside: Beside | None,
         *,
         peeks: bool,
     ) -> None:
-        """Read L once after all rows, to tell which silent ones were dropped (G5) [P2] [R10]."""
+        """Read L once after all rows, to tell which silent ones were dropped (G5) [P2] [R10].
+
+        An L that was read beside the rows tells less: that of a bucket which is dropped just now
+        it does not say so. Its seal reads L again, and so does what is claimed (G5).
+        """
         if not silent:
             return
-        low_read = self._lane.begin_pointers()
-        open_ = (at for at, has_row in silent.items() if not (has_row or self._undecided.has(at)))
-        peeked = begin_peek(self._lane, islice(open_, PEEKS if peeks else 0), self.pass_over)
-        low = low_read().repair
-        scan.peeked = peeked()
+        open_ = [at for at, has_row in silent.items() if not (has_row or self._undecided.has(at))]
+        if beside is not None and all(at in beside.fresh for at in silent):
+            low = beside.low().repair
+            scan.peeked = beside.peek.answers_soon(open_ if peeks else ())
+        else:
+            low_read = self._lane.begin_pointers()
+            peeked = Peek(self._lane, open_[: PEEKS if peeks else 0], self.pass_over)
+            low = low_read().repair
+            scan.peeked = peeked.answers()
         oldest = scan.monoton.reserved_us
         later = sorted(times, reverse=True)
         for bucket in sorted(silent, reverse=True):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from cassieq_spark.queue.get.peek import begin_peek
+from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.queue.get.peek import Peek
 
 if TYPE_CHECKING:
     from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.get.look import Scan
     from cassieq_spark.queue.get.scan import Scanner
     from cassieq_spark.queue.lane import Lane
@@ -36,7 +36,12 @@ class OpenBuckets:
         self._looked_at: dict[BucketNo, float] = {}
         self._eager_after = math.inf
         self._ripe_at = -math.inf
-        self._last_sealed: int = -1
+        self._last_sealed = BucketNo(-1)
+
+    @property
+    def sealed_singly(self) -> BucketNo | None:
+        """The last bucket that this reader has sealed, if it held a few messages only."""
+        return None if self._eager_after == math.inf else self._last_sealed
 
     def look_again(self) -> None:
         """Ask all of them at the next call, and not only those that were not asked lately."""
@@ -101,7 +106,7 @@ class OpenBuckets:
         has_messages = {at: scan.peeked.pop(at) for at in to_look if at in scan.peeked}
         away = self._scanner.away
         unknown = [at for at in to_look if at not in has_messages and at not in away]
-        has_messages |= begin_peek(self._lane, unknown, self._scanner.pass_over)()
+        has_messages |= Peek(self._lane, unknown, self._scanner.pass_over).answers()
         seen_at = self._ripe_at = lane.clock.monotonic()
         ripe = []
         filled = [

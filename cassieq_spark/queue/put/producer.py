@@ -28,7 +28,7 @@ from cassieq_spark.model.sizes import BUCKET_BYTES
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.lane import LaneEnded
 from cassieq_spark.queue.put.results import Placed, ambiguous
-from cassieq_spark.queue.reserve import reserve
+from cassieq_spark.queue.reserve import ALWAYS, Reserver
 from cassieq_spark.store.tables.messages import ChunkRow
 
 if TYPE_CHECKING:
@@ -88,6 +88,9 @@ class Producer:
         self._lock = threading.Lock()
         self._block: _Block | None = None
         self._closed_below = FIRST_BUCKET
+        self._reserver = Reserver()
+        self._times_closed = 0
+        self._left: BucketNo | None = None
 
     def put(
         self,
@@ -168,7 +171,9 @@ class Producer:
             for at, packed in todo.items():
                 block = self._block
                 if block is None or not _fits(block, packed, lane.bucket_size):
-                    fresh = reserve(lane, 1, above=self._closed_below)
+                    fresh = self._reserver.reserve(
+                        lane, 1, above=self._closed_below, as_left=self._left is not None
+                    )
                     block = self._block = _Block(
                         bucket=fresh.first, proven_at=lane.clock.monotonic()
                     )
@@ -180,7 +185,11 @@ class Producer:
         return placed
 
     def _leave_a_stale_bucket(self, lane: Lane) -> None:
-        """Leave a bucket that a reader may have sealed, or repair dropped, before writing [R2]."""
+        """Leave a bucket that a reader may have sealed, or repair dropped, before writing [R2].
+
+        Where it always was closed, as messages come singly, it is left without a look, which comes
+        beside the proof then; or the look goes beside the next read (ADR 29).
+        """
         block = self._block
         if block is None:
             return
@@ -190,6 +199,12 @@ class Producer:
         # And half of ``linger`` is enough for a reader of single messages to seal it (ADR 29).
         if began - block.proven_at <= min(lane.settings.linger_s, lane.rest_s) / 2:
             return
+        if self._times_closed >= ALWAYS:
+            if self._reserver.needs_no_read:
+                self._left = block.bucket
+                self._leave(block.bucket)
+                return
+            self._reserver.begin(lane)
         # Nothing was written there since the last proof, so a bucket that does not answer is left
         # as well. It holds up no put but this one, for a moment (I10).
         with lane.store.session.within(each_s=LOOK_S):
@@ -197,8 +212,10 @@ class Producer:
         is_open = block.bucket in found and found[block.bucket] is None
         if is_open and not lane.is_dropped(block.bucket):
             block.proven_at = began
+            self._times_closed = 0
         else:
             self._leave(block.bucket)
+            self._times_closed += 1
 
     def _leave(self, bucket: BucketNo) -> None:
         if self._block is not None and self._block.bucket == bucket:
@@ -218,8 +235,14 @@ class Producer:
     def _prove(self, lane: Lane, bucket: BucketNo, *, is_written: bool) -> Runs | None:
         """Which offsets of a bucket stay; None if that is unknown."""
         began = lane.clock.monotonic()
-        proof = prove(lane, bucket, is_written=is_written)
         with self._lock:
+            left, self._left = self._left, None
+        looked = lane.buckets.begin_read_some([] if left is None else [left])
+        proof = prove(lane, bucket, is_written=is_written)
+        found, _ = looked()
+        with self._lock:
+            if left in found and found[left] is None:
+                self._times_closed = 0  # it was left in vain
             if not proof.is_open:
                 self._leave(bucket)
             elif self._block is not None and self._block.bucket == bucket:

@@ -10,6 +10,8 @@ from cassieq_spark.store import statements
 from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from cassieq_spark.store.session import CqlSession
 
 CLOSED: Final = -1
@@ -54,18 +56,21 @@ class Monotons:
 
     def read(self) -> Stored[Monoton] | None:
         """Read the row by quorum; None: the queue was deleted [P13], or never existed [T14]."""
-        found = self.find()
-        return None if found is None or found.value.is_closed else found
+        return self.begin_read()()
+
+    def begin_read(self) -> Callable[[], Stored[Monoton] | None]:
+        """Send what `read` sends, without waiting; call what is returned, once, for its result."""
+        sent = self._session.start(statements.READ_MONOTON, (self._lane,))
+
+        def read() -> Stored[Monoton] | None:
+            found = _found(self._session.finish(sent))
+            return None if found is None or found.value.is_closed else found
+
+        return read
 
     def find(self) -> Stored[Monoton] | None:
         """Read the row as `read` does, also if it is closed."""
-        row = self._session.one(statements.READ_MONOTON, (self._lane,))
-        if row is None or row.writer is None:
-            return None
-        return Stored(
-            value=Monoton.of(row.next_id, row.reserved_us),
-            version=Version.of_row(row),
-        )
+        return _found(self._session.run(statements.READ_MONOTON, (self._lane,)))
 
     def insert(self, row: Monoton) -> Outcome[Monoton]:
         """CAS from no row: when a lane's queue is created, or a due lane is born or closed."""
@@ -100,3 +105,10 @@ class Monotons:
         lane's data goes [T15]. Read again to see whether it is gone.
         """
         self._sender.delete(statements.DELETE_MONOTON, (self._lane,), before=old.version)
+
+
+def _found(rows: Sequence[Any]) -> Stored[Monoton] | None:
+    if not rows or rows[0].writer is None:
+        return None
+    row = rows[0]
+    return Stored(value=Monoton.of(row.next_id, row.reserved_us), version=Version.of_row(row))

@@ -1,0 +1,246 @@
+"""Messages that come one by one: what their producer and their reader need not ask (ADR 29)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cassieq_spark.errors import QueueDeleted
+from cassieq_spark.queue.get.peek import AGAIN
+from cassieq_spark.queue.reserve import ALWAYS
+from cassieq_spark.testing.faults import Fault
+
+if TYPE_CHECKING:
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.get.reader import Reader
+    from tests.fixtures.queues import Door, OpenDoor
+
+SINGLY = ALWAYS + 2
+"""Messages until a producer knows that they come singly: the first two prove nothing."""
+
+
+def sent_before(door: Door, name: str, *, put: bytes) -> dict[str, int]:
+    """What a put sends before the first statement of that name."""
+    began, sent = Counter(door.session.counts), Counter[str]()
+    door.faults.before(name, lambda: sent.update(Counter(door.session.counts) - began))
+    door.clock.advance(1)
+    door.queue.put(put)
+    return dict(sent)
+
+
+def put_singly(producer: Door, consumer: Door, messages: int = SINGLY) -> None:
+    """Each is taken, and so its bucket is closed, before the next is put."""
+    for number in range(messages):
+        producer.clock.advance(1)
+        producer.queue.put(b"%d" % number)
+        assert [b"%d" % number] == [one.body for one in consumer.queue.get()]
+
+
+@pytest.fixture
+def producer(open_door: OpenDoor) -> Door:
+    return open_door()
+
+
+@pytest.fixture
+def consumer(open_door: OpenDoor, producer: Door) -> Door:
+    return open_door()
+
+
+# --- the producer -------------------------------------------------------------------------------
+
+
+@pytest.mark.invariant("I9")
+def test_a_put_of_a_single_message_reads_nothing_before_its_write(
+    producer: Door, consumer: Door
+) -> None:
+    put_singly(producer, consumer)
+    assert {"reserve": 1} == sent_before(producer, "write_message", put=b"m")
+    assert [b"m"] == [one.body for one in consumer.queue.get()]
+
+
+@pytest.mark.invariant("I9")
+def test_a_bucket_that_was_left_while_it_was_open_is_left_once(
+    producer: Door, consumer: Door
+) -> None:
+    """The consumer has gone: from then on puts share a bucket, as they did before."""
+    put_singly(producer, consumer)
+    reserved = producer.session.counts["reserve"]
+    for number in range(5):
+        producer.clock.advance(1)
+        producer.queue.put(b"%d" % number)
+    assert reserved + 2 == producer.session.counts["reserve"]
+    found = [one.body for _ in range(2) for one in consumer.queue.get(10)]
+    assert [b"%d" % number for number in range(5)] == found
+
+
+@pytest.mark.invariant("I9")
+def test_where_another_producer_comes_one_cas_is_in_vain(
+    open_door: OpenDoor, producer: Door, consumer: Door
+) -> None:
+    put_singly(producer, consumer)
+    open_door().queue.put(b"other")
+    assert [b"other"] == [one.body for one in consumer.queue.get()]
+    spent = sent_before(producer, "write_message", put=b"refused")
+    assert 2 == spent["reserve"]
+    assert [b"refused"] == [one.body for one in consumer.queue.get()]
+    spent = sent_before(producer, "write_message", put=b"next")
+    assert {"reserve": 1, "read_bucket": 1, "read_monoton": 1} == spent
+    assert [b"next"] == [one.body for one in consumer.queue.get()]
+
+
+@pytest.mark.invariant("I9")
+def test_where_others_reserve_the_row_is_read_beside_the_bucket(
+    open_door: OpenDoor, producer: Door, consumer: Door
+) -> None:
+    other = open_door()
+    for _ in range(SINGLY):
+        put_singly(producer, consumer, 1)
+        put_singly(other, consumer, 1)
+    seen: Counter[str] = Counter()
+    began = Counter(producer.session.counts)
+    producer.faults.before(
+        "read_bucket", lambda: seen.update(Counter(producer.session.counts) - began)
+    )
+    spent = sent_before(producer, "write_message", put=b"m")
+    assert {"reserve": 1, "read_bucket": 1, "read_monoton": 1} == spent
+    assert 1 == seen["read_monoton"]
+    assert [b"m"] == [one.body for one in consumer.queue.get()]
+
+
+@pytest.mark.invariant("I1", "I6")
+@pytest.mark.parametrize("fault", [Fault.TIMEOUT_BEFORE, Fault.TIMEOUT_AFTER, Fault.LATE])
+def test_a_reservation_without_a_read_that_goes_unanswered_loses_nothing(
+    producer: Door, consumer: Door, fault: Fault
+) -> None:
+    put_singly(producer, consumer)
+    producer.faults.plan("reserve", fault)
+    for body in (b"a", b"b"):
+        producer.clock.advance(1)
+        producer.queue.put(body)
+        producer.faults.land()
+        assert [body] == [one.body for one in consumer.queue.get()]
+    assert [] == consumer.queue.get()
+
+
+def test_a_put_without_a_read_into_a_queue_that_was_deleted_is_told_so(
+    producer: Door, consumer: Door
+) -> None:
+    put_singly(producer, consumer)
+    consumer.queue.delete()
+    producer.clock.advance(1)
+    with pytest.raises(QueueDeleted):
+        producer.queue.put(b"m")
+
+
+@pytest.mark.invariant("I10")
+def test_a_bucket_that_does_not_answer_after_it_was_left_holds_up_no_put(
+    producer: Door, consumer: Door
+) -> None:
+    put_singly(producer, consumer)
+    producer.faults.unreachable(SINGLY - 1)
+    assert {"reserve": 1} == sent_before(producer, "write_message", put=b"m")
+    producer.faults.reachable()
+    assert [b"m"] == [one.body for one in consumer.queue.get()]
+
+
+# --- the reader ---------------------------------------------------------------------------------
+
+
+def reader_of_singles(door: Door, consumer: Door) -> Reader:
+    """A reader that has sealed the last bucket itself, and is quiet."""
+    reader = consumer.reader(visibility_s=3_600)
+    for number in range(2):
+        consumer.clock.advance(1)
+        door.put(b"%d" % number)
+        assert [b"%d" % number] == consumer.bodies(reader.get(1))
+    assert [] == reader.get(1)
+    assert not reader.may_find()
+    consumer.clock.advance(1)
+    return reader
+
+
+@pytest.mark.invariant("I9")
+def test_l_is_read_and_the_bucket_peeked_into_beside_its_row(
+    producer: Door, consumer: Door
+) -> None:
+    reader = reader_of_singles(producer, consumer)
+    producer.put(b"m")
+    assert reader.may_find()
+    began, seen = Counter(consumer.session.counts), Counter[str]()
+    consumer.faults.before(
+        "read_bucket", lambda: seen.update(Counter(consumer.session.counts) - began)
+    )
+    assert [b"m"] == consumer.bodies(reader.get(1))
+    assert (1, 1) == (seen["read_pointers"], seen["peek_bucket"])
+    spent = Counter(consumer.session.counts) - began
+    assert 1 == spent["peek_bucket"]
+    assert 3 == spent["read_pointers"]  # of the look, the seal and the claim
+
+
+@pytest.mark.invariant("I9")
+def test_a_message_whose_write_is_on_its_way_is_found_by_the_look_that_saw_its_id(
+    producer: Door, consumer: Door
+) -> None:
+    reader = reader_of_singles(producer, consumer)
+    bucket = producer.reserve()
+    assert reader.may_find()
+    consumer.faults.before("peek_bucket", lambda: producer.write(bucket, 0, b"m"), after=AGAIN)
+    looked = consumer.session.counts["read_monoton"]
+    assert [b"m"] == consumer.bodies(reader.get(1))
+    assert looked == consumer.session.counts["read_monoton"]
+
+
+@pytest.mark.invariant("I9")
+def test_a_bucket_of_which_nothing_comes_is_peeked_into_a_few_times(
+    producer: Door, consumer: Door
+) -> None:
+    reader = reader_of_singles(producer, consumer)
+    producer.reserve()
+    assert reader.may_find()
+    assert [] == reader.get(1)
+    first = consumer.session.counts["peek_bucket"]
+    assert [] == reader.get(1)
+    assert consumer.session.counts["peek_bucket"] - first <= 2
+
+
+@pytest.mark.invariant("I9")
+def test_where_others_seal_too_nothing_is_asked_beside(open_door: OpenDoor) -> None:
+    producer, consumer, other = open_door(), open_door(), open_door()
+    reader = reader_of_singles(producer, consumer)
+    producer.put(b"theirs")
+    assert [b"theirs"] == other.bodies(other.reader(visibility_s=3_600).get(1))
+    assert [] == reader.get(1)
+    producer.put(b"next")
+    assert reader.may_find()
+    began, seen = Counter(consumer.session.counts), Counter[str]()
+    consumer.faults.before(
+        "read_bucket", lambda: seen.update(Counter(consumer.session.counts) - began)
+    )
+    assert [b"next"] == consumer.bodies(reader.get(1))
+    assert (0, 0) == (seen["read_pointers"], seen["peek_bucket"])
+
+
+@pytest.mark.invariant("I2", "I3")
+@pytest.mark.parametrize("at", ["read_bucket", "insert_bucket"])
+def test_g5_a_bucket_that_is_dropped_beside_its_read_is_claimed_by_nobody(
+    open_door: OpenDoor, at: str
+) -> None:
+    """L as read beside the row does not know it yet; the seal's does."""
+    producer, consumer, other = open_door(), open_door(), open_door()
+    reader = reader_of_singles(producer, consumer)
+    consumer.queue.ack(consumer.queue.get())
+    bucket: BucketNo = producer.put(b"m")
+    assert reader.may_find()
+
+    def drop() -> None:
+        other.clock.advance(7_200)
+        other.drain()
+        other.clock.advance(7_200)
+        other.client.repair(other.queue.name)
+        assert bucket < other.lane.read_pointers().repair
+        assert other.row(bucket) is None
+
+    consumer.faults.before(at, drop)
+    assert [] == consumer.bodies(reader.get(1))
