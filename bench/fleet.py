@@ -308,7 +308,7 @@ def _cycle(queue: Any, start: Start, *, calls: int, at_once: int, size: int, see
         messages = queue.get(at_once, wait=IDLE_S)
         queue.ack(messages)
         for one in messages:
-            done.note(one)
+            done.note(one, bodies)
     done.ended_s = now()
     return done
 

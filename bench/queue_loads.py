@@ -152,15 +152,29 @@ class Loads:
     # --- latency ----------------------------------------------------------------------------------
 
     def latency(
-        self, sides: Sequence[Side], *, samples: int, warm_up: int, turns: int, size: int
+        self,
+        sides: Sequence[Side],
+        *,
+        samples: int,
+        cycles: int,
+        warm_up: int,
+        turns: int,
+        size: int,
     ) -> dict[str, Any]:
-        """From the beginning of a put to the return of a get that waits, by side; in turns."""
+        """From the beginning of a put to the return of a get that waits, by side; in turns.
+
+        Args:
+            cycles: Messages that each side has put, got and acked before.
+            warm_up: Delays of each turn that do not count.
+        """
         took: dict[str, list[float]] = {side.name: [] for side in sides}
         failures: dict[str, str] = {}
         each = -(-samples // turns) + warm_up
-        for _ in range(turns):
+        for turn in range(turns):
             for side in (one for one in sides if one.name not in failures):
                 try:
+                    if turn == 0:
+                        self._cycle(side, cycles, size)
                     took[side.name] += self._delays(side, each, size)[warm_up:]
                 except (WorkFailed, CountsDiffer) as error:
                     failures[side.name] = str(error)
@@ -171,6 +185,14 @@ class Loads:
             "latency_samples_s": took,
             "latency_failures": failures,
         }
+
+    def _cycle(self, side: Side, calls: int, size: int) -> None:
+        queue = self._new_queue(side)
+        how = {"calls": calls, "at_once": 1, "size": size, "seed": self._seed}
+        try:
+            self._fleet.run([self._ask(side, "cycle", queue.name, **how)])
+        finally:
+            queue.close()
 
     def _delays(self, side: Side, samples: int, size: int) -> list[float]:
         queue = self._new_queue(side)

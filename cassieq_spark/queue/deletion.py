@@ -63,10 +63,14 @@ def _scheduled(store: Store, row: QueueRow) -> list[DueLane]:
 
 def _raise(store: Store, lane: LaneId) -> None:
     """Take the first step of a lane's end, if nobody has."""
-    pointers = store.lane(lane).pointers.read()
-    if not pointers.is_deleted:
-        _note(store, lane, Pointer.DROPPED, pointers.repair)
-        store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
+    step = next_step(None, store.lane(lane).pointers.read(), at_most=WINDOW)
+    if isinstance(step, Raise):
+        _take(store, lane, step)
+
+
+def _take(store: Store, lane: LaneId, step: Raise) -> None:
+    _note(store, lane, Pointer.DROPPED, step.dropped)
+    store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
 
 
 def end_lane(store: Store, lane: LaneId, bucket_size: int) -> None:
@@ -78,9 +82,8 @@ def end_lane(store: Store, lane: LaneId, bucket_size: int) -> None:
         if monoton is not None:
             ids_end = BucketNo(max(0, -(-monoton.value.next_id // bucket_size)))
         match next_step(ids_end, store.lane(lane).pointers.read(), at_most=WINDOW):
-            case Raise(dropped=dropped):
-                _note(store, lane, Pointer.DROPPED, dropped)
-                store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
+            case Raise() as step:
+                _take(store, lane, step)
             case Close(end=end):
                 _note(store, lane, Pointer.END, end)
                 if monoton is not None:

@@ -91,24 +91,24 @@ class Reserver:
     def __init__(self) -> None:
         self._row: Stored[Monoton] | None = None
         self._times_alone = 0
-        self._begun: Callable[[], Stored[Monoton] | None] | None = None
 
     @property
-    def needs_no_read(self) -> bool:
-        """Whether nobody else has reserved between the last ones of this producer."""
-        return self._times_alone >= ALWAYS
-
-    def begin(self, lane: Lane) -> None:
-        """Send the read that the next `reserve` begins with, without waiting."""
-        self._begun = lane.monotons.begin_read()
+    def likely(self) -> Stored[Monoton] | None:
+        """The row as it is, as far as nobody else reserves; None: others do."""
+        return self._row if self._times_alone >= ALWAYS else None
 
     def reserve(
-        self, lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET, as_left: bool = False
+        self,
+        lane: Lane,
+        buckets: int,
+        *,
+        above: BucketNo = FIRST_BUCKET,
+        first_read: Callable[[], Stored[Monoton] | None] | None = None,
     ) -> Block:
         """See `reserve`.
 
         Args:
-            as_left: Try the row as the last reservation left it, before it is read.
+            first_read: In place of the first read: one that is under way, or what is `likely`.
 
         Raises:
             CassieqError: See `reserve`.
@@ -117,11 +117,9 @@ class Reserver:
             begin_queue(lane.first)
         size = lane.bucket_size
         known, self._row = self._row, None
-        begun, self._begun = self._begun, None
-        old = known if as_left else None
+        read = first_read or lane.monotons.read
         for _ in lane.attempts():
-            if old is None:
-                old, begun = (begun or lane.monotons.read)(), None
+            old, read = read(), lane.monotons.read
             if old is None:
                 raise lane.ended()
             first = max(-(-old.value.next_id // size), above)
@@ -132,7 +130,6 @@ class Reserver:
                 self._times_alone = self._times_alone + 1 if is_alone else 0
                 self._row = outcome.now
                 return Block(first=BucketNo(first), end=BucketNo(first + buckets))
-            old = None
         raise lane.contended(f"the monoton row of {lane.title}")
 
 

@@ -198,7 +198,7 @@ class CqlSession:
         except DRIVER_ERRORS as error:
             problem = self._problem(error, sent, times=1)
             if isinstance(problem, StoreTimeout | StoreUnavailable):
-                problem.__cause__ = error
+                problem.__cause__ = error.with_traceback(None)  # else a cycle keeps what was sent
                 return problem
             raise problem from error
 

@@ -28,8 +28,9 @@ class Scan:
         looked_at: When the pointers were read, by the monotonic clock.
         is_begun: It began with what `Scanner.has_news` had read, and with older pointers.
         candidates: Sealed rows with something to claim: what came back first, then by id.
-        open: Reserved buckets without a row, oldest first; L was read after them.
-        half_sealed: Buckets that somebody began to seal; L was read after them.
+        open: Reserved buckets without a row, oldest first; L was read after them, or beside them:
+            then one that is dropped just now may be among them. Its seal reads L again (G5).
+        half_sealed: Buckets that somebody began to seal; L was read as for ``open``.
         peeked: Whether some of the open buckets hold messages.
         oldest_later_us: Per open bucket: some later bucket or the monoton row is at least this old,
             so this bucket was reserved before that (cluster time) [R11].

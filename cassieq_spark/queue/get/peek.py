@@ -66,11 +66,12 @@ class Peek:
     def answers_soon(self, wanted: Collection[BucketNo]) -> dict[BucketNo, bool]:
         """As `answers`, but ask again if none of them holds something yet."""
         found = self.answers(wanted)
-        for _ in range(AGAIN):
-            if not found or any(found.values()):
-                break
-            self._lane.clock.wait(AGAIN_AFTER_S)
-            found = Peek(self._lane, found, self._pass_over).answers()
+        with self._lane.store.session.within(GRACE_S):
+            for _ in range(AGAIN):
+                if not found or any(found.values()):
+                    break
+                self._lane.clock.wait(AGAIN_AFTER_S)
+                found = Peek(self._lane, found, self._pass_over).answers()
         return found
 
 

@@ -206,7 +206,7 @@ class Reader:
             below_id=below_id,
             want_bytes=budget.size_bytes,
             peeks=not budget.is_full,
-            sealed_singly=self._open.sealed_singly,
+            sealed_singly=self._open.sealed_singly if waits else None,
         )
         updated: Rows = {}
         claimed = self._claim_sealed(scan, budget, below_id, updated)

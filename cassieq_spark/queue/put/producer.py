@@ -32,11 +32,13 @@ from cassieq_spark.queue.reserve import ALWAYS, Reserver
 from cassieq_spark.store.tables.messages import ChunkRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.put.dedup import Keys
     from cassieq_spark.queue.put.encode import Packed
+    from cassieq_spark.store.cas import Stored
+    from cassieq_spark.store.tables.monotons import Monoton
 
     Otherwise = Callable[[Sequence["Packed"]], list["Placed"]]
 
@@ -90,7 +92,7 @@ class Producer:
         self._closed_below = FIRST_BUCKET
         self._reserver = Reserver()
         self._times_closed = 0
-        self._left: BucketNo | None = None
+        self._looked: Callable[[], tuple[Mapping[BucketNo, object], object]] | None = None
 
     def put(
         self,
@@ -167,13 +169,14 @@ class Producer:
         """Reserve offsets for each row, in their order, in as few buckets as possible."""
         placed: dict[int, Placed] = {}
         with self._lock:
-            self._leave_a_stale_bucket(lane)
+            first_read = self._leave_a_stale_bucket(lane)
             for at, packed in todo.items():
                 block = self._block
                 if block is None or not _fits(block, packed, lane.bucket_size):
                     fresh = self._reserver.reserve(
-                        lane, 1, above=self._closed_below, as_left=self._left is not None
+                        lane, 1, above=self._closed_below, first_read=first_read
                     )
+                    first_read = None
                     block = self._block = _Block(
                         bucket=fresh.first, proven_at=lane.clock.monotonic()
                     )
@@ -184,27 +187,33 @@ class Producer:
                 block.size_bytes += len(packed.payload)
         return placed
 
-    def _leave_a_stale_bucket(self, lane: Lane) -> None:
+    def _leave_a_stale_bucket(self, lane: Lane) -> Callable[[], Stored[Monoton] | None] | None:
         """Leave a bucket that a reader may have sealed, or repair dropped, before writing [R2].
 
-        Where it always was closed, as messages come singly, it is left without a look, which comes
-        beside the proof then; or the look goes beside the next read (ADR 29).
+        Where it always was closed, as messages come singly, nobody waits for this look (ADR 29).
+
+        Returns:
+            What the next reservation begins with, if it is under way or known.
         """
         block = self._block
         if block is None:
-            return
+            return None
         began = lane.clock.monotonic()
         # A bucket that was closed since then rests before it is dropped: within half of that, the
         # write and its proof come in time, however long ``linger`` is [T12].
         # And half of ``linger`` is enough for a reader of single messages to seal it (ADR 29).
         if began - block.proven_at <= min(lane.settings.linger_s, lane.rest_s) / 2:
-            return
-        if self._times_closed >= ALWAYS:
-            if self._reserver.needs_no_read:
-                self._left = block.bucket
-                self._leave(block.bucket)
-                return
-            self._reserver.begin(lane)
+            return None
+        looked, self._looked = self._looked, None
+        if looked is not None and not any(looked()[0].values()):
+            self._times_closed = 0  # the last one was left in vain, or nobody knows
+        likely = self._reserver.likely
+        if self._times_closed >= ALWAYS and likely is not None:
+            with lane.store.session.within(each_s=LOOK_S):
+                self._looked = lane.buckets.begin_read_some([block.bucket])
+            self._leave(block.bucket)
+            return lambda: likely
+        first_read = lane.monotons.begin_read() if self._times_closed >= ALWAYS else None
         # Nothing was written there since the last proof, so a bucket that does not answer is left
         # as well. It holds up no put but this one, for a moment (I10).
         with lane.store.session.within(each_s=LOOK_S):
@@ -213,9 +222,10 @@ class Producer:
         if is_open and not lane.is_dropped(block.bucket):
             block.proven_at = began
             self._times_closed = 0
-        else:
-            self._leave(block.bucket)
-            self._times_closed += 1
+            return None
+        self._leave(block.bucket)
+        self._times_closed = self._times_closed + 1 if block.bucket in found else 0
+        return first_read
 
     def _leave(self, bucket: BucketNo) -> None:
         if self._block is not None and self._block.bucket == bucket:
@@ -235,14 +245,8 @@ class Producer:
     def _prove(self, lane: Lane, bucket: BucketNo, *, is_written: bool) -> Runs | None:
         """Which offsets of a bucket stay; None if that is unknown."""
         began = lane.clock.monotonic()
-        with self._lock:
-            left, self._left = self._left, None
-        looked = lane.buckets.begin_read_some([] if left is None else [left])
         proof = prove(lane, bucket, is_written=is_written)
-        found, _ = looked()
         with self._lock:
-            if left in found and found[left] is None:
-                self._times_closed = 0  # it was left in vain
             if not proof.is_open:
                 self._leave(bucket)
             elif self._block is not None and self._block.bucket == bucket:
