@@ -1936,7 +1936,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="A deletion notes L before it raises it: another begins there, not at bucket 0 (ADR 23).",
-        old="                _note(store, lane, Pointer.DROPPED, dropped)\n",
+        old="    _note(store, lane, Pointer.DROPPED, step.dropped)\n",
         new="",
         tests=(
             "tests/node/test_born_again.py::test_t15_a_deletion_that_was_cut_off_goes_over_no_dropped_bucket_again",

@@ -63,7 +63,7 @@ def _scheduled(store: Store, row: QueueRow) -> list[DueLane]:
 
 def _raise(store: Store, lane: LaneId) -> None:
     """Take the first step of a lane's end, if nobody has."""
-    step = next_step(None, store.lane(lane).pointers.read(), at_most=WINDOW)
+    step = next_step(None, store.lane(lane).pointers.read(), at_most=1)
     if isinstance(step, Raise):
         _take(store, lane, step)
 
