@@ -1966,7 +1966,7 @@ ABLATIONS: Final = (
         rule="The monoton row goes as it was read: what was reserved since would be left behind.",
         within="cassieq_spark/store/tables/monotons.py",
         old="before=old.version)\n",
-        new="before=(self.find(lane) or old).version)\n",
+        new="before=(self.find() or old).version)\n",
         tests=(
             "tests/node/test_born_again.py::test_t15_what_is_reserved_beside_a_deletion_goes_with_it",
         ),
