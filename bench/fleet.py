@@ -88,11 +88,12 @@ class Done:
 
     def note(self, message: Any, bodies: Bodies | None = None) -> None:
         """Count one message that was got."""
+        # A peer may not count deliveries: there a number that comes twice tells.
+        self.redelivered += getattr(message, "delivery_count", 1) > 1
         if bodies is not None:
             self.ids.append(bodies.number(message.body))
-            return
-        self.ids.append((message.lane.int + message.id) % (1 << 62))
-        self.redelivered += message.delivery_count > 1
+        else:
+            self.ids.append((message.lane.int + message.id) % (1 << 62))
 
 
 class Fleet:
