@@ -21,39 +21,37 @@ if TYPE_CHECKING:
 
 
 class Returns:
-    """The hints of one bucket's CAS. Call `hint` before each try, `confirm` after the last.
-
-    Attributes:
-        bucket: The bucket.
-    """
+    """The hints of one bucket's CAS. Call `hint` before each try, `confirm` after the last."""
 
     def __init__(self, lane: Lane, bucket: BucketNo) -> None:
         self._lane = lane
-        self.bucket = bucket
+        self._bucket = bucket
         self._hinted_us: list[int] = []
-        self._begun_us: set[int] = set()
+        self._begun: tuple[int, Callable[[], None]] | None = None
 
-    def begin_hint(self, time_us: int) -> Callable[[], None]:
+    def begin_hint(self, time_us: int) -> None:
         """Begin to write one hint of the next try, without waiting, while its row is not known yet.
 
-        Returns:
-            To be called before `hint`: waits until it is written.
+        `hint` waits for it.
         """
         now_us = self._lane.clock.now_us()
-        self._begun_us = {time_us}
-        return self._lane.hints.begin_write([(self.bucket, time_us)], now_us=now_us)
+        wait = self._lane.hints.begin_write([(self._bucket, time_us)], now_us=now_us)
+        self._begun = time_us, wait
 
     def hint(self, times_us: Iterable[int]) -> None:
         """Write a hint for each of these times; what is over comes back now [R12].
 
-        What `begin_hint` has written for this try is not written again.
+        What `begin_hint` has written for this try is waited for, and not written again.
         """
+        begun_us: int | None = None
+        if self._begun is not None:
+            begun_us, wait = self._begun
+            self._begun = None
+            wait()
         now_us = self._lane.clock.now_us()
-        times_us = list(times_us)
         self._hinted_us = [max(time_us, now_us) for time_us in times_us]
-        done = {time_us for time_us in self._begun_us if time_us >= now_us}
-        self._begun_us = set()
-        self._write([time_us for time_us in self._hinted_us if time_us not in done], now_us)
+        # A time that is over by now became another one, and is written.
+        self._write([time_us for time_us in self._hinted_us if time_us != begun_us], now_us)
 
     def confirm(self) -> None:
         """Hint again, now, where a minute may have been passed before the CAS was answered.
@@ -70,7 +68,7 @@ class Returns:
 
     def _write(self, times_us: Iterable[int], now_us: int) -> None:
         lane = self._lane
-        lane.hints.write([(self.bucket, time_us) for time_us in times_us], now_us=now_us)
+        lane.hints.write([(self._bucket, time_us) for time_us in times_us], now_us=now_us)
 
 
 def moved_times_us(old: Bucket, new: Bucket, moved: Runs) -> list[int]:

@@ -22,7 +22,7 @@ from cassieq_spark.queue.returns import Returns, return_times_us
 from cassieq_spark.store.cas import Applied, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.lane import Lane
@@ -60,11 +60,12 @@ def close(
         None if the bucket was dropped long ago: repair removes what is left there (G5) [P2].
     """
     returns = Returns(lane, bucket)
-    hinted = returns.begin_hint(terms.until_us) if terms is not None and is_filled else _nothing
+    if terms is not None and is_filled:
+        returns.begin_hint(terms.until_us)
     outcome = lane.buckets.insert(bucket, rules.sealing(now_us=lane.clock.now_us()))
     if outcome.now is None:
         return None
-    return _carry_on(lane, outcome.now, returns, terms, hinted)
+    return _carry_on(lane, bucket, outcome.now, returns, terms)
 
 
 def finish(lane: Lane, bucket: BucketNo, row: Stored[Bucket]) -> Closed | None:
@@ -74,26 +75,13 @@ def finish(lane: Lane, bucket: BucketNo, row: Stored[Bucket]) -> Closed | None:
     and dropped meanwhile, and a copy of its first insert may have landed again. Read L after it
     before you act on it (G5, ADR 11).
     """
-    return _carry_on(lane, row, Returns(lane, bucket), None, _nothing)
-
-
-def _nothing() -> None:
-    """Nothing is under way."""
+    return _carry_on(lane, bucket, row, Returns(lane, bucket), None)
 
 
 def _carry_on(
-    lane: Lane,
-    row: Stored[Bucket],
-    returns: Returns,
-    terms: Terms | None,
-    hinted: Callable[[], None],
+    lane: Lane, bucket: BucketNo, row: Stored[Bucket], returns: Returns, terms: Terms | None
 ) -> Closed | None:
-    """See `finish`.
-
-    Args:
-        hinted: Waits for the hint of ``terms``, which must be there before the lease is [P17].
-    """
-    bucket = returns.bucket
+    """See `finish`."""
     for _ in lane.attempts():
         if row.value.status is not Status.SEALING:
             return Closed(row=row)
@@ -103,8 +91,6 @@ def _carry_on(
         if bucket < low().repair:
             return None
         found = _Found.of(lane, scanned())
-        hinted()
-        hinted = _nothing
         sealed = rules.sealed(
             row.value,
             manifest=found.manifest,

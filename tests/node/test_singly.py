@@ -25,10 +25,16 @@ SINGLY = ALWAYS + 2
 """Messages until a producer knows that they come singly: the first two prove nothing."""
 
 
-def sent_before(door: Door, name: str, *, put: bytes) -> dict[str, int]:
-    """What a put sends before the first statement of that name."""
+def sent_until(door: Door, name: str) -> Counter[str]:
+    """What is sent from now on until the next statement of that name: filled just before it."""
     began, sent = Counter(door.session.counts), Counter[str]()
     door.faults.before(name, lambda: sent.update(Counter(door.session.counts) - began))
+    return sent
+
+
+def sent_before(door: Door, name: str, *, put: bytes) -> dict[str, int]:
+    """What a put sends before the first statement of that name."""
+    sent = sent_until(door, name)
     door.clock.advance(1)
     door.queue.put(put)
     return dict(sent)
@@ -45,16 +51,12 @@ def put_singly(producer: Door, consumer: Door, messages: int = SINGLY) -> None:
 def unawaited_looks(monkeypatch: pytest.MonkeyPatch) -> list[BucketNo]:
     """The next look at a bucket says nothing; the list has the bucket once it is waited for."""
     waits: list[BucketNo] = []
-
-    def begin(_: Buckets, buckets: list[BucketNo]) -> Callable[[], tuple[object, object]]:
-        return lambda: (waits.extend(buckets) or {}, {})
-
-    began = Buckets.begin_read_some
+    begin = Buckets.begin_read_some
 
     def once(table: Buckets, buckets: list[BucketNo]) -> Callable[[], tuple[object, object]]:
-        monkeypatch.setattr(Buckets, "begin_read_some", began)
-        began(table, buckets)
-        return begin(table, buckets)
+        monkeypatch.setattr(Buckets, "begin_read_some", begin)
+        begin(table, buckets)
+        return lambda: (waits.extend(buckets) or {}, {})
 
     monkeypatch.setattr(Buckets, "begin_read_some", once)
     return waits
@@ -122,11 +124,7 @@ def test_where_others_reserve_the_row_is_read_beside_the_bucket(
     for _ in range(SINGLY):
         put_singly(producer, consumer, 1)
         put_singly(other, consumer, 1)
-    seen: Counter[str] = Counter()
-    began = Counter(producer.session.counts)
-    producer.faults.before(
-        "read_bucket", lambda: seen.update(Counter(producer.session.counts) - began)
-    )
+    seen = sent_until(producer, "read_bucket")
     spent = sent_before(producer, "write_message", put=b"m")
     assert {"reserve": 1, "read_bucket": 1, "read_monoton": 1} == spent
     assert 1 == seen["read_monoton"]
@@ -239,10 +237,7 @@ def test_l_is_read_and_the_bucket_peeked_into_beside_its_row(
     reader = reader_of_singles(producer, consumer)
     producer.put(b"m")
     assert reader.may_find()
-    began, seen = Counter(consumer.session.counts), Counter[str]()
-    consumer.faults.before(
-        "read_bucket", lambda: seen.update(Counter(consumer.session.counts) - began)
-    )
+    began, seen = Counter(consumer.session.counts), sent_until(consumer, "read_bucket")
     assert [b"m"] == consumer.bodies(reader.get(1))
     assert (1, 1) == (seen["read_pointers"], seen["peek_bucket"])
     spent = Counter(consumer.session.counts) - began
@@ -287,10 +282,7 @@ def test_where_others_seal_too_nothing_is_asked_beside(open_door: OpenDoor) -> N
     assert [] == reader.get(1)
     producer.put(b"next")
     assert reader.may_find()
-    began, seen = Counter(consumer.session.counts), Counter[str]()
-    consumer.faults.before(
-        "read_bucket", lambda: seen.update(Counter(consumer.session.counts) - began)
-    )
+    seen = sent_until(consumer, "read_bucket")
     assert [b"next"] == consumer.bodies(reader.get(1))
     assert (0, 0) == (seen["read_pointers"], seen["peek_bucket"])
 
