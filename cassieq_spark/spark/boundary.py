@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 import traceback
 from functools import wraps
 from types import FunctionType
@@ -29,6 +28,7 @@ from pyspark.errors import PySparkRuntimeError
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.spark.environment import is_process_of_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -122,8 +122,7 @@ def _begin_with_ours() -> None:
     Without the variable, frames of Spark and of this file come first. The process ends with this
     error, so no other error lacks its traceback (`pyspark.util.handle_worker_exception`, 4.2, 4.3).
     """
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if main is not None and main.name.startswith("pyspark."):
+    if is_process_of_spark():
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 

@@ -56,7 +56,9 @@ class CassieqDataSource(DataSource):
         """Return a reader of visible messages, or of another view, without a lease."""
         environment.check_here()
         from cassieq_spark.spark.views import reader  # noqa: PLC0415 - after the check: needs pyarrow
+        from cassieq_spark.spark.worker import settle_in  # noqa: PLC0415 - as above
 
+        settle_in()
         return reader.reader(_parsed(parse_read, self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -77,7 +79,9 @@ class CassieqDataSource(DataSource):
         """Return a writer that puts a whole DataFrame as one transaction."""
         environment.check_here()
         from cassieq_spark.spark.sink import BatchWriter  # noqa: PLC0415 - as above
+        from cassieq_spark.spark.worker import settle_in  # noqa: PLC0415 - as above
 
+        settle_in()
         _refuse_overwrite(overwrite)
         return BatchWriter(_parsed(parse_sink, self.options), schema)
 
@@ -85,7 +89,9 @@ class CassieqDataSource(DataSource):
         """Return a writer that makes one transaction per micro-batch."""
         environment.check_here()
         from cassieq_spark.spark.sink import StreamWriter  # noqa: PLC0415 - as above
+        from cassieq_spark.spark.worker import settle_in  # noqa: PLC0415 - as above
 
+        settle_in()
         _refuse_overwrite(overwrite)
         checkpoint = self.options.get("checkpointLocation")
         return StreamWriter(_parsed(parse_sink, self.options), schema, checkpoint)

@@ -30,7 +30,7 @@ from cassieq_spark.spark.ahead import Ahead
 from cassieq_spark.spark.guess import Guess
 from cassieq_spark.spark.lane_packer import LanePacker, SortedLanes, sorting
 from cassieq_spark.spark.packer import check_sink_schema
-from cassieq_spark.spark.worker import task_store
+from cassieq_spark.spark.worker import settle_in, task_store
 from cassieq_spark.store import store
 
 if TYPE_CHECKING:
@@ -207,6 +207,7 @@ def _commit(
     once: Begun | None = None,
     refuse_second_write: bool = False,
 ) -> None:
+    settle_in()
     results = [message.result for message in messages if isinstance(message, Written)]
     if not results:
         return

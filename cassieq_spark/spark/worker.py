@@ -1,4 +1,4 @@
-"""Spark's Python workers keep one store per process between tasks."""
+"""Spark uses its Python processes again: each keeps one store, and what it has imported."""
 
 from __future__ import annotations
 
@@ -7,36 +7,40 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 
+from cassieq_spark.spark.environment import is_process_of_spark
 from cassieq_spark.store import store
 
 if TYPE_CHECKING:
     from cassieq_spark.options import ConnectionOptions
     from cassieq_spark.store.store import Store
 
-SETTLES_IN_TASK: Final = 2
-"""By the second task, Spark and we have imported what the first task needed."""
+SETTLES_IN_CALL: Final = 2
+"""By the second call, Spark and we have imported what the first one needed."""
 
-_tasks_begun = 0
+_calls = 0
 
 
 def task_store(options: ConnectionOptions) -> Store:
     """This worker's store; see `store.shared`. Code that runs in tasks calls it once in each."""
     found = store.shared(options)
-    if TaskContext.get() is not None:
-        _settle_in()
+    settle_in()
     return found
 
 
-def _settle_in() -> None:
-    """Keep the worker's permanent objects out of the garbage collector's sight, once.
+def settle_in() -> None:
+    """Keep the process's permanent objects out of the garbage collector's sight, once.
 
-    Spark calls ``gc.collect()`` after every task of a worker that it uses again (pyspark/daemon.py,
-    4.2 and 4.3). It then walks through every object of every module: 75 ms of CPU a task beside
-    pandas and pyarrow, more than reading 100,000 messages takes. Frozen objects are freed as ever
-    when nobody refers to them; only cycles among them are not.
+    Whatever Spark calls first calls it once: in a task, and in the processes that plan and commit
+    a write. Spark calls ``gc.collect()`` after each task and each such call, if it uses the process
+    again (pyspark/daemon.py, 4.2 and 4.3). That walks through every object of every module: 50 to
+    110 ms of CPU beside pandas and pyarrow, more than reading 100,000 messages takes. Frozen
+    objects are freed as ever when nobody refers to them; only cycles among them are not. Nothing
+    happens in a process that is not Spark's.
     """
-    global _tasks_begun  # noqa: PLW0603 - what it counts is the process's
-    _tasks_begun += 1
-    if _tasks_begun == SETTLES_IN_TASK:
+    global _calls  # noqa: PLW0603 - what it counts is the process's
+    if TaskContext.get() is None and not is_process_of_spark():
+        return
+    _calls += 1
+    if _calls == SETTLES_IN_CALL:
         gc.collect()
         gc.freeze()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +26,7 @@ def _thawed() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _first_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_tasks_begun", 0)
+    monkeypatch.setattr(worker, "_calls", 0)
     monkeypatch.setattr(worker.store, "shared", lambda options: options)
 
 
@@ -59,9 +61,24 @@ def test_what_comes_after_it_is_collected_as_ever(monkeypatch: pytest.MonkeyPatc
     assert knot() is None
 
 
-def test_outside_a_task_nothing_is_frozen() -> None:
+def test_a_process_that_plans_or_commits_for_spark_freezes_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    main = SimpleNamespace(__spec__=SimpleNamespace(name="pyspark.daemon"))
+    monkeypatch.setitem(sys.modules, "__main__", main)  # type: ignore[arg-type]
+    frozen = []
+    for _ in range(2):
+        worker.settle_in()
+        frozen.append(gc.get_freeze_count())
+
+    assert 0 == frozen[0]
+    assert 10_000 < frozen[1]
+
+
+def test_outside_of_sparks_processes_nothing_is_frozen() -> None:
     for _ in range(3):
         worker.task_store("options")  # type: ignore[arg-type]
+        worker.settle_in()
 
     assert 0 == gc.get_freeze_count()
 
