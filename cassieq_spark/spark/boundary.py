@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import traceback
 from functools import wraps
 from types import FunctionType
@@ -28,7 +29,6 @@ from pyspark.errors import PySparkRuntimeError
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.spark.environment import is_process_of_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,6 +92,12 @@ def bounded(text: str, most: int = MOST_CHARACTERS) -> str:
     head = most * 2 // 3
     tail = most - head
     return f"{text[:head]} ... ({len(text) - most} characters left out) ... {text[-tail:]}"
+
+
+def is_process_of_spark() -> bool:
+    """Whether Spark started this process, for a task or for a call of a data source's methods."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return main is not None and main.name.startswith("pyspark.")
 
 
 class _Crossing:

@@ -37,12 +37,6 @@ def check_here() -> None:
     _raise_for(sys.executable, problems())
 
 
-def is_process_of_spark() -> bool:
-    """Whether Spark started this process, for a task or for a call of a data source's methods."""
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return main is not None and main.name.startswith("pyspark.")
-
-
 def is_connect(spark: SparkSession) -> bool:
     """Whether this is a session of Spark Connect, whose driver is another process."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 
-from cassieq_spark.spark.environment import is_process_of_spark
+from cassieq_spark.spark.boundary import is_process_of_spark
 from cassieq_spark.store import store
 
 if TYPE_CHECKING:

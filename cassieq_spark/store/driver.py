@@ -14,11 +14,13 @@ from cassandra.policies import (
     FallthroughRetryPolicy,
     TokenAwarePolicy,
 )
-from cassandra.query import named_tuple_factory
+from cassandra.query import BatchStatement, BatchType, named_tuple_factory
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable, Sequence
+
+    from cassandra.query import PreparedStatement
 
     from cassieq_spark.options import ConnectionOptions
 
@@ -83,6 +85,23 @@ def cluster(
         reprepare_on_up=True,
         executor_threads=2,
     )
+
+
+def request(
+    prepared: PreparedStatement, rows: Sequence[tuple[Any, ...]]
+) -> tuple[Any] | tuple[PreparedStatement, tuple[Any, ...]]:
+    """The first arguments of ``execute_async`` for a prepared write of rows of one partition.
+
+    Several rows are a batch. It is one mutation, since all are in one partition, so it needs no
+    batch log, and Cassandra does not hold its size against it (CASSANDRA-10876; probed).
+    """
+    if len(rows) == 1:
+        return prepared, rows[0]
+    batch = BatchStatement(BatchType.UNLOGGED, consistency_level=prepared.consistency_level)
+    batch.is_idempotent = prepared.is_idempotent
+    for row in rows:
+        batch.add(prepared, row)
+    return (batch,)
 
 
 def rows_of(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Any]:

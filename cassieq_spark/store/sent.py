@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cassieq_spark.store.side_by_side import Patience
     from cassieq_spark.store.statements import Statement
@@ -58,6 +58,12 @@ class Sent:
             most_s: The longest time that it is sent again, without its block's limits.
         """
         return self.began_s + min(most_s, self.limits.left_s(self.began_s))
+
+
+def note_failure(together: Sequence[Sent], now: float) -> None:
+    """What was sent in one request went unanswered now."""
+    for sent in together:
+        sent.note_failure(now)
 
 
 def raising(error: BaseException) -> Callable[[], Any]:

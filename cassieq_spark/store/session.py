@@ -18,15 +18,10 @@ from cassandra.policies import DCAwareRoundRobinPolicy
 from cassieq_spark import metrics
 from cassieq_spark.clock import ClusterClock, SystemClock
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import (
-    StoreError,
-    StoreTimeout,
-    StoreUnavailable,
-    UsageError,
-)
+from cassieq_spark.errors import StoreError, StoreTimeout, StoreUnavailable, UsageError
 from cassieq_spark.store import driver, retries, side_by_side, tls
 from cassieq_spark.store.node_clocks import NodeClocks, warn_of
-from cassieq_spark.store.sent import Done, Sent, raising
+from cassieq_spark.store.sent import Done, Sent, note_failure, raising
 from cassieq_spark.store.side_by_side import SideBySide
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.store.translate import DRIVER_ERRORS, addresses, translate, why_unconnected
@@ -151,21 +146,32 @@ class CqlSession:
 
         It keeps the limits of the block that it is sent in.
         """
-        sent = self._sent(statement, params)
+        return self.start_together(statement, [params])[0]
+
+    def start_together(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> Sequence[Sent]:
+        """As `start`, of writes into one partition, in one request: all of them are stored or none.
+
+        Each is finished by itself, and sent again by itself if that was not answered.
+        """
+        if self.interceptor is not None and len(rows) > 1:
+            return [self.start(statement, params) for params in rows]
+        together = [self._sent(statement, params) for params in rows]
         try:
             if self.interceptor is not None:
-                rows = self._execute(statement, sent.params)
-                sent.future = Done(lambda: rows)
+                found = self._execute(statement, together[0].params)
+                future: Any = Done(lambda: found)
             else:
                 prepared = self.prepare(statement)
-                self._count(statement)
-                timeout_s = self._request_s()
-                sent.future = self._session.execute_async(prepared, sent.params, timeout=timeout_s)
-                sent.future.add_errback(lambda _: sent.note_failure(self.clock.monotonic()))
+                self._count(statement, len(together))
+                request = driver.request(prepared, [sent.params for sent in together])
+                future = self._session.execute_async(*request, timeout=self._request_s())
+                future.add_errback(lambda _: note_failure(together, self.clock.monotonic()))
         except DRIVER_ERRORS as error:
-            sent.future = Done(raising(error))
-            sent.note_failure(self.clock.monotonic())
-        return sent
+            future = Done(raising(error))
+            note_failure(together, self.clock.monotonic())
+        for sent in together:
+            sent.future = future
+        return together
 
     def finish(self, sent: Sent) -> list[Any]:
         """Wait for what `start` sent; if it was not answered, go on as `run` does.
@@ -355,10 +361,10 @@ class CqlSession:
         waited = retries.Waited(seconds=self.clock.monotonic() - sent.began_s, sent=times)
         return translate(error, sent.statement.name, self.keyspace, waited)
 
-    def _count(self, statement: Statement) -> None:
+    def _count(self, statement: Statement, times: int = 1) -> None:
         with self._lock:
-            self.counts[statement.name] += 1
-        metrics.STATEMENTS.inc(statement.name)
+            self.counts[statement.name] += times
+        metrics.STATEMENTS.inc(statement.name, times)
 
     def _execute(self, statement: Statement, params: tuple[Any, ...]) -> Any:
         prepared = self.prepare(statement)

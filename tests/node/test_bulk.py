@@ -203,20 +203,20 @@ def test_a_task_writes_no_more_at_once_into_many_lanes_than_into_one(
     """``writesInFlight`` is a task's limit: a node does not care whose lane a statement is for."""
     door = open_door(shards=8, bucket_size=10)
     under_way, most = 0, 0
-    start, finish = door.session.start, door.session.finish
+    start_together, finish = door.session.start_together, door.session.finish
 
-    def started(statement: Statement, params: Any) -> Any:
+    def started(statement: Statement, rows: Any) -> Any:
         nonlocal under_way, most
-        under_way += statement is statements.WRITE_MESSAGE
+        under_way += len(rows) * (statement is statements.WRITE_MESSAGE)
         most = max(most, under_way)
-        return start(statement, params)
+        return start_together(statement, rows)
 
     def finished(sent: Sent) -> Any:
         nonlocal under_way
         under_way -= sent.statement is statements.WRITE_MESSAGE
         return finish(sent)
 
-    monkeypatch.setattr(door.session, "start", started)
+    monkeypatch.setattr(door.session, "start_together", started)
     monkeypatch.setattr(door.session, "finish", finished)
     who = door.identity()
     door.task(who, 0)

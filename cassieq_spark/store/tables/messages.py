@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cassandra.query import UNSET_VALUE
 
@@ -12,16 +12,23 @@ from cassieq_spark import metrics
 from cassieq_spark.errors import StoreError
 from cassieq_spark.model.bucket_plan import split_parts
 from cassieq_spark.model.ids import BucketNo, LaneId, Runs
-from cassieq_spark.model.sizes import MAX_CHUNK_MESSAGES
+from cassieq_spark.model.sizes import (
+    MAX_CHUNK_MESSAGES,
+    WRITTEN_TOGETHER,
+    WRITTEN_TOGETHER_BYTES,
+)
 from cassieq_spark.store import statements
 from cassieq_spark.store.tables.overlays import DROP_AHEAD_US
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from cassieq_spark.model.ids import Place
     from cassieq_spark.store.sent import Sent
     from cassieq_spark.store.session import CqlSession
+
+_PARTITION: Final = 2
+"""The first parameters of a write name its partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,23 +61,22 @@ class ChunkWriter:
         self._session = session
         self._writes = writes_in_flight
         self._bytes = bytes_in_flight
-        self._sent: deque[tuple[Sent, int] | Callable[[], None]] = deque()
+        self._held: list[tuple[Any, ...]] = []
+        self._held_bytes = 0
+        self._sent: deque[tuple[Sequence[Sent], int] | Callable[[], None]] = deque()
         self._sent_writes = 0
         self._sent_bytes = 0
 
     def write(self, place: Place, chunk: ChunkRow) -> None:
-        """Send one chunk; wait for older ones first when too many are under way.
+        """Send one chunk, with the next one of its bucket if that may follow soon.
+
+        When too many are under way it waits for older ones first.
 
         Raises:
             StoreTimeout, StoreUnavailable: An older chunk could not be stored.
         """
         parts = split_parts(len(chunk.payload))
         for number, (start, end) in enumerate(parts):
-            size = end - start
-            while self._sent_writes and (
-                self._sent_writes >= self._writes or self._sent_bytes + size > self._bytes
-            ):
-                self._finish_oldest()
             params = (
                 place.lane,
                 place.bucket,
@@ -85,31 +91,57 @@ class ChunkWriter:
                 UNSET_VALUE if chunk.expires_us is None else True,
                 True if chunk.has_key else UNSET_VALUE,
             )
-            sent = self._session.start(statements.WRITE_MESSAGE, params)
-            self._sent.append((sent, size))
-            self._sent_writes += 1
-            self._sent_bytes += size
+            self._hold(params, end - start)
         metrics.CHUNKS_WRITTEN.inc()
         metrics.BYTES_WRITTEN.inc(len(chunk.payload))
 
     def after_these(self, action: Callable[[], None]) -> None:
         """Call ``action`` when all that was written so far is stored, without waiting for it."""
+        self._send_held()
         self._sent.append(action)
 
     def flush(self) -> None:
-        """Wait until everything sent is stored at quorum."""
+        """Wait until everything written is stored at quorum."""
+        self._send_held()
         while self._sent:
             self._finish_oldest()
+
+    def _hold(self, params: tuple[Any, ...], size: int) -> None:
+        """Keep a row until another one of its partition can be sent with it, or none could."""
+        if self._held and (
+            self._held[0][:_PARTITION] != params[:_PARTITION]
+            or self._held_bytes + size > WRITTEN_TOGETHER_BYTES
+        ):
+            self._send_held()
+        self._held.append(params)
+        self._held_bytes += size
+        is_whole = len(self._held) >= min(WRITTEN_TOGETHER, self._writes)
+        if is_whole or 2 * self._held_bytes > WRITTEN_TOGETHER_BYTES:
+            self._send_held()
+
+    def _send_held(self) -> None:
+        if not self._held:
+            return
+        rows, size = self._held, self._held_bytes
+        while self._sent_writes and (
+            self._sent_writes + len(rows) > self._writes or self._sent_bytes + size > self._bytes
+        ):
+            self._finish_oldest()
+        self._sent.append((self._session.start_together(statements.WRITE_MESSAGE, rows), size))
+        self._sent_writes += len(rows)
+        self._sent_bytes += size
+        self._held, self._held_bytes = [], 0
 
     def _finish_oldest(self) -> None:
         oldest = self._sent.popleft()
         if callable(oldest):
             oldest()
             return
-        sent, size = oldest
-        self._session.finish(sent)
-        self._sent_writes -= 1
+        together, size = oldest
+        self._sent_writes -= len(together)
         self._sent_bytes -= size
+        for sent in together:
+            self._session.finish(sent)
 
 
 class Messages:
