@@ -141,6 +141,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit. Runs in the driver, in another process, on a pickled copy of this writer."""
+        settle_in()
         _commit(
             self._options,
             messages,
@@ -207,7 +208,6 @@ def _commit(
     once: Begun | None = None,
     refuse_second_write: bool = False,
 ) -> None:
-    settle_in()
     results = [message.result for message in messages if isinstance(message, Written)]
     if not results:
         return

@@ -153,11 +153,12 @@ class CqlSession:
 
         Each is finished by itself, and sent again by itself if that was not answered.
         """
-        if self.interceptor is not None and len(rows) > 1:
+        intercepts = self.interceptor is not None  # read once: another thread may set it
+        if intercepts and len(rows) > 1:
             return [self.start(statement, params) for params in rows]
         together = [self._sent(statement, params) for params in rows]
         try:
-            if self.interceptor is not None:
+            if intercepts:
                 found = self._execute(statement, together[0].params)
                 future: Any = Done(lambda: found)
             else:
@@ -373,9 +374,8 @@ class CqlSession:
             self._count(statement)
             return self._session.execute(prepared, params, timeout=self._request_s())
 
-        if self.interceptor is None:
-            return proceed()
-        return self.interceptor.around(statement, params, proceed)
+        interceptor = self.interceptor
+        return proceed() if interceptor is None else interceptor.around(statement, params, proceed)
 
     def _request_s(self) -> float:
         """The timeout of one request."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cassandra import OperationTimedOut
+from cassandra import ConsistencyLevel, OperationTimedOut
 from cassandra.query import BatchStatement
 
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.sizes import CHUNK_BYTES, WRITTEN_TOGETHER_BYTES
-from cassieq_spark.store import statements
+from cassieq_spark.store import driver, statements
 from cassieq_spark.store.tables.messages import ChunkRow
 
 if TYPE_CHECKING:
@@ -111,15 +111,61 @@ def test_what_follows_a_chunk_is_called_when_it_is_stored_though_no_other_one_ca
     assert [1, 1] == requests.rows
 
 
-def test_no_more_than_the_limit_is_under_way(door: Door, requests: Requests) -> None:
-    chunks = door.store.chunk_writer(writes_in_flight=1)
+@pytest.mark.parametrize(
+    ("limit", "rows"),
+    [(1, [1] * 9), (3, [1] * 9), (4, [2, 2, 2, 2, 1]), (5, [2, 2, 2, 2, 1])],
+)
+def test_no_more_rows_than_the_limit_are_under_way(
+    door: Door,
+    requests: Requests,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: int,
+    rows: list[int],
+) -> None:
+    chunks = door.store.chunk_writer(writes_in_flight=limit)
     write = writing(door, chunks)
-    for first in range(3):
+    finished = 0
+    finish = door.session.finish
+
+    def count(sent: Any) -> Any:
+        nonlocal finished
+        found = finish(sent)
+        finished += 1
+        return found
+
+    monkeypatch.setattr(door.session, "finish", count)
+    under_way = []
+    for first in range(9):
         write(0, first)
+        under_way.append(sum(requests.rows) - finished)
     chunks.flush()
 
-    assert [1, 1, 1] == requests.rows
-    assert [0, 1, 2] == stored(door, 0)
+    assert rows == requests.rows
+    assert limit >= max(under_way) >= min(limit, 2)
+    assert list(range(9)) == stored(door, 0)
+
+
+def test_a_request_of_two_that_its_node_refuses_is_sent_again_one_by_one(
+    door: Door, requests: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's own future fails, once for both, and is asked by both."""
+    batch = driver.request
+
+    def too_few(prepared: Any, rows: Any) -> Any:
+        found = batch(prepared, rows)
+        if len(rows) > 1:
+            found[0].consistency_level = ConsistencyLevel.THREE
+        return found
+
+    monkeypatch.setattr(driver, "request", too_few)
+    chunks = door.store.chunk_writer(writes_in_flight=4)
+    write = writing(door, chunks)
+    write(0, 0)
+    write(0, 1)
+    chunks.flush()
+
+    assert [2, 1, 1] == requests.rows
+    assert [0, 1] == stored(door, 0)
 
 
 def test_chunks_of_a_request_that_is_lost_are_sent_again_one_by_one(

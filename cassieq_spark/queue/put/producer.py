@@ -103,9 +103,10 @@ class Producer:
     ) -> list[Placed]:
         """Store rows, and make sure that they stay: three round trips if the bucket is our own.
 
-        One write per row, then for each bucket one read of its row and one of the repair pointer.
-        One LWT to begin a fresh bucket; two more reads if the last put was longer ago than half
-        of ``linger``, or of the time for which repair leaves a bucket alone [R2, T12].
+        One write per row, or for two of them, then for each bucket one read of its row and one of
+        the repair pointer. One LWT to begin a fresh bucket; two more reads if the last put was
+        longer ago than half of ``linger``, or of the time for which repair leaves a bucket alone
+        [R2, T12].
 
         Args:
             otherwise: Puts what a due lane does not take any more.

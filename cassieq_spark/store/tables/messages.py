@@ -60,6 +60,9 @@ class ChunkWriter:
     def __init__(self, session: CqlSession, *, writes_in_flight: int, bytes_in_flight: int) -> None:
         self._session = session
         self._writes = writes_in_flight
+        # A request that is the whole limit would have the next one wait for its answer.
+        is_wide = writes_in_flight >= 2 * WRITTEN_TOGETHER
+        self._together = WRITTEN_TOGETHER if is_wide else 1
         self._bytes = bytes_in_flight
         self._held: list[tuple[Any, ...]] = []
         self._held_bytes = 0
@@ -115,8 +118,7 @@ class ChunkWriter:
             self._send_held()
         self._held.append(params)
         self._held_bytes += size
-        is_whole = len(self._held) >= min(WRITTEN_TOGETHER, self._writes)
-        if is_whole or 2 * self._held_bytes > WRITTEN_TOGETHER_BYTES:
+        if len(self._held) >= self._together or 2 * self._held_bytes > WRITTEN_TOGETHER_BYTES:
             self._send_held()
 
     def _send_held(self) -> None:
