@@ -54,11 +54,9 @@ class CassieqDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of visible messages, or of another view, without a lease."""
-        environment.check_here()
+        _begin()
         from cassieq_spark.spark.views import reader  # noqa: PLC0415 - after the check: needs pyarrow
-        from cassieq_spark.spark.worker import settle_in  # noqa: PLC0415 - as above
 
-        settle_in()
         return reader.reader(_parsed(parse_read, self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -77,21 +75,17 @@ class CassieqDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return a writer that puts a whole DataFrame as one transaction."""
-        environment.check_here()
+        _begin()
         from cassieq_spark.spark.sink import BatchWriter  # noqa: PLC0415 - as above
-        from cassieq_spark.spark.worker import settle_in  # noqa: PLC0415 - as above
 
-        settle_in()
         _refuse_overwrite(overwrite)
         return BatchWriter(_parsed(parse_sink, self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """Return a writer that makes one transaction per micro-batch."""
-        environment.check_here()
+        _begin()
         from cassieq_spark.spark.sink import StreamWriter  # noqa: PLC0415 - as above
-        from cassieq_spark.spark.worker import settle_in  # noqa: PLC0415 - as above
 
-        settle_in()
         _refuse_overwrite(overwrite)
         checkpoint = self.options.get("checkpointLocation")
         return StreamWriter(_parsed(parse_sink, self.options), schema, checkpoint)
@@ -116,6 +110,14 @@ def register(spark: SparkSession) -> None:
         return
     # This public call makes a session active in its thread.
     spark.createDataFrame([], StructType())
+
+
+def _begin() -> None:
+    """Check this process, and settle in: Spark uses those that plan a read or a write again."""
+    environment.check_here()
+    from cassieq_spark.spark.worker import settle_in  # noqa: PLC0415 - after the check: needs pyarrow
+
+    settle_in()
 
 
 def _parsed(parse: Callable[[Mapping[str, Any]], T], options: Mapping[str, Any]) -> T:

@@ -58,10 +58,9 @@ def writing(door: Door, chunks: ChunkWriter) -> Callable[..., None]:
 
 
 def stored(door: Door, bucket: int) -> list[int]:
-    found = door.lane.messages.read([(BucketNo(bucket), ALL)])
-    assert all(set(chunk.payload) == {chunk.first} for _, chunks in found for chunk in chunks)
-    found = door.lane.messages.read([(BucketNo(bucket), ALL)])
-    return [chunk.first for _, chunks in found for chunk in chunks]
+    ((_, chunks),) = door.lane.messages.read([(BucketNo(bucket), ALL)])
+    assert all(set(chunk.payload) == {chunk.first} for chunk in chunks)
+    return [chunk.first for chunk in chunks]
 
 
 def test_two_chunks_of_the_usual_size_are_one_request_whatever_the_limit_of_a_batch(

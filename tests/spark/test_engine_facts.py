@@ -165,7 +165,7 @@ def test_the_checkpoint_location_is_among_a_stream_writers_options(
 def test_a_worker_that_is_used_again_collects_all_garbage_between_tasks(
     spark: SparkSession,
 ) -> None:
-    """Why `spark.worker.task_store` freezes what is imported."""
+    """Why `spark.worker.settle_in` freezes what is imported."""
 
     def collections(_: object) -> Iterator[tuple[int, int]]:
         import gc  # noqa: PLC0415 - runs in a worker
