@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-FAR_S = 130
-"""With periods of a minute: a message waits in a due lane. Storms end sooner."""
+FAR_S = 190
+"""With periods of a minute: a message waits in a due lane. Storms end sooner.
+
+A batch that is run again more than a minute late puts some into ordinary lanes, with a delay.
+"""
 
 SHARED_S = 0.5
 """How long all producers put the same keys, and then others."""
