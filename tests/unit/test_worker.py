@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import platform
+import subprocess
 import sys
 import weakref
 from types import SimpleNamespace
@@ -101,3 +104,45 @@ def test_rows_are_the_drivers_named_tuples_with_one_class_for_all_results() -> N
     assert [row._fields for row in expected] == [row._fields for row in found]
     assert type(rows_of(names, rows)[0]) is type(found[0])
     assert [] == rows_of(names, [])
+
+
+_FAULTS = """
+import resource
+from types import SimpleNamespace
+from cassieq_spark.spark import worker
+
+worker.store = SimpleNamespace(shared=lambda options: options)
+worker.task_store("options")
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(50):
+        requests = [b"x" * 480_000 for _ in range(8)]
+        del requests
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+faults()
+print(faults())
+"""
+"""Page faults of a process that makes and frees 50 times what a task has under way."""
+
+
+def _faults(**environment: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", _FAULTS],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's setting")
+def test_a_worker_keeps_the_memory_that_a_task_frees() -> None:
+    assert _faults() < 1_000
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's setting")
+def test_a_user_who_has_set_it_up_is_left_alone() -> None:
+    assert _faults(MALLOC_TRIM_THRESHOLD_="131072") > 10_000
