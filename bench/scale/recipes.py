@@ -26,7 +26,7 @@ PUT: Final = {"write_message": 1, "read_bucket": 1, "read_pointers": 1}
 """A put into a bucket that the producer has open; `write_message` once for each chunk."""
 
 RESERVE: Final = {"read_monoton": 1, "reserve": 1}
-"""What a fresh bucket adds to a put. A producer that is alone knows the row, and does not read it."""
+"""What a fresh bucket adds to a put. A producer that is alone knows the row without a read."""
 
 LOOK: Final = {"read_pointers": 1, "read_monoton": 1, "read_hints": 1}
 """The beginning of each get."""

@@ -41,7 +41,8 @@ REQUEST_TIMEOUT_S: Final = 6.0
 class Segments(SegmentCodec):  # type: ignore[misc]  # the driver has no types
     """The driver's segments of protocol 5, uncompressed; those of a long message by one copy.
 
-    The driver (3.30) copies a long message three times: its parts, and a buffer that grows.
+    The driver (3.30) copies each part, copies it again into a buffer that grows, and copies what it
+    cuts from that to send it.
     """
 
     def encode(self, buffer: io.BytesIO, msg: bytes) -> None:
@@ -79,7 +80,7 @@ class Connection(DefaultConnection):  # type: ignore[misc]  # the driver has no 
 
     def _enable_checksumming(self) -> None:
         super()._enable_checksumming()
-        self._segment_codec = _SEGMENTS
+        self._segment_codec = _SEGMENTS  # `cluster` has compression switched off
 
     def _process_segment_buffer(self) -> None:
         # Where a read ends within the header of a segment, the driver (3.30) forgets what it has

@@ -18,7 +18,7 @@ LONG = generator(7).randbytes(700_000)
 
 
 def _refuse(_: Any) -> bytes:
-    raise AssertionError("the driver compresses")
+    raise AssertionError("the driver compresses")  # or it cannot even connect
 
 
 def test_the_driver_compresses_nothing_whatever_is_installed(

@@ -154,7 +154,7 @@ class Storm:
         self._end_phase("stop")
         client = self._stage.client
         record = history.Recorder(self._directory, "runner")
-        anomalies += calm.drain(client, self._queues, record)
+        anomalies += calm.drain(client, self._queues, record, longest_s=calm.FAR_OVER_S)
         anomalies += calm.highest_first(client.queue(self._main), record)
         anomalies += calm.drain_scheduled(client, self._queues, record)
         self._end_phase("drain")
