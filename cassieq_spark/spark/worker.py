@@ -20,7 +20,7 @@ SETTLES_IN_CALL: Final = 2
 """By the second call, Spark and we have imported what the first one needed."""
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
-"""Freed memory at the end of an arena goes back to the kernel beyond this: four times of what a
+"""Freed memory at the end of an arena goes back to the kernel beyond this: four times what a
 task has under way."""
 
 M_TRIM_THRESHOLD: Final = -1
@@ -37,7 +37,7 @@ def task_store(options: ConnectionOptions) -> Store:
     return found
 
 
-def keep_freed_memory() -> None:
+def _keep_freed_memory() -> None:
     """Let glibc keep what a task frees: its next request needs as much.
 
     By itself glibc gives a request's half megabyte back to the kernel, which clears it again for
@@ -68,7 +68,7 @@ def settle_in() -> None:
         return
     _calls += 1
     if _calls == 1:
-        keep_freed_memory()
+        _keep_freed_memory()
     if _calls == SETTLES_IN_CALL:
         gc.collect()
         gc.freeze()
