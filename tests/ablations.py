@@ -851,6 +851,16 @@ ABLATIONS: Final = (
         ),
     ),
     Ablation(
+        mark="P28",
+        rule="Who pauses after a lost race reads its row again.",
+        old="            if attempt > 1:\n",
+        new="            if attempt > MAX_LOST_RACES:\n",
+        tests=(
+            "tests/node/test_contention.py::test_p28_who_pauses_after_a_lost_race_reads_its_row_again",
+        ),
+        within="cassieq_spark/queue/lane.py",
+    ),
+    Ablation(
         mark="R1",
         rule="The row that a commit reads must show the epoch that every task wrote under.",
         old="    if has_skipped or epochs != {row.epoch}:\n",
@@ -926,7 +936,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R6",
         rule="A look for messages goes on behind a bucket with 2,048 live leases.",
-        old="            if is_crowded(row.value, now_us=now_us):\n",
+        old="            if bucket in self._others_at or is_crowded(row.value, now_us=now_us):\n",
         new="            if available < 0:\n",
         tests=(
             "tests/node/test_row_limits.py::test_t11_a_get_looks_for_other_buckets_beside_a_crowded_one",

@@ -122,6 +122,16 @@ class Judged:
         """How many messages an action takes effect on."""
         return sum(runs.count for runs in self.held.get(action, {}).values())
 
+    def holds_all(self, asked: Asked) -> bool:
+        """Whether all that was asked takes effect, by a row that may be an old one."""
+        if self.repeated or self.acked or self.stale or self.unknown:
+            return False
+        return bool(asked) and all(
+            lease_id in self.held.get(action, {})
+            for lease_id, actions in asked.items()
+            for action in actions
+        )
+
     @property
     def timed(self) -> Runs:
         """The messages that come back by time, now or later, when this is carried out."""

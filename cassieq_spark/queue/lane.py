@@ -42,12 +42,12 @@ LONGEST_REST_S = 10.0
 """The longest rest of a finished bucket before it is dropped, for producers that slept [R2]."""
 
 
-def attempts(clock: Clock) -> Iterator[None]:
+def attempts(clock: Clock) -> Iterator[int]:
     """Loop over tries of a CAS that others may win: `MAX_LOST_RACES` times, with pauses [P28]."""
     for attempt in range(MAX_LOST_RACES):
         if attempt:
             stand_back(clock, attempt - 1)
-        yield
+        yield attempt
 
 
 def stand_back(clock: Clock, attempt: int) -> None:
@@ -278,7 +278,11 @@ class Lane:
             CasAmbiguous: See `store.cas`.
         """
         row = known or self.buckets.read(bucket)
-        for _ in self.attempts():
+        for attempt in self.attempts():
+            if attempt > 1:
+                # The first pause is 2 ms at most, so the row that came with the refusal is good
+                # enough. In a longer one others change it: a row from before it wins nothing.
+                row = self.buckets.read(bucket)
             if row is None:
                 return None
             new = change(row.value)
@@ -291,7 +295,7 @@ class Lane:
                     row = now
         raise self.contended(self.bucket_title(bucket))
 
-    def attempts(self) -> Iterator[None]:
+    def attempts(self) -> Iterator[int]:
         """See the function `attempts`; when it ends, raise `contended`."""
         return attempts(self.clock)
 

@@ -128,6 +128,11 @@ class Version:
         return cls(writer=row.writer, tags=Tags.decode(row.tags), row_version=row.row_version)
 
     @property
+    def last_client(self) -> UUID | None:
+        """Whose CAS made this version."""
+        return self.tags.entries[-1].client if self.tags.entries else None
+
+    @property
     def columns(self) -> tuple[UUID, bytes, int]:
         """``writer, tags, row_version`` as every LWT statement binds them."""
         return self.writer, self.tags.encode(), self.row_version

@@ -20,7 +20,8 @@ from cassieq_spark.store.tables.at_work import Heartbeats, Leaders
 from cassieq_spark.store.tables.buckets import Buckets
 from cassieq_spark.store.tables.dedup import Dedup, Kept
 from cassieq_spark.store.tables.everything import Everything
-from cassieq_spark.store.tables.hints import Hints
+from cassieq_spark.store.tables.hints import Hints, WrittenHints
+from cassieq_spark.store.tables.last_rows import LastRows
 from cassieq_spark.store.tables.messages import ChunkWriter, Messages
 from cassieq_spark.store.tables.monotons import Monotons
 from cassieq_spark.store.tables.overlays import Overlays
@@ -71,6 +72,8 @@ class Store:
         self.heartbeats = Heartbeats(session)
         self.leaders = Leaders(session, sender)
         self._times_seen: dict[LaneId, int] = {}
+        self._last_rows = LastRows(session.client_id, clock=lambda: self.clock)
+        self._written_hints = WrittenHints()
         self.begun: set[LaneId] = set()
 
     def lane(self, lane: LaneId) -> LaneTables:
@@ -78,11 +81,17 @@ class Store:
         pointers = PointerTable(self.session, lane, self._times_seen)
         return LaneTables(
             monotons=Monotons(self.session, self.sender, lane),
-            buckets=Buckets(self.session, self.sender, lane),
+            buckets=Buckets(self.session, self.sender, lane, last=self._last_rows),
             messages=Messages(self.session, lane),
             overlays=Overlays(self.session, lane),
             pointers=pointers,
-            hints=Hints(self.session, lane, pointers=pointers, clock=lambda: self.clock),
+            hints=Hints(
+                self.session,
+                lane,
+                pointers=pointers,
+                clock=lambda: self.clock,
+                written=self._written_hints,
+            ),
             kept=Kept(self.session, lane),
         )
 

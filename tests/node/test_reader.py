@@ -205,8 +205,10 @@ def test_p28_a_reader_that_lost_its_race_goes_to_another_bucket(open_door: OpenD
     slow.put_batch(0, b"a")
     slow.put_batch(1, b"b")
     slow.faults.before("update_bucket", lambda: _is_one(quick.reader().get(1)))
+    before = slow.session.counts["read_monoton"]
     claimed = slow.reader().get(1)
     assert [b"b"] == slow.bodies(claimed)
+    assert before + 1 == slow.session.counts["read_monoton"]  # in the same look
 
 
 @pytest.mark.invariant("I9")

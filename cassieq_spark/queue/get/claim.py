@@ -167,6 +167,7 @@ class Claimer:
         lane.hints.write(
             [(bucket, until_us) for bucket in buckets],
             now_us=lane.clock.now_us(),
+            is_sure=False,
         )
 
     def claim(

@@ -36,7 +36,7 @@ class Scan:
             so this bucket was reserved before that (cluster time) [R11].
         available: Messages in ``candidates``, without those in the next field.
         available_in_crowds: Messages in ``candidates`` that have so many leases that others are
-            looked for first [R6].
+            looked for first [R6], or in which others were faster lately.
         available_bytes: The size of the available messages as stored, by the mean of each bucket.
         claimable: Buckets in ``candidates`` that hold some of them.
         is_settled: Whether all that was looked at waits for time alone, or for nothing: what comes

@@ -12,13 +12,13 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, Claimer, give_back
 from cassieq_spark.queue.get.gather import (
     Gathered,
-    came_back_us,
     gather,
-    is_crowded,
     share,
     try_one,
 )
+from cassieq_spark.queue.get.leftover import Leftover
 from cassieq_spark.queue.get.look import Rows, Scan
+from cassieq_spark.queue.get.rivals import Rivals
 from cassieq_spark.queue.get.scan import Scanner, offset_below
 from cassieq_spark.queue.get.search import Round, Search
 from cassieq_spark.queue.get.young import SEALS_PER_CALL, OpenBuckets
@@ -67,6 +67,10 @@ class Reader:
         self._quiet: Scan | None = None
         self._ahead: _Ahead | None = None
         self._passed: tuple[Scan, Rows] | None = None
+        # A batch of Spark takes all it can, in the order of ids.
+        self._is_for_program = run is None
+        self._leftover = Leftover(lane)
+        self._rivals = Rivals(lane)
 
     def lease_as(self, owner: str, visibility_us: int) -> None:
         """Set the owner of the leases that the next gets take, and their duration."""
@@ -187,7 +191,7 @@ class Reader:
     def go_round(
         self, search: Search, budget: Budget, below_id: int | None, *, waits: bool
     ) -> list[Claimed]:
-        """Look once, or use the look ahead, and claim and seal what was found.
+        """Look once, or use what the last look has left, and claim and seal what was found.
 
         Args:
             budget: What is claimed is taken from it.
@@ -199,7 +203,7 @@ class Reader:
         Raises:
             CassieqError: See `get`.
         """
-        if claimed := self._claim_ahead(budget, below_id):
+        if claimed := self._claim_left(budget, below_id) or self._claim_ahead(budget, below_id):
             return claimed
         scan = self._scanner.scan(
             max(1, budget.messages),
@@ -207,9 +211,10 @@ class Reader:
             want_bytes=budget.size_bytes,
             peeks=not budget.is_full,
             sealed_singly=self._open.sealed_singly if waits else None,
+            others_at=self._rivals.places(),
         )
         updated: Rows = {}
-        claimed = self._claim_sealed(scan, budget, below_id, updated)
+        claimed = self._claim_sealed(scan.candidates, budget, below_id, updated)
         young_for_s: float | None = None
         if scan.open or scan.half_sealed:
             try:
@@ -219,6 +224,8 @@ class Reader:
             except CassieqError:
                 give_back(claimed)  # nobody gets to see them [T22]
                 raise
+        if self._is_for_program:
+            self._leftover.begin(claimed, scan.candidates | updated)
         moved = self._scanner.begin_advance(scan, updated)
         has_found = bool(claimed or updated or scan.available)
         if not has_found and self._scanner.is_quiet_after(scan):
@@ -238,6 +245,17 @@ class Reader:
             )
         return confirmed
 
+    def _claim_left(self, budget: Budget, below_id: int | None) -> list[Claimed]:
+        """Claim from what the last get has left, without a look."""
+        if budget.messages < 1 or below_id is not None or budget.size_bytes is not None:
+            return []
+        rows = self._leftover.rows(budget.messages)
+        # A lost race ends it: the look that follows finds other buckets.
+        claimed = self._claim_sealed(rows, replace(budget), None, {}, rounds=1) if rows else []
+        confirmed = self._claimer.confirm(claimed)
+        budget.take_claimed(confirmed)
+        return confirmed
+
     def _claim_ahead(self, budget: Budget, below_id: int | None) -> list[Claimed]:
         """Claim from the look ahead, if it was made for as much."""
         ahead, self._ahead = self._ahead, None
@@ -247,25 +265,25 @@ class Reader:
         if at_most < budget.messages or others != [below_id, budget.size_bytes]:
             return []
         updated: Rows = {}
-        claimed = self._claim_sealed(ahead.scan, replace(budget), below_id, updated)
+        claimed = self._claim_sealed(ahead.scan.candidates, replace(budget), below_id, updated)
         self._passed = (ahead.scan, updated)  # the pointer has time until the next look
         confirmed = self._claimer.confirm(claimed)
         budget.take_claimed(confirmed)
         return confirmed
 
     def _claim_sealed(
-        self, scan: Scan, budget: Budget, below_id: int | None, updated: Rows
+        self,
+        candidates: Rows,
+        budget: Budget,
+        below_id: int | None,
+        updated: Rows,
+        *,
+        rounds: int = ROUNDS,
     ) -> list[Claimed]:
         """Claim candidates side by side; take the rest from where no race was lost [P28]."""
         claimed: list[Claimed] = []
-        now_us = self._lane.clock.now_us()
-        rows = dict(
-            sorted(
-                scan.candidates.items(),
-                key=lambda item: (is_crowded(item[1]), came_back_us(item[1], now_us)),
-            )
-        )
-        for _ in range(ROUNDS):
+        rows = self._rivals.in_order(candidates)
+        for _ in range(rounds):
             shares = share(self._lane, rows, replace(budget), below_id, away=self._scanner.away)
             if not shares:
                 break
@@ -314,6 +332,8 @@ class Reader:
 
         gathered = gather(self._lane, one, list(counts), has_found=has_found)
         self._settle_up(gathered, updated)
+        if self._is_for_program:
+            self._rivals.learn(gathered, {bucket: rows[bucket] for bucket in counts})
         return gathered.claimed
 
     def _settle_up(self, gathered: Gathered, updated: Rows) -> None:

@@ -23,7 +23,7 @@ from cassieq_spark.queue.get.time_pointer import TimePointer, begin_advance, sti
 from cassieq_spark.queue.get.undecided import Undecided
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from cassieq_spark.queue.get.time_pointer import Hints
     from cassieq_spark.queue.lane import Lane
@@ -40,6 +40,9 @@ BUCKETS_PER_CALL = 2_048
 
 PEEKS = 8
 """Into how many open buckets a look peeks at once, before it is known which may be sealed."""
+
+WINDOWS_BEHIND_OTHERS = 2
+"""How far a look goes on behind buckets in which others are faster, if it has found enough (I9)."""
 
 _FIRST_WINDOW = 8
 _LARGEST_WINDOW = 64
@@ -59,6 +62,7 @@ class Scanner:
         self._away: dict[BucketNo, tuple[CassieqError, float]] = {}
         self._passed_over: dict[BucketNo, CassieqError] = {}
         self._begun: Begun | None = None
+        self._others_at: Collection[BucketNo] = ()
 
     def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
         """Skip a bucket that did not answer for a while, and look at others only [T5] [T22]."""
@@ -92,6 +96,7 @@ class Scanner:
         want_bytes: float | None = None,
         peeks: bool = False,
         sealed_singly: BucketNo | None = None,
+        others_at: Collection[BucketNo] = (),
     ) -> Scan:
         """Find up to ``want`` claimable messages with ids below ``below_id``.
 
@@ -104,12 +109,14 @@ class Scanner:
         Args:
             peeks: Whether to look into open buckets if nothing is in sealed ones.
             sealed_singly: See `OpenBuckets`: what follows it is likely to be open.
+            others_at: See `Rivals`: the look goes on behind these for some windows, but no further.
 
         Raises:
             QueueDeleted: The lane is dead.
         """
         lane = self._lane
         self._passed_over = {}
+        self._others_at = others_at
         begun, self._begun = self._begun, None
         if begun is None or lane.clock.monotonic() >= begun.good_until:
             begun = self._begin()
@@ -251,8 +258,10 @@ class Scanner:
         window = _FIRST_WINDOW
         times: dict[BucketNo, int] = {}
         silent: dict[BucketNo, bool] = {}
+        more_windows = WINDOWS_BEHIND_OTHERS if self._others_at else math.inf
         while (
             at < end
+            and more_windows > 0
             and scan.available < want
             and scan.available_bytes < want_bytes
             and scan.claimable < BUCKETS_PER_CALL
@@ -273,6 +282,7 @@ class Scanner:
                 elif bucket not in undecided:
                     self._consider(scan, bucket, row, now_us, below_id)
             at = self._undecided.end_behind(undecided, at)
+            more_windows -= scan.available + scan.available_in_crowds >= want
         return silent, times
 
     def _sort_out_silent(
@@ -361,7 +371,7 @@ class Scanner:
         dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
         if available or dies or row.value.is_behind_reader:
             scan.candidates[bucket] = row
-            if is_crowded(row.value, now_us=now_us):
+            if bucket in self._others_at or is_crowded(row.value, now_us=now_us):
                 scan.available_in_crowds += available
             else:
                 scan.available += available

@@ -177,7 +177,7 @@ def _settle(lane: Lane, bucket: BucketNo, together: Sequence[_Asked]) -> None:
 
 
 def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) -> list[Verdict]:
-    """Ack one bucket's receipts, by one read and at most one CAS; return a verdict for each.
+    """Ack one bucket's receipts, by at most one CAS; return a verdict for each.
 
     Raises:
         CasAmbiguous, StoreTimeout, StoreUnavailable: The outcome is unknown; ask again.

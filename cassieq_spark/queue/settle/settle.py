@@ -1,6 +1,6 @@
 """Settle deliveries: ack, release, extend, update, reject, take over; by receipt or by lease.
 
-    read the row  ->  judge what is asked  ->  hint what will come back  ->  one CAS  ->  hint again
+    know the row  ->  judge what is asked  ->  hint what will come back  ->  one CAS  ->  hint again
                                                                         if that came late (design 5)
 
 One CAS per bucket does any mix of actions; an action on a delivery that ended changes nothing.
@@ -76,7 +76,8 @@ def settle_bucket(
     """Carry out what is asked of one bucket's deliveries: at most one CAS.
 
     Args:
-        known: The row as last seen, to save a read.
+        known: The row as last seen, to save a read; None: as this client has left it, if that says
+            that all is held. Otherwise it is read: what a row does not hold may have come since.
         tells_acked: Whether it matters to the caller which of what is not held was acked. Then L is
             read after a row that does not say so. Else nothing is read behind the CAS.
 
@@ -101,7 +102,7 @@ def settle_bucket(
             returns.hint(moved_times_us(row, changed, timed))
         return changed
 
-    row = lane.change_bucket(bucket, change, known=known)
+    row = lane.change_bucket(bucket, change, known=known or _as_left(lane, bucket, asked))
     returns.confirm()
     if row is None:
         # It may have gone under our CAS: what it said before that came true for nobody (I4).
@@ -115,6 +116,11 @@ def settle_bucket(
             acked = judged.acked | in_doubt
             judged = Judged(held=judged.held, repeated=judged.repeated, acked=acked)
     return Outcome(judged=judged, before=before, changed=changed, row=row)
+
+
+def _as_left(lane: Lane, bucket: BucketNo, asked: Asked) -> Stored[Bucket] | None:
+    row = lane.buckets.as_left(bucket)
+    return row if row is not None and rules.judge(row.value, asked).holds_all(asked) else None
 
 
 def _without_row(asked: Asked) -> Judged:

@@ -17,15 +17,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from cassieq_spark.store.session import CqlSession
+    from cassieq_spark.store.statements import Statement
+    from cassieq_spark.store.tables.last_rows import LastRows
 
 
 class Buckets:
     """The bucket rows of one lane."""
 
-    def __init__(self, session: CqlSession, sender: CasSender, lane: LaneId) -> None:
+    def __init__(
+        self, session: CqlSession, sender: CasSender, lane: LaneId, *, last: LastRows
+    ) -> None:
         self._session = session
         self._sender = sender
         self._lane = lane
+        self._last = last
+
+    def as_left(self, bucket: BucketNo) -> Stored[Bucket] | None:
+        """The row as this client's last CAS has left it, to save a read before the next one.
+
+        None if that is not known, or if others have changed it lately: then a CAS would probably be
+        in vain.
+        """
+        return self._last.of((self._lane, bucket))
 
     def read(self, bucket: BucketNo) -> Stored[Bucket] | None:
         """Read the row by quorum; None means nothing until the repair pointer is read after (G5).
@@ -123,51 +136,46 @@ class Buckets:
 
     def fill(self, bucket: BucketNo, old: Stored[Bucket], row: Bucket) -> Outcome[Bucket]:
         """The one CAS that writes a manifest: ``sealed`` or ``prepared`` (I5)."""
-
-        def bind(version: Version) -> tuple[Any, ...]:
-            return (
-                row.status.value,
-                row.changed_us,
-                row.manifest.encode(),
-                row.size_bytes,
-                claims.encode(row),
-                *version.columns,
-                self._lane,
-                bucket,
-                old.version.writer,
-            )
-
-        return self._sender.send(
-            statements.FILL_BUCKET,
-            (self._lane, bucket),
-            row,
-            before=old.version,
-            bind=bind,
-            read=lambda: self.read(bucket),
-        )
+        manifest = (row.manifest.encode(), row.size_bytes)
+        return self._change(statements.FILL_BUCKET, bucket, old, row, manifest)
 
     def update(self, bucket: BucketNo, old: Stored[Bucket], row: Bucket) -> Outcome[Bucket]:
         """Every other CAS: claims, acks, roll forward, void."""
+        return self._change(statements.UPDATE_BUCKET, bucket, old, row, ())
+
+    def _change(
+        self,
+        statement: Statement,
+        bucket: BucketNo,
+        old: Stored[Bucket],
+        row: Bucket,
+        manifest: tuple[Any, ...],
+    ) -> Outcome[Bucket]:
+        key = (self._lane, bucket)
+        encoded = claims.encode(row)
 
         def bind(version: Version) -> tuple[Any, ...]:
             return (
                 row.status.value,
                 row.changed_us,
-                claims.encode(row),
+                *manifest,
+                encoded,
                 *version.columns,
-                self._lane,
-                bucket,
+                *key,
                 old.version.writer,
             )
 
-        return self._sender.send(
-            statements.UPDATE_BUCKET,
-            (self._lane, bucket),
+        self._last.forget(key)
+        outcome = self._sender.send(
+            statement,
+            key,
             row,
             before=old.version,
             bind=bind,
             read=lambda: self.read(bucket),
         )
+        self._last.note(key, old, outcome, size=len(encoded))
+        return outcome
 
     def delete(self, bucket: BucketNo) -> None:
         """Remove the row of a bucket below the repair pointer, or its ghost."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -26,11 +27,44 @@ if TYPE_CHECKING:
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.tables.pointers import PointerTable
 
+    Hint = tuple[LaneId, int, BucketNo]
+    """Lane, minute, bucket."""
+
 WRITES_AT_ONCE: Final = 256
 """The most writes under way at once: a row may have 4,000 delays, a lane as many buckets."""
 
 READS_AT_ONCE: Final = 8
 """The most hours that are read at once: mostly there is one, or two."""
+
+
+KEPT_HINTS: Final = 1_024
+"""How many hints a client remembers to have written."""
+
+
+class WrittenHints:
+    """The hints of all lanes that one client wrote last, each answered at quorum. Thread-safe.
+
+    To write one again would change nothing: nobody removes a hint, and its time to live ends at the
+    same moment, whenever it is written. (By one clock: a hint that was written by a clock far ahead
+    may go too soon, and then repair finds the message.) A program that claims some messages of a
+    bucket at a time would write the same one at each get, for a minute.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._written: dict[Hint, None] = {}
+
+    def without(self, hints: Iterable[Hint]) -> list[Hint]:
+        """Those that this client has not written."""
+        with self._lock:
+            return [hint for hint in hints if hint not in self._written]
+
+    def add(self, hints: Iterable[Hint]) -> None:
+        """These have been answered."""
+        with self._lock:
+            self._written.update(dict.fromkeys(hints))
+            while len(self._written) > KEPT_HINTS:
+                del self._written[next(iter(self._written))]
 
 
 class Hints:
@@ -43,27 +77,35 @@ class Hints:
         *,
         pointers: PointerTable,
         clock: Callable[[], Clock],
+        written: WrittenHints,
     ) -> None:
         self._session = session
         self._lane = lane
         self._pointers = pointers
         self._clock = clock
+        self._written = written
 
-    def write(self, hints: Iterable[tuple[BucketNo, int]], *, now_us: int) -> None:
+    def write(
+        self, hints: Iterable[tuple[BucketNo, int]], *, now_us: int, is_sure: bool = True
+    ) -> None:
         """Write one hint per bucket and minute, for (bucket, time something comes back, in µs).
 
         If the time pointer is ahead of now, as far as this client has seen, write one more. Write
         again what took so long that the pointer may have passed its minute meanwhile [T7].
+
+        Args:
+            is_sure: False: what this client has written before is not written again. Repair, which
+                mends what was lost, never does without.
         """
-        self.begin_write(hints, now_us=now_us)()
+        self.begin_write(hints, now_us=now_us, is_sure=is_sure)()
 
     def begin_write(
-        self, hints: Iterable[tuple[BucketNo, int]], *, now_us: int
+        self, hints: Iterable[tuple[BucketNo, int]], *, now_us: int, is_sure: bool = True
     ) -> Callable[[], None]:
         """Send what `write` sends, without waiting; call what is returned, once, to wait."""
         due = list(hints)
         began_s = self._clock().monotonic()
-        sent = self._send(due, now_us)
+        sent = self._send(due, now_us, is_sure=is_sure)
 
         def wait() -> None:
             sent()
@@ -75,15 +117,20 @@ class Hints:
 
         return wait
 
-    def _send(self, due: list[tuple[BucketNo, int]], now_us: int) -> Callable[[], None]:
+    def _send(
+        self, due: list[tuple[BucketNo, int]], now_us: int, *, is_sure: bool
+    ) -> Callable[[], None]:
         now, passed = minute_of(now_us), self._pointers.time_seen()
         wanted = {
-            (bucket, minute)
+            (minute, bucket)
             for bucket, until_us in due
             for minute in hint_minutes(minute_of(until_us), now=now, passed=passed)
         }
+        hints = [(self._lane, minute, bucket) for minute, bucket in sorted(wanted)]
+        if not is_sure:
+            hints = self._written.without(hints)
         flights: deque[Sent] = deque()
-        for bucket, minute in sorted(wanted):
+        for _, minute, bucket in hints:
             if len(flights) >= WRITES_AT_ONCE:
                 self._session.finish(flights.popleft())
             ttl_s = hint_ttl_s((minute + 1) * MINUTE_US, now_us=now_us)
@@ -93,6 +140,7 @@ class Hints:
         def wait() -> None:
             while flights:
                 self._session.finish(flights.popleft())
+            self._written.add(hints)
 
         return wait
 

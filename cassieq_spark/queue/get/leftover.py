@@ -1,0 +1,69 @@
+"""`Leftover`: what a program's last get has left in its buckets, for the next one to go on with.
+
+A program that works off a backlog by a hundred messages at a time would otherwise look at the whole
+lane each time, for what it has just seen.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.model.lease import claimable
+from cassieq_spark.queue.get.gather import came_back_us, is_crowded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.get.claim import Claimed
+    from cassieq_spark.queue.get.look import Rows
+    from cassieq_spark.queue.lane import Lane
+
+LEFTOVER_FOR_S: Final = 1.0
+"""How long gets go on without a look. What comes back elsewhere waits as long at most (I10)."""
+
+
+class Leftover:
+    """The buckets from which one reader has claimed since its last look. Not thread-safe.
+
+    Their rows are used only as this client's own last CAS has left them, and not where others
+    change them too. A claim is a CAS from such a row, as from one that was read (G2).
+    """
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._buckets: list[BucketNo] = []
+        self._good_until = -math.inf
+
+    def begin(self, claimed: Iterable[Claimed], seen: Rows) -> None:
+        """A look has seen these rows, and some of their messages were claimed.
+
+        If something came back in others, the next get looks again: it takes that before what is
+        fresh (I10).
+        """
+        self._buckets = sorted({one.bucket for one in claimed})
+        now_us = self._lane.clock.now_us()
+        if any(
+            came_back_us(row, now_us) < math.inf
+            for bucket, row in seen.items()
+            if bucket not in self._buckets
+        ):
+            self._buckets = []
+        self._good_until = self._lane.clock.monotonic() + LEFTOVER_FOR_S
+
+    def rows(self, at_most: int) -> Rows:
+        """The rows, if they have as many messages for a claim now; nothing otherwise."""
+        lane = self._lane
+        if not self._buckets or lane.clock.monotonic() >= self._good_until:
+            return {}
+        left = {bucket: lane.buckets.as_left(bucket) for bucket in self._buckets}
+        rows = {
+            bucket: row for bucket, row in left.items() if row is not None and not is_crowded(row)
+        }
+        now_us, limit = lane.clock.now_us(), lane.max_deliveries
+        there = sum(
+            claimable(row.value, now_us=now_us, below=None, max_deliveries=limit)
+            for row in rows.values()
+        )
+        return rows if there >= at_most else {}
