@@ -7,22 +7,20 @@ believed because it was right a moment ago.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
 import cassieq_spark as cassieq
-from cassieq_spark.model.pointer import MINUTE_US, minute_of
+from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.queue import lane
 from cassieq_spark.queue.get import leftover
 from cassieq_spark.queue.get.leftover import LEFTOVER_FOR_S
 from cassieq_spark.queue.settle.ack_group import Verdict
 from cassieq_spark.store.tables.last_rows import SHARED_FOR_S
+from tests.fixtures.queues import cost, to_the_next_minute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
 
@@ -35,15 +33,10 @@ def door(open_door: OpenDoor) -> Door:
     return open_door(bucket_size=200)
 
 
-def cost(door: Door, work: Callable[[], object]) -> Counter[str]:
-    before = Counter(door.session.counts)
-    work()
-    return Counter(door.session.counts) - before
-
-
-def to_the_beginning_of_a_minute(door: Door) -> None:
-    """So that no minute turns in a test, which would be another hint."""
-    door.clock.advance((MINUTE_US - door.clock.now_us() % MINUTE_US) / 1e6)
+@pytest.fixture
+def two(open_door: OpenDoor) -> tuple[Door, Door]:
+    """Two clients' ways to such a queue."""
+    return open_door(bucket_size=200), open_door(bucket_size=200)
 
 
 def backlog(door: Door, messages: int) -> None:
@@ -61,7 +54,7 @@ def test_a_get_and_ack_from_a_backlog_is_two_lwts_and_one_read_beside_its_messag
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leftover, "LEFTOVER_FOR_S", 60.0)
-    to_the_beginning_of_a_minute(door)
+    to_the_next_minute(door)
     backlog(door, 100)
 
     def ten_times() -> None:
@@ -83,7 +76,7 @@ def test_a_look_comes_again_after_a_second(door: Door) -> None:
 
 
 def test_a_hint_is_written_once_for_a_bucket_and_a_minute(door: Door) -> None:
-    to_the_beginning_of_a_minute(door)
+    to_the_next_minute(door)
     backlog(door, 100)
     door.queue.get(1, visibility_timeout=600)
     spent = cost(door, lambda: door.queue.get(1, visibility_timeout=600))
@@ -94,7 +87,7 @@ def test_a_hint_is_written_once_for_a_bucket_and_a_minute(door: Door) -> None:
 
 
 def test_a_hint_that_was_not_answered_is_written_again(door: Door) -> None:
-    to_the_beginning_of_a_minute(door)
+    to_the_next_minute(door)
     backlog(door, 100)
     now_us = door.lane.clock.now_us()
     door.lane.hints.begin_write([(0, now_us + 600_000_000)], now_us=now_us)  # nobody waits for it
@@ -105,10 +98,10 @@ def test_a_hint_that_was_not_answered_is_written_again(door: Door) -> None:
 
 
 def test_p28_who_pauses_after_a_lost_race_reads_its_row_again(
-    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+    two: tuple[Door, Door], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others go on meanwhile: without it, each try would be as old as the pause before it."""
-    mine, theirs = open_door(bucket_size=200), open_door(bucket_size=200)
+    mine, theirs = two
     backlog(mine, 199)
     (message,) = mine.queue.get(1)
 
@@ -178,9 +171,9 @@ def test_two_programs_end_up_in_buckets_of_their_own(open_door: OpenDoor) -> Non
 
 @pytest.mark.invariant("I4")
 def test_a_receipt_of_another_client_is_acked_though_the_row_as_left_does_not_know_it(
-    open_door: OpenDoor,
+    two: tuple[Door, Door],
 ) -> None:
-    mine, theirs = open_door(bucket_size=200), open_door(bucket_size=200)
+    mine, theirs = two
     backlog(mine, 10)
     (message,) = theirs.queue.get(1)
     assert [Verdict.ACKED] == mine.queue.ack_each([message.receipt])
@@ -188,8 +181,8 @@ def test_a_receipt_of_another_client_is_acked_though_the_row_as_left_does_not_kn
 
 
 @pytest.mark.invariant("I4")
-def test_what_another_client_has_acked_is_not_acked_again(open_door: OpenDoor) -> None:
-    mine, theirs = open_door(bucket_size=200), open_door(bucket_size=200)
+def test_what_another_client_has_acked_is_not_acked_again(two: tuple[Door, Door]) -> None:
+    mine, theirs = two
     backlog(mine, 10)
     (message,) = mine.queue.get(1)
     theirs.queue.ack(message.receipt)
@@ -197,8 +190,8 @@ def test_what_another_client_has_acked_is_not_acked_again(open_door: OpenDoor) -
 
 
 @pytest.mark.invariant("I3")
-def test_what_another_client_has_got_since_is_stale(open_door: OpenDoor) -> None:
-    mine, theirs = open_door(bucket_size=200), open_door(bucket_size=200)
+def test_what_another_client_has_got_since_is_stale(two: tuple[Door, Door]) -> None:
+    mine, theirs = two
     backlog(mine, 3)
     (message,) = mine.queue.get(1, visibility_timeout=5)
     mine.clock.advance(6)
@@ -210,9 +203,9 @@ def test_what_another_client_has_got_since_is_stale(open_door: OpenDoor) -> None
 
 @pytest.mark.invariant("I2")
 def test_a_get_from_what_is_left_takes_nothing_that_another_client_holds(
-    open_door: OpenDoor,
+    two: tuple[Door, Door],
 ) -> None:
-    mine, theirs = open_door(bucket_size=200), open_door(bucket_size=200)
+    mine, theirs = two
     backlog(mine, 20)
     held = theirs.queue.get(10)
     got = mine.queue.get(10)
@@ -220,8 +213,10 @@ def test_a_get_from_what_is_left_takes_nothing_that_another_client_holds(
     assert 19 == len(set(ids)) == len(ids)
 
 
-def test_after_a_lost_race_rows_are_read_until_they_are_our_own_again(open_door: OpenDoor) -> None:
-    mine, theirs = open_door(bucket_size=200), open_door(bucket_size=200)
+def test_after_a_lost_race_rows_are_read_until_they_are_our_own_again(
+    two: tuple[Door, Door],
+) -> None:
+    mine, theirs = two
     backlog(mine, 100)
     theirs.queue.ack(theirs.queue.get(1))
     mine.clock.advance(LEFTOVER_FOR_S)
@@ -238,8 +233,8 @@ def test_after_a_lost_race_rows_are_read_until_they_are_our_own_again(open_door:
     assert 0 == cost(mine, cycle)["read_bucket"]
 
 
-def test_rows_are_believed_again_after_a_while(open_door: OpenDoor) -> None:
-    mine, theirs = open_door(bucket_size=200), open_door(bucket_size=200)
+def test_rows_are_believed_again_after_a_while(two: tuple[Door, Door]) -> None:
+    mine, theirs = two
     backlog(mine, 100)
     theirs.queue.ack(theirs.queue.get(1))
     (message,) = mine.queue.get(1)
@@ -249,16 +244,16 @@ def test_rows_are_believed_again_after_a_while(open_door: OpenDoor) -> None:
     assert 0 == cost(mine, lambda: mine.queue.ack(mine.queue.get(1)))["read_bucket"]
 
 
-def test_what_is_left_is_forgotten_with_its_queue(open_door: OpenDoor) -> None:
-    mine, theirs = open_door(bucket_size=200), open_door(bucket_size=200)
+def test_what_is_left_is_forgotten_with_its_queue(two: tuple[Door, Door]) -> None:
+    mine, theirs = two
     backlog(mine, 10)
     theirs.client.delete_queue(theirs.queue.name)
     with pytest.raises(cassieq.QueueDeleted):
         mine.queue.get(1)
 
 
-def test_what_is_left_is_gone_after_a_purge(open_door: OpenDoor) -> None:
-    mine, theirs = open_door(bucket_size=200), open_door(bucket_size=200)
+def test_what_is_left_is_gone_after_a_purge(two: tuple[Door, Door]) -> None:
+    mine, theirs = two
     backlog(mine, 10)
     theirs.queue.purge()
     assert [] == mine.queue.get(5)

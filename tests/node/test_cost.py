@@ -8,20 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark.store.statements import Kind, every_statement
+from tests.fixtures.queues import cost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.fixtures.queues import Door, OpenDoor
 
 LWTS = {one.name for one in every_statement() if one.kind is Kind.CAS}
-
-
-def cost(door: Door, work: Callable[[], object]) -> Counter[str]:
-    """Statements of this session, by name."""
-    before = Counter(door.session.counts)
-    work()
-    return Counter(door.session.counts) - before
 
 
 def lwts(spent: Counter[str]) -> int:

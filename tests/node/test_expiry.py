@@ -9,11 +9,10 @@ import pytest
 from cassieq_spark import metrics
 from cassieq_spark.errors import CassieqError, OptionInvalid
 from cassieq_spark.model.bucket import Status
-from cassieq_spark.model.expiry import MINUTE_US
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.inspect.stats import browse
 from cassieq_spark.testing.faults import Fault
-from tests.fixtures.queues import Crash, crash
+from tests.fixtures.queues import Crash, crash, to_the_next_minute
 
 if TYPE_CHECKING:
     import cassieq_spark as cassieq
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
     from tests.fixtures.queues import Door, OpenDoor
 
 DAY_S = 86_400.0
-
-
-def to_the_next_minute(door: Door) -> None:
-    """So that a minute does not end just when a test looks."""
-    left_us = MINUTE_US - door.clock.now_us() % MINUTE_US
-    door.clock.advance(left_us / 1e6 + 1)
 
 
 def repaired(door: Door) -> QueueRepair:

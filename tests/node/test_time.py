@@ -8,13 +8,14 @@ import pytest
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import StoreTimeout
-from cassieq_spark.model.pointer import MINUTE_US, Pointer, minute_of
+from cassieq_spark.model.pointer import Pointer, minute_of
 from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.poll import read_in_time
 from cassieq_spark.queue.get.reader import QUIET_FOR_S
 from cassieq_spark.queue.message import us_of
 from cassieq_spark.queue.settle import settle
+from tests.fixtures.queues import to_the_next_minute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,7 +180,7 @@ def test_t7_a_time_pointer_that_is_right_costs_no_further_statement(open_door: O
     good = open_door()
     good.queue.put(b"first")
     good.queue.ack(good.queue.get())
-    good.clock.advance((MINUTE_US - good.clock.now_us() % MINUTE_US) / 1e6)
+    to_the_next_minute(good)
     before = good.session.counts.copy()
 
     good.queue.put(b"m")

@@ -246,15 +246,12 @@ class Reader:
         return confirmed
 
     def _claim_left(self, budget: Budget, below_id: int | None) -> list[Claimed]:
-        """Claim from what the last get has left, without a look."""
+        """Claim from what the last get has left, without a look; a lost race is followed by one."""
         if budget.messages < 1 or below_id is not None or budget.size_bytes is not None:
             return []
         rows = self._leftover.rows(budget.messages)
-        # A lost race ends it: the look that follows finds other buckets.
-        claimed = self._claim_sealed(rows, replace(budget), None, {}, rounds=1) if rows else []
-        confirmed = self._claimer.confirm(claimed)
-        budget.take_claimed(confirmed)
-        return confirmed
+        claimed = self._claim_sealed(rows, replace(budget), None, {}, rounds=1)
+        return self._confirmed(claimed, budget)
 
     def _claim_ahead(self, budget: Budget, below_id: int | None) -> list[Claimed]:
         """Claim from the look ahead, if it was made for as much."""
@@ -267,6 +264,10 @@ class Reader:
         updated: Rows = {}
         claimed = self._claim_sealed(ahead.scan.candidates, replace(budget), below_id, updated)
         self._passed = (ahead.scan, updated)  # the pointer has time until the next look
+        return self._confirmed(claimed, budget)
+
+    def _confirmed(self, claimed: list[Claimed], budget: Budget) -> list[Claimed]:
+        """Confirm what was claimed without a look, and take it from the budget."""
         confirmed = self._claimer.confirm(claimed)
         budget.take_claimed(confirmed)
         return confirmed

@@ -107,7 +107,7 @@ def happened(lane: Lane, entry: Entry, *, young_us: int = YOUNG_US) -> bool:
         StoreError: It is unknown.
     """
     its_lane = lane.sibling(entry.lane)
-    for attempt, _ in enumerate(lane.attempts()):
+    for attempt in lane.attempts():
         # In this order: message, bucket, L [U3] (G5).
         is_stored = its_lane.messages.has_row(entry.bucket, entry.offset)
         stored = its_lane.buckets.read(entry.bucket)
