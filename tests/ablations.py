@@ -861,6 +861,40 @@ ABLATIONS: Final = (
         within="cassieq_spark/queue/lane.py",
     ),
     Ablation(
+        mark="P28",
+        rule="Who lost a seal leaves that bucket to the winner.",
+        old=" or (is_left_to_winner and row.leases and not closed.is_ours):\n",
+        new=":\n",
+        tests=("tests/node/test_rivals.py::test_p28_who_lost_a_seal_goes_to_another_bucket",),
+    ),
+    Ablation(
+        mark="P28",
+        rule="A seal that a rival has just begun is left to it.",
+        old="                helps=not left or bucket in scan.half_sealed or not self._rivals.are_there,\n",
+        new="",
+        tests=(
+            "tests/node/test_rivals.py::test_p28_a_seal_that_was_begun_just_now_is_left_to_a_rival",
+        ),
+    ),
+    Ablation(
+        mark="P28",
+        rule="A rival's seal that has not ended after a second is helped with.",
+        old="            place = 3 if age_us < ALONE_FOR_S * 1e6 else 0\n",
+        new="            place = 3\n",
+        tests=(
+            "tests/node/test_rivals.py::test_p28_a_rival_is_left_alone_with_a_seal_until_it_may_be_dead",
+        ),
+    ),
+    Ablation(
+        mark="P28",
+        rule="With rivals, open buckets come before those that they are at work in.",
+        old="        ours, theirs = self._rivals.split(scan.candidates)\n",
+        new="        ours, theirs = scan.candidates, {}\n",
+        tests=(
+            "tests/node/test_rivals.py::test_p28_with_a_rival_open_buckets_come_before_those_it_is_at_work_in",
+        ),
+    ),
+    Ablation(
         mark="R1",
         rule="The row that a commit reads must show the epoch that every task wrote under.",
         old="    if has_skipped or epochs != {row.epoch}:\n",
@@ -936,7 +970,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R6",
         rule="A look for messages goes on behind a bucket with 2,048 live leases.",
-        old="            if bucket in self._others_at or is_crowded(row.value, now_us=now_us):\n",
+        old="            if is_theirs or is_crowded(row.value, now_us=now_us):\n",
         new="            if available < 0:\n",
         tests=(
             "tests/node/test_row_limits.py::test_t11_a_get_looks_for_other_buckets_beside_a_crowded_one",
@@ -977,8 +1011,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="R10",
         rule="One call seals at most eight young buckets.",
-        old="[*scan.half_sealed, *ripe][:SEALS_PER_CALL]",
-        new="[*scan.half_sealed, *ripe]",
+        old="        for _ in range(SEALS_PER_CALL):\n",
+        new="        for _ in list(left):\n",
         tests=("tests/node/test_reader.py::test_r10_one_call_seals_at_most_so_many_young_buckets",),
     ),
     Ablation(
@@ -2298,8 +2332,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What was claimed is given back where the rest of the call fails.",
-        old="                give_back(claimed)  # nobody gets to see them [T22]\n",
-        new="",
+        old="            give_back(claimed)  # nobody gets to see them [T22]\n            raise\n        if self",
+        new="            raise\n        if self",
         tests=(
             "tests/node/test_slow_replica.py::test_t22_what_was_claimed_is_given_back_uncounted_where_the_rest_of_the_call_fails",
         ),

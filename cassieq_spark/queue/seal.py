@@ -34,18 +34,25 @@ class Closed:
     """A bucket that is no longer open.
 
     Attributes:
-        row: The row as it is now.
+        row: The row as it is now; still ``sealing`` only if another was left alone with it.
+        is_ours: Whether it is this sealer's CAS that has sealed it.
         leases: What this sealer got by the same CAS [P16]; empty if another sealed it.
         chunks: With ``leases``, what the scan read: rows never change (I6).
     """
 
     row: Stored[Bucket]
+    is_ours: bool = False
     leases: tuple[Lease, ...] = ()
     chunks: Sequence[ChunkRow] = ()
 
 
 def close(
-    lane: Lane, bucket: BucketNo, terms: Terms | None = None, *, is_filled: bool = False
+    lane: Lane,
+    bucket: BucketNo,
+    terms: Terms | None = None,
+    *,
+    is_filled: bool = False,
+    helps: bool = True,
 ) -> Closed | None:
     """Close an open bucket, or help with one that is being closed.
 
@@ -55,6 +62,8 @@ def close(
     Args:
         terms: What the sealer itself wants to claim.
         is_filled: Whether a message was seen there, so that the claim's hint is not in vain.
+        helps: Whether to help with a seal that another has begun meanwhile; else its row is
+            returned as it is.
 
     Returns:
         None if the bucket was dropped long ago: repair removes what is left there (G5) [P2].
@@ -65,6 +74,8 @@ def close(
     outcome = lane.buckets.insert(bucket, rules.sealing(now_us=lane.clock.now_us()))
     if outcome.now is None:
         return None
+    if not (helps or isinstance(outcome, Applied)):
+        return Closed(row=outcome.now)
     return _carry_on(lane, bucket, outcome.now, returns, terms)
 
 
@@ -116,7 +127,8 @@ def _carry_on(
         if isinstance(outcome, Applied):
             note_expired(lane, bucket, gone)
             returns.confirm()  # for delays; the lease's claimer checks its own hint [P17] [T4]
-            return Closed(row=outcome.now, leases=leases, chunks=found.chunks if leases else ())
+            chunks = found.chunks if leases else ()
+            return Closed(row=outcome.now, is_ours=True, leases=leases, chunks=chunks)
         row = outcome.now
     raise lane.contended(lane.bucket_title(bucket))
 

@@ -13,7 +13,7 @@ from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.bucket import Bucket, Lease
+from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.lease import Terms, claim, expired_of, visible
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.row_limits import LEASES_PER_CLAIM, RUNS_PER_LEASE
@@ -193,32 +193,48 @@ class Claimer:
         return held(self.lane, bucket, outcome.now, leases), outcome.now
 
     def close(
-        self, bucket: BucketNo, *, budget: Budget | None, below: int | None, is_filled: bool
+        self,
+        bucket: BucketNo,
+        *,
+        budget: Budget | None,
+        below: int | None,
+        is_filled: bool,
+        is_left_to_winner: bool = False,
+        helps: bool = True,
     ) -> tuple[list[Claimed], Stored[Bucket] | None]:
         """Seal an open bucket, and claim within the budget, by the same CAS if possible.
 
         Args:
             budget: None: only seal the bucket.
             is_filled: Whether a message was seen in it.
+            is_left_to_winner: Whether to leave it to whoever has sealed it and claimed in it
+                meanwhile (ADR 35).
+            helps: See `seal.close`.
 
         Returns:
-            As `claim`; no row if the bucket was dropped long ago.
+            As `claim`; no row if the bucket was dropped long ago. The row is not sealed yet if
+            another was left alone with it.
         """
         lane = self.lane
         # Its size is known once it is sealed: under a limit of bytes, the claim comes after that.
         at_once = budget is not None and budget.size_bytes is None
         terms = self.terms(budget.messages, below=below) if budget is not None and at_once else None
-        closed = seal.close(lane, bucket, terms, is_filled=is_filled)
+        closed = seal.close(lane, bucket, terms, is_filled=is_filled, helps=helps)
         if closed is None:
             return [], None
-        manifest = closed.row.value.manifest
+        row = closed.row.value
+        if row.status is Status.SEALING or (
+            is_left_to_winner and row.leases and not closed.is_ours
+        ):
+            return [], closed.row
+        manifest = row.manifest
         event(_logger, "bucket_sealed", **lane.as_fields(bucket), messages=manifest.count)
         is_kept = sum(len(chunk.payload) for chunk in closed.chunks) <= KEPT_BYTES
         chunks = closed.chunks if is_kept else ()
         got = held(lane, bucket, closed.row, closed.leases, chunks=chunks)
         if got or budget is None:
             return got, closed.row
-        at_most = budget.for_messages_of(closed.row.value, budget.messages)
+        at_most = budget.for_messages_of(row, budget.messages)
         terms = self.terms(at_most, below=below)
         self.hint([bucket], terms.until_us)
         got, now = self.claim(bucket, closed.row, terms)

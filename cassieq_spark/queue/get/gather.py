@@ -74,6 +74,12 @@ class Gathered:
             if now is not None:
                 self.updated[bucket] = now
 
+    def hand_over(self, updated: Rows, pass_over: Callable[[BucketNo, CassieqError], None]) -> None:
+        """Add the rows as they are now to ``updated``, and pass over what did not answer."""
+        updated.update(self.updated)
+        for bucket, error in self.failed.items():
+            pass_over(bucket, error)
+
 
 def gather(
     lane: Lane,

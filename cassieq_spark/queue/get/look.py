@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 Rows = dict[BucketNo, "Stored[Bucket]"]
 
+IsTheirs = Callable[[BucketNo, "Stored[Bucket]", int], bool]
+"""Whether rivals are at work in a bucket, by its row and the cluster time, in us."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Scan:
@@ -30,13 +34,14 @@ class Scan:
         candidates: Sealed rows with something to claim: what came back first, then by id.
         open: Reserved buckets without a row, oldest first; L was read after them, or beside them:
             then one that is dropped just now may be among them. Its seal reads L again (G5).
-        half_sealed: Buckets that somebody began to seal; L was read as for ``open``.
+        half_sealed: Buckets that somebody began to seal, and when (cluster time); L was read as for
+            ``open``.
         peeked: Whether some of the open buckets hold messages.
         oldest_later_us: Per open bucket: some later bucket or the monoton row is at least this old,
             so this bucket was reserved before that (cluster time) [R11].
         available: Messages in ``candidates``, without those in the next field.
         available_in_crowds: Messages in ``candidates`` that have so many leases that others are
-            looked for first [R6], or in which others were faster lately.
+            looked for first [R6], or in which others are at work.
         available_bytes: The size of the available messages as stored, by the mean of each bucket.
         claimable: Buckets in ``candidates`` that hold some of them.
         is_settled: Whether all that was looked at waits for time alone, or for nothing: what comes
@@ -49,7 +54,7 @@ class Scan:
     is_begun: bool = False
     candidates: Rows = field(default_factory=dict)
     open: list[BucketNo] = field(default_factory=list)
-    half_sealed: list[BucketNo] = field(default_factory=list)
+    half_sealed: dict[BucketNo, int] = field(default_factory=dict)
     peeked: dict[BucketNo, bool] = field(default_factory=dict)
     oldest_later_us: dict[BucketNo, int] = field(default_factory=dict)
     available: int = 0

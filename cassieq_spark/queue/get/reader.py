@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.bucket import Status
 from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, Claimer, give_back
-from cassieq_spark.queue.get.gather import (
-    Gathered,
-    gather,
-    share,
-    try_one,
-)
+from cassieq_spark.queue.get.gather import gather, share
 from cassieq_spark.queue.get.leftover import Leftover
 from cassieq_spark.queue.get.look import Rows, Scan
 from cassieq_spark.queue.get.rivals import Rivals
 from cassieq_spark.queue.get.scan import Scanner, offset_below
+from cassieq_spark.queue.get.seals import Seals
 from cassieq_spark.queue.get.search import Round, Search
-from cassieq_spark.queue.get.young import SEALS_PER_CALL, OpenBuckets
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -63,7 +58,6 @@ class Reader:
         self.lane = self._lane = lane
         self._claimer = Claimer(lane=lane, owner=owner, run=run, visibility_us=visibility_us)
         self._scanner = Scanner(lane)
-        self._open = OpenBuckets(lane, self._scanner)
         self._quiet: Scan | None = None
         self._ahead: _Ahead | None = None
         self._passed: tuple[Scan, Rows] | None = None
@@ -71,6 +65,7 @@ class Reader:
         self._is_for_program = run is None
         self._leftover = Leftover(lane)
         self._rivals = Rivals(lane)
+        self._seals = Seals(lane, self._scanner, self._rivals, is_for_program=self._is_for_program)
 
     def lease_as(self, owner: str, visibility_us: int) -> None:
         """Set the owner of the leases that the next gets take, and their duration."""
@@ -210,20 +205,30 @@ class Reader:
             below_id=below_id,
             want_bytes=budget.size_bytes,
             peeks=not budget.is_full,
-            sealed_singly=self._open.sealed_singly if waits else None,
-            others_at=self._rivals.places(),
+            sealed_singly=self._seals.sealed_singly if waits else None,
+            is_theirs=self._rivals.is_theirs,
         )
         updated: Rows = {}
-        claimed = self._claim_sealed(scan.candidates, budget, below_id, updated)
+        ours, theirs = self._rivals.split(scan.candidates)
+        claimed = self._claim_sealed(ours, budget, below_id, updated)
         young_for_s: float | None = None
-        if scan.open or scan.half_sealed:
-            try:
-                young_for_s = self._claim_open(
-                    scan, budget, below_id, updated, claimed, waits=waits
+        try:
+            if scan.open or scan.half_sealed:
+                young_for_s = self._seals.claim(
+                    scan,
+                    self._claimer,
+                    budget,
+                    below_id,
+                    updated=updated,
+                    claimed=claimed,
+                    waits=waits,
+                    theirs=theirs,
                 )
-            except CassieqError:
-                give_back(claimed)  # nobody gets to see them [T22]
-                raise
+            if theirs and not budget.is_full:
+                self._claim_sealed(theirs, budget, below_id, updated, into=claimed, rounds=1)
+        except CassieqError:
+            give_back(claimed)  # nobody gets to see them [T22]
+            raise
         if self._is_for_program:
             self._leftover.begin(claimed, scan.candidates | updated)
         moved = self._scanner.begin_advance(scan, updated)
@@ -235,11 +240,12 @@ class Reader:
         finally:
             moved()
         if not confirmed:
-            silent = {*scan.open, *scan.half_sealed}
+            silent = {*scan.open, *scan.half_sealed} & updated.keys()
+            ended = [at for at in silent if updated[at].value.status is not Status.SEALING]
             search.note(
                 Round(
                     has_changed=bool(updated),
-                    has_sealed=not silent.isdisjoint(updated),
+                    has_sealed=bool(ended),
                     young_for_s=young_for_s,
                 )
             )
@@ -279,10 +285,15 @@ class Reader:
         below_id: int | None,
         updated: Rows,
         *,
+        into: list[Claimed] | None = None,
         rounds: int = ROUNDS,
     ) -> list[Claimed]:
-        """Claim candidates side by side; take the rest from where no race was lost [P28]."""
-        claimed: list[Claimed] = []
+        """Claim candidates side by side; take the rest from where no race was lost [P28].
+
+        Args:
+            into: What was claimed before; what is claimed here is added.
+        """
+        claimed = [] if into is None else into
         rows = self._rivals.in_order(candidates)
         for _ in range(rounds):
             shares = share(self._lane, rows, replace(budget), below_id, away=self._scanner.away)
@@ -298,7 +309,9 @@ class Reader:
                     if not has_found:
                         raise  # no hint could be written; else what was granted goes out [T22]
                     event(_logger, "bucket_unreachable", **self._lane.as_fields(), error=str(error))
-                    return claimed + got
+                    claimed += got
+                    budget.take_claimed(got)
+                    return claimed
             claimed += got
             budget.take_claimed(got)
             if budget.is_full:
@@ -332,69 +345,7 @@ class Reader:
             return self._claimer.claim(bucket, rows[bucket], of_bucket)
 
         gathered = gather(self._lane, one, list(counts), has_found=has_found)
-        self._settle_up(gathered, updated)
+        gathered.hand_over(updated, self._scanner.pass_over)
         if self._is_for_program:
             self._rivals.learn(gathered, {bucket: rows[bucket] for bucket in counts})
         return gathered.claimed
-
-    def _settle_up(self, gathered: Gathered, updated: Rows) -> None:
-        updated.update(gathered.updated)
-        for bucket, error in gathered.failed.items():
-            self._scanner.pass_over(bucket, error)
-
-    def _claim_open(
-        self,
-        scan: Scan,
-        budget: Budget,
-        below_id: int | None,
-        updated: Rows,
-        claimed: list[Claimed],
-        *,
-        waits: bool,
-    ) -> float | None:
-        """Seal what is ripe, oldest first, and claim by the same CAS [P16].
-
-        With enough found, only gaps are closed: the reader pointer would stand still at one, and
-        every later call would begin there (I9, I10).
-
-        Args:
-            claimed: What was found before; what is found here is added.
-
-        Returns:
-            How long the first message is too young still; None: nothing is to be waited for.
-        """
-        has_found = bool(claimed)
-        wants_more = not budget.is_full
-        if not has_found:
-            # What was put since the last look must be found: memory only serves calls that have
-            # something already.
-            self._open.look_again()
-        ripe, young_for_s = self._open.ripe(scan, has_found=has_found, only_gaps=not wants_more)
-        has_filled = any(self._open.has_messages(bucket) for bucket in ripe)
-        nothing_else = not (has_filled or has_found or scan.half_sealed)
-        if nothing_else and young_for_s is not None and waits:
-            # Nothing else is visible: a get waits for the young rather than say "none".
-            self._lane.clock.wait(young_for_s)
-            young_for_s = None
-            self._open.look_again()
-            ripe, _ = self._open.ripe(scan, has_found=False)
-        # Buckets with messages first: a dead writer's gaps must not hide them.
-        ripe.sort(key=lambda bucket: (not self._open.has_messages(bucket), bucket))
-        for bucket in [*scan.half_sealed, *ripe][:SEALS_PER_CALL]:
-            if wants_more and budget.is_full:
-                break
-            below = offset_below(below_id, bucket, self._lane.bucket_size)
-            close = partial(
-                self._claimer.close,
-                bucket,
-                budget=budget if wants_more else None,
-                below=below,
-                is_filled=self._open.has_messages(bucket),
-            )
-            gathered = try_one(self._lane, bucket, close, has_found=bool(claimed))
-            self._settle_up(gathered, updated)
-            is_ours = any(one.bucket == bucket for one in gathered.claimed)
-            self._open.note_sealed(bucket, updated.get(bucket), is_ours=is_ours)
-            claimed += gathered.claimed
-            budget.take_claimed(gathered.claimed)
-        return young_for_s if nothing_else else None

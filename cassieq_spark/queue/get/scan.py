@@ -17,13 +17,13 @@ from cassieq_spark.model.lease import claimable, is_crowded, is_dying
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.get.claim import mean_bytes
-from cassieq_spark.queue.get.look import Begun, Rows, Scan
+from cassieq_spark.queue.get.look import Begun, IsTheirs, Rows, Scan
 from cassieq_spark.queue.get.peek import Beside, Peek
 from cassieq_spark.queue.get.time_pointer import TimePointer, begin_advance, still_due
 from cassieq_spark.queue.get.undecided import Undecided
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from cassieq_spark.queue.get.time_pointer import Hints
     from cassieq_spark.queue.lane import Lane
@@ -42,7 +42,7 @@ PEEKS = 8
 """Into how many open buckets a look peeks at once, before it is known which may be sealed."""
 
 WINDOWS_BEHIND_OTHERS = 2
-"""How far a look goes on behind buckets in which others are faster, if it has found enough (I9)."""
+"""How far a look goes on behind buckets with others at work, if it has found enough (I9)."""
 
 _FIRST_WINDOW = 8
 _LARGEST_WINDOW = 64
@@ -62,7 +62,7 @@ class Scanner:
         self._away: dict[BucketNo, tuple[CassieqError, float]] = {}
         self._passed_over: dict[BucketNo, CassieqError] = {}
         self._begun: Begun | None = None
-        self._others_at: Collection[BucketNo] = ()
+        self._is_theirs: IsTheirs | None = None
 
     def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
         """Skip a bucket that did not answer for a while, and look at others only [T5] [T22]."""
@@ -96,7 +96,7 @@ class Scanner:
         want_bytes: float | None = None,
         peeks: bool = False,
         sealed_singly: BucketNo | None = None,
-        others_at: Collection[BucketNo] = (),
+        is_theirs: IsTheirs | None = None,
     ) -> Scan:
         """Find up to ``want`` claimable messages with ids below ``below_id``.
 
@@ -109,14 +109,14 @@ class Scanner:
         Args:
             peeks: Whether to look into open buckets if nothing is in sealed ones.
             sealed_singly: See `OpenBuckets`: what follows it is likely to be open.
-            others_at: See `Rivals`: the look goes on behind these for some windows, but no further.
+            is_theirs: See `Rivals`: the look goes on behind these for some windows, but no further.
 
         Raises:
             QueueDeleted: The lane is dead.
         """
         lane = self._lane
         self._passed_over = {}
-        self._others_at = others_at
+        self._is_theirs = is_theirs
         begun, self._begun = self._begun, None
         if begun is None or lane.clock.monotonic() >= begun.good_until:
             begun = self._begin()
@@ -258,7 +258,7 @@ class Scanner:
         window = _FIRST_WINDOW
         times: dict[BucketNo, int] = {}
         silent: dict[BucketNo, bool] = {}
-        more_windows = WINDOWS_BEHIND_OTHERS if self._others_at else math.inf
+        more_windows = WINDOWS_BEHIND_OTHERS if self._is_theirs else math.inf
         while (
             at < end
             and more_windows > 0
@@ -318,7 +318,10 @@ class Scanner:
             scan.oldest_later_us[bucket] = oldest
         for bucket, has_row in silent.items():
             if bucket >= low and not self._undecided.has(bucket):
-                (scan.half_sealed if has_row else scan.open).append(bucket)
+                if has_row:
+                    scan.half_sealed[bucket] = times[bucket]
+                else:
+                    scan.open.append(bucket)
 
     def _window(self, at: int, end: int, size: int) -> tuple[list[BucketNo], int]:
         """The next buckets worth a read, and where to go on; without finished and jumped ones."""
@@ -371,7 +374,8 @@ class Scanner:
         dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
         if available or dies or row.value.is_behind_reader:
             scan.candidates[bucket] = row
-            if bucket in self._others_at or is_crowded(row.value, now_us=now_us):
+            is_theirs = self._is_theirs is not None and self._is_theirs(bucket, row, now_us)
+            if is_theirs or is_crowded(row.value, now_us=now_us):
                 scan.available_in_crowds += available
             else:
                 scan.available += available

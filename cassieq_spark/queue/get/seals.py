@@ -1,0 +1,128 @@
+"""`Seals`: seal open buckets for a get, and claim there by the same CAS (design 5) [P16]. I10."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.queue.get.gather import try_one
+from cassieq_spark.queue.get.scan import offset_below
+from cassieq_spark.queue.get.young import SEALS_PER_CALL, OpenBuckets
+
+if TYPE_CHECKING:
+    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.get.claim import Budget, Claimed, Claimer
+    from cassieq_spark.queue.get.look import Rows, Scan
+    from cassieq_spark.queue.get.rivals import Rivals
+    from cassieq_spark.queue.get.scan import Scanner
+    from cassieq_spark.queue.lane import Lane
+
+ALONE_FOR_S: Final = 1.0
+"""How long another is left alone with a seal that it has begun, as long as there are others to do.
+Then it may be dead (I10)."""
+
+SHORT_LINGER_S: Final = 0.05
+"""Where rivals' buckets have messages, a reader waits for young buckets only if ``linger`` is no
+longer than this."""
+
+
+class Seals:
+    """The seals of one reader. Not thread-safe."""
+
+    def __init__(
+        self, lane: Lane, scanner: Scanner, rivals: Rivals, *, is_for_program: bool
+    ) -> None:
+        self._lane = lane
+        self._scanner = scanner
+        self._rivals = rivals
+        self._is_for_program = is_for_program
+        self._open = OpenBuckets(lane, scanner)
+
+    @property
+    def sealed_singly(self) -> BucketNo | None:
+        """See `OpenBuckets`."""
+        return self._open.sealed_singly
+
+    def claim(
+        self,
+        scan: Scan,
+        claimer: Claimer,
+        budget: Budget,
+        below_id: int | None,
+        *,
+        updated: Rows,
+        claimed: list[Claimed],
+        waits: bool,
+        theirs: Rows,
+    ) -> float | None:
+        """Seal what is ripe, by id or, with rivals, in an order of this reader's; claim as well.
+
+        With enough found, only gaps are closed: the reader pointer would stand still at one, and
+        every later call would begin there (I9, I10).
+
+        Args:
+            updated: The rows that this changes are added.
+            claimed: What was found before; what is found here is added.
+            waits: Whether to wait for a young bucket where there is nothing else.
+            theirs: Where rivals are at work, and messages can be had if this finds too few.
+
+        Returns:
+            How long the first message is too young still; None: nothing is to be waited for.
+        """
+        has_found = bool(claimed)
+        wants_more = not budget.is_full
+        if not has_found:
+            # What was put since the last look must be found: memory only serves calls that have
+            # something already.
+            self._open.look_again()
+        ripe, young_for_s = self._open.ripe(scan, has_found=has_found, only_gaps=not wants_more)
+        has_filled = any(self._open.has_messages(bucket) for bucket in ripe)
+        nothing_else = not (has_filled or has_found or scan.half_sealed)
+        waits &= not theirs or self._lane.settings.linger_s <= SHORT_LINGER_S
+        if nothing_else and young_for_s is not None and waits:
+            # Nothing else is visible: a get waits for the young rather than say "none".
+            self._lane.clock.wait(young_for_s)
+            young_for_s = None
+            self._open.look_again()
+            ripe, _ = self._open.ripe(scan, has_found=False)
+        left = [*scan.half_sealed, *ripe]
+        for _ in range(SEALS_PER_CALL):
+            if not left or (wants_more and budget.is_full):
+                break
+            bucket = min(left, key=partial(self._place, scan))
+            left.remove(bucket)
+            close = partial(
+                claimer.close,
+                bucket,
+                budget=budget if wants_more else None,
+                below=offset_below(below_id, bucket, self._lane.bucket_size),
+                is_filled=self._open.has_messages(bucket),
+                is_left_to_winner=bool(left) and self._is_for_program,
+                helps=not left or bucket in scan.half_sealed or not self._rivals.are_there,
+            )
+            gathered = try_one(self._lane, bucket, close, has_found=bool(claimed or theirs))
+            gathered.hand_over(updated, self._scanner.pass_over)
+            row = updated.get(bucket)
+            is_ours = any(one.bucket == bucket for one in gathered.claimed)
+            if self._is_for_program and row is not None and row.value.leases and not is_ours:
+                self._rivals.note_lost(bucket)
+            self._open.note_sealed(bucket, row, is_ours=is_ours)
+            claimed += gathered.claimed
+            budget.take_claimed(gathered.claimed)
+        return young_for_s if nothing_else and not theirs else None
+
+    def _place(self, scan: Scan, bucket: BucketNo) -> tuple[int, int]:
+        """The order of seals: those begun, those with messages, empty ones.
+
+        A dead writer's gaps must not hide messages, nor a seal that nobody ends. One that a rival
+        has begun a moment ago comes last.
+        """
+        began_us = scan.half_sealed.get(bucket)
+        if began_us is None:
+            place = 1 if self._open.has_messages(bucket) else 2
+        elif self._rivals.are_there:
+            age_us = self._lane.clock.now_us() - began_us
+            place = 3 if age_us < ALONE_FOR_S * 1e6 else 0
+        else:
+            place = 0
+        return place, self._rivals.turn(bucket)

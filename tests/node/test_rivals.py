@@ -1,0 +1,262 @@
+"""Programs that meet: who has lost a race leaves others alone, and loses nothing by it (ADR 35)."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.model import bucket as rules
+from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.queue import seal
+from cassieq_spark.queue.get.rivals import (
+    AT_WORK_FOR_S,
+    LOST_FOR_S,
+    TURN_EVERY_S,
+    TURN_FOR_S,
+    Rivals,
+)
+from cassieq_spark.queue.get.seals import ALONE_FOR_S, SHORT_LINGER_S
+from cassieq_spark.queue.get.young import SEALS_PER_CALL
+
+if TYPE_CHECKING:
+    from cassieq_spark.queue.get.reader import Reader
+    from tests.fixtures.queues import Door, OpenDoor
+
+EACH = 2
+"""Messages of a bucket."""
+
+
+def fill(door: Door, buckets: int) -> None:
+    """Open buckets of two messages each, all of which this reader's next get sees first."""
+    for _ in range(buckets):
+        bucket = door.reserve()
+        door.write(bucket, 0, *(b"%d.%d" % (bucket, number) for number in range(EACH)))
+
+
+def buckets_of(reader: Reader, messages: int) -> list[int]:
+    """The buckets of so many messages, by one get."""
+    return [one.bucket for one in reader.get(messages) for _ in range(one.lease.runs.count)]
+
+
+def begin_seal(door: Door, bucket: int) -> None:
+    """Its first half: what a sealer leaves that dies in between."""
+    row = rules.sealing(now_us=door.lane.clock.now_us())
+    door.lane.buckets.insert(BucketNo(bucket), row)
+
+
+@dataclass(slots=True)
+class Met:
+    """Two clients, of which one has lost bucket 0 to the other and taken all of another one.
+
+    Attributes:
+        left: The two buckets that are still open.
+    """
+
+    slow: Door
+    quick: Door
+    reader: Reader
+    left: tuple[int, int]
+
+
+def meet(open_door: OpenDoor, *, linger_s: float | None = None) -> Met:
+    settings = {} if linger_s is None else {"linger": linger_s}
+    slow, quick = open_door(**settings), open_door(**settings)
+    fill(slow, 4)
+    reader = slow.reader()
+    slow.faults.before("insert_bucket", lambda: quick.reader().get(1))
+    (taken, *_) = buckets_of(reader, EACH)
+    slow.clock.advance(0.1)
+    first, second = sorted({1, 2, 3} - {taken})
+    return Met(slow, quick, reader, (first, second))
+
+
+# --- seals ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.invariant("I2")
+def test_p28_who_lost_a_seal_goes_to_another_bucket(open_door: OpenDoor) -> None:
+    slow, quick = open_door(), open_door()
+    fill(slow, 2)
+    slow.faults.before("insert_bucket", lambda: quick.reader().get(1))
+    before = slow.session.counts.copy()
+    assert [1] == buckets_of(slow.reader(), 1)
+    spent = slow.session.counts - before
+    assert (2, 0) == (spent["insert_bucket"], spent["update_bucket"])
+
+
+def test_who_lost_the_only_seal_claims_beside_the_other(open_door: OpenDoor) -> None:
+    slow, quick = open_door(), open_door()
+    fill(slow, 1)
+    slow.faults.before("insert_bucket", lambda: quick.reader().get(1))
+    assert [0] == buckets_of(slow.reader(), 1)
+
+
+def test_a_bucket_that_somebody_has_sealed_for_nothing_is_read_in_its_turn(
+    open_door: OpenDoor,
+) -> None:
+    """Repair and producers seal, too: with one consumer, messages come in the order of ids."""
+    slow, other = open_door(), open_door()
+    fill(slow, 2)
+    slow.faults.before("insert_bucket", lambda: seal.close(other.lane, BucketNo(0)))
+    assert [0, 0, 1] == buckets_of(slow.reader(), 3)
+
+
+def test_who_takes_a_message_back_is_no_rival(open_door: OpenDoor) -> None:
+    """A cancel changes a row before the claim of the only consumer, which goes on by id."""
+    consumer, producer = open_door(), open_door()
+    ids = [str(one) for one in producer.queue.put_many([b"m"] * 60)]
+    assert [0] == buckets_of(consumer.reader(), 1)
+    reader = consumer.reader()
+    consumer.faults.before("update_bucket", lambda: producer.queue.cancel(ids[5]))
+    seen: list[int] = []
+    while found := buckets_of(reader, 5):
+        seen += found
+    assert (58, sorted(seen)) == (len(seen), seen)
+
+
+def test_sparks_readers_keep_the_order_of_ids(open_door: OpenDoor) -> None:
+    slow, quick = open_door(), open_door()
+    fill(slow, 3)
+    slow.faults.before("insert_bucket", lambda: quick.reader(run=new_uuid()).get(1))
+    assert [0, 1, 1, 2] == buckets_of(slow.reader(run=new_uuid()), 4)
+
+
+@pytest.mark.invariant("I10")
+@pytest.mark.parametrize("age_s", [0.0, 1.5 * ALONE_FOR_S])
+def test_p28_a_rival_is_left_alone_with_a_seal_until_it_may_be_dead(
+    open_door: OpenDoor, age_s: float
+) -> None:
+    met = meet(open_door)
+    begun, open_ = met.left
+    begin_seal(met.slow, begun)
+    met.slow.clock.advance(age_s)
+    expected = begun if age_s else open_
+    assert [expected] == buckets_of(met.reader, 1)
+
+
+@pytest.mark.invariant("I10")
+def test_p28_a_seal_that_was_begun_just_now_is_left_to_a_rival(open_door: OpenDoor) -> None:
+    met = meet(open_door)
+    met.slow.faults.before(
+        "insert_bucket", lambda: [begin_seal(met.quick, bucket) for bucket in met.left]
+    )
+    before = met.slow.session.counts.copy()
+    # Both are begun: the second is helped with, since a get never says "none" of what is there.
+    assert 1 == len(buckets_of(met.reader, 1))
+    spent = met.slow.session.counts - before
+    assert (2, 1) == (spent["insert_bucket"], spent["scan_messages"])
+
+
+@pytest.mark.invariant("I10")
+def test_more_seals_begun_than_one_call_ends_are_no_obstacle(open_door: OpenDoor) -> None:
+    met = meet(open_door)
+    fill(met.slow, SEALS_PER_CALL)
+    begun = [*met.left, *range(4, 4 + SEALS_PER_CALL)]
+    for bucket in begun:
+        begin_seal(met.quick, bucket)
+    before = met.slow.session.counts.copy()
+    (found,) = buckets_of(met.reader, 1)
+    assert found in begun
+    # The first is helped with: what is refused to all of them would help nobody.
+    assert 1 == (met.slow.session.counts - before)["insert_bucket"]
+
+
+# --- sealed buckets -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rest_s", [0.0, 1.5 * AT_WORK_FOR_S])
+def test_p28_with_a_rival_open_buckets_come_before_those_it_is_at_work_in(
+    open_door: OpenDoor, rest_s: float
+) -> None:
+    met = meet(open_door)
+    theirs, open_ = met.left
+    assert [0] == buckets_of(met.quick.reader(), 1)
+    assert [theirs] == buckets_of(met.quick.reader(), 1)
+    met.slow.clock.advance(rest_s)
+    expected = theirs if rest_s else open_
+    assert [expected] == buckets_of(met.reader, 1)
+
+
+@pytest.mark.invariant("I10")
+def test_what_rivals_are_at_work_in_is_got_if_nothing_else_is_there(open_door: OpenDoor) -> None:
+    met = meet(open_door)
+    theirs, open_ = met.left
+    assert [0] == buckets_of(met.quick.reader(), 1)
+    assert [theirs] == buckets_of(met.quick.reader(), 1)
+    assert [open_, open_, theirs] == buckets_of(met.reader, 3)
+    assert [] == met.reader.get(1)
+
+
+def test_a_reader_does_not_wait_long_for_young_buckets_if_a_rival_has_messages(
+    open_door: OpenDoor,
+) -> None:
+    linger_s = 4 * SHORT_LINGER_S
+    met = meet(open_door, linger_s=linger_s)
+    for reader in (met.quick.reader(), met.quick.reader()):
+        reader.get(1)
+    theirs, _ = met.left
+    assert EACH == len(buckets_of(met.reader, EACH))  # the last open one
+    fill(met.slow, 1)
+    began = met.slow.clock.monotonic()
+    assert [theirs] == buckets_of(met.reader, 1)
+    assert met.slow.clock.monotonic() - began < linger_s
+
+
+def test_without_lost_races_a_lane_is_read_by_id_again(open_door: OpenDoor) -> None:
+    met = meet(open_door)
+    theirs, _ = met.left
+    for door in (met.slow, met.quick):
+        door.clock.advance(LOST_FOR_S)
+    assert [0] == buckets_of(met.quick.reader(), 1)
+    assert [theirs] == buckets_of(met.quick.reader(), 1)
+    assert [theirs] == buckets_of(met.reader, 1)
+
+
+@pytest.mark.invariant("I10")
+def test_each_bucket_has_its_turn_whoever_is_at_work_there(open_door: OpenDoor) -> None:
+    """A client that extends its leases again and again changes a row, and claims nothing more."""
+    mine, theirs = open_door(), open_door()
+    theirs.put_batch(0, b"a", b"b")
+    theirs.reader().get(1)
+    row, rivals = theirs.row(0), Rivals(mine.lane)
+    assert row is not None
+    left_to_others = 0
+    for _ in range(int(TURN_EVERY_S)):
+        rivals.note_lost(BucketNo(7))
+        is_theirs = rivals.is_theirs
+        assert is_theirs is not None
+        left_to_others += is_theirs(BucketNo(0), row, row.value.changed_us)
+        mine.clock.advance(1.0)
+    assert TURN_EVERY_S - TURN_FOR_S == left_to_others
+
+
+# --- many -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.invariant("I2")
+def test_programs_that_begin_together_get_each_message_once(open_door: OpenDoor) -> None:
+    doors = [open_door() for _ in range(6)]
+    fill(doors[0], 12)
+    found: list[list[tuple[int, int]]] = [[] for _ in doors]
+    barrier = threading.Barrier(len(doors))
+
+    def drain(at: int) -> None:
+        reader = doors[at].reader()
+        barrier.wait()
+        while claimed := reader.get(1):
+            (one,) = claimed
+            found[at] += [(one.bucket, offset) for offset in one.lease.runs.offsets()]
+
+    threads = [threading.Thread(target=partial(drain, at)) for at in range(len(doors))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    everything = [(bucket, offset) for bucket in range(12) for offset in range(EACH)]
+    assert everything == sorted(chain.from_iterable(found))
