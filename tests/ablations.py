@@ -863,8 +863,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="P28",
         rule="Who lost a seal leaves that bucket to the winner.",
-        old=" or (is_left_to_winner and row.leases and not closed.is_ours):\n",
-        new=":\n",
+        old="        is_lost = row.status is Status.SEALING or (bool(row.leases) and not closed.is_ours)\n",
+        new="        is_lost = row.status is Status.SEALING\n",
         tests=("tests/node/test_rivals.py::test_p28_who_lost_a_seal_goes_to_another_bucket",),
     ),
     Ablation(

@@ -214,9 +214,10 @@ def test_a_get_from_what_is_left_takes_nothing_that_another_client_holds(
 
 
 def test_after_a_lost_race_rows_are_read_until_they_are_our_own_again(
-    two: tuple[Door, Door],
+    open_door: OpenDoor,
 ) -> None:
-    mine, theirs = two
+    # With a lease that ends in this minute, its hint names the bucket: one read more.
+    mine, theirs = (open_door(bucket_size=200, visibility_timeout=600) for _ in range(2))
     backlog(mine, 100)
     theirs.queue.ack(theirs.queue.get(1))
     mine.clock.advance(LEFTOVER_FOR_S)

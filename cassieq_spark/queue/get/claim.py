@@ -223,9 +223,8 @@ class Claimer:
         if closed is None:
             return [], None
         row = closed.row.value
-        if row.status is Status.SEALING or (
-            is_left_to_winner and row.leases and not closed.is_ours
-        ):
+        is_lost = row.status is Status.SEALING or (bool(row.leases) and not closed.is_ours)
+        if is_lost and is_left_to_winner:
             return [], closed.row
         manifest = row.manifest
         event(_logger, "bucket_sealed", **lane.as_fields(bucket), messages=manifest.count)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.entropy import generator
 from cassieq_spark.model.ids import union
-from cassieq_spark.model.lease import claimable
+from cassieq_spark.model.lease import claimable, visible
 from cassieq_spark.queue.get.gather import came_back_us, is_crowded
 
 if TYPE_CHECKING:
@@ -138,6 +138,16 @@ class Rivals:
 
 
 def _has_claimed(now: Bucket, before: Bucket) -> bool:
-    """Whether messages are leased now that were not: acks and purges leave no such trace."""
-    leased = union(lease.runs for lease in now.leases)
-    return bool(leased - union(lease.runs for lease in before.leases))
+    """Whether what could be claimed is leased or acked now: an ack alone leaves no such trace.
+
+    Nor does a cancel, a purge, or the removal of what has expired.
+    """
+    now_us = now.changed_us
+    left = [
+        *(part.runs for part in visible(now, now_us)),
+        *(part.runs for part in now.delayed),
+        *(part.runs for part in now.dead),
+        now.purged,
+        now.cancelled,
+    ]
+    return bool(union(part.runs for part in visible(before, now_us)) - union(left))
