@@ -879,8 +879,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="P28",
         rule="A rival's seal that has not ended after a second is helped with.",
-        old="            place = 3 if age_us < ALONE_FOR_S * 1e6 else 0\n",
-        new="            place = 3\n",
+        old="            place = 3 if is_young and self._rivals.are_there else 0\n",
+        new="            place = 3 if self._rivals.are_there else 0\n",
         tests=(
             "tests/node/test_rivals.py::test_p28_a_rival_is_left_alone_with_a_seal_until_it_may_be_dead",
         ),

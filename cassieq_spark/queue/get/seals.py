@@ -120,9 +120,7 @@ class Seals:
         began_us = scan.half_sealed.get(bucket)
         if began_us is None:
             place = 1 if self._open.has_messages(bucket) else 2
-        elif self._rivals.are_there:
-            age_us = self._lane.clock.now_us() - began_us
-            place = 3 if age_us < ALONE_FOR_S * 1e6 else 0
         else:
-            place = 0
+            is_young = self._lane.clock.now_us() - began_us < ALONE_FOR_S * 1e6
+            place = 3 if is_young and self._rivals.are_there else 0
         return place, self._rivals.turn(bucket)
