@@ -52,8 +52,13 @@ DELIVER: Final = {"read_pointers": 1}
 READ: Final = {"read_messages": 1}
 """Then the messages, unless the seal has just read them and they are few bytes."""
 
-ACK: Final = {"read_bucket": 1, "update_bucket": 1}
-"""An ack of a bucket's messages, by however many receipts."""
+ACK: Final = {"update_bucket": 1}
+"""An ack of a bucket's messages, by however many receipts: its client knows the row from the claim.
+"""
+
+HINTED: Final = {"read_bucket": 0.5}
+"""With a visibility of 30 s, a lease that is taken in the first half of a minute is hinted for that
+minute: so long, the look after it reads that bucket's row again."""
 
 IDLE_LOOK: Final = {"read_monoton": 1, "read_hints": 1}
 """A look of an idle consumer at one lane."""
@@ -137,6 +142,7 @@ def _programs(use: Use) -> Counter[str]:
     _add(found, LOOK, gets)
     found["read_bucket"] += gets - 1  # the row that is claimed from; the first get seals it
     _add(found, SEAL, 1)
+    _add(found, HINTED, 1)
     _add(found, CLAIM, gets - 1)  # the first claim is the seal's
     _add(found, DELIVER, gets)
     _add(found, READ, gets - (use.filled * use.body_bytes <= KEPT_BYTES))
