@@ -68,13 +68,6 @@ def cpu_of(cost: Cost, kind: Kind, size: float = 0.0) -> float:
     return cost.coordinator_s + asked * cost.replica_s + (1 + asked) * size * cost.per_byte_s
 
 
-def read_bytes(use: Use) -> float:
-    """Bytes of chunks that are read for each message: the seal's scan, and whole chunks by gets."""
-    if use.is_bulk:
-        return float(use.body_bytes)
-    return use.body_bytes * (1 + max(1.0, use.chunk_messages / use.group))
-
-
 def amplification(live_bytes: float) -> float:
     """How often compaction writes a byte again, with so many bytes on a node.
 
@@ -102,7 +95,7 @@ def demand(
         syncs = sum(one.syncs for one in ROUNDS[kind])
         log += count * syncs * ROW_BYTES * copies
     write, read = parameters.costs[Kind.CHUNK_WRITE], parameters.costs[Kind.CHUNK_READ]
-    size, back = use.body_bytes, read_bytes(use)
+    size = back = use.body_bytes  # each is read once: a get takes what its seal has read
     cpu_s += size * (1 + copies) * write.per_byte_s + back * (1 + QUORUM) * read.per_byte_s
     log += size * copies
     live = per_s * size * copies * life_s / nodes

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import simpy
 
-from bench.scale.analytic import cpu_of, read_bytes
+from bench.scale.analytic import cpu_of
 from bench.scale.model import Client, Cluster
 from bench.scale.parameters import Kind
 from cassieq_spark.entropy import generator
@@ -82,7 +82,7 @@ def run(
         seconds = min(seconds, jobs / total)
     each = {
         Kind.CHUNK_WRITE: use.body_bytes * per_s / kinds[Kind.CHUNK_WRITE],
-        Kind.CHUNK_READ: read_bytes(use) * per_s / kinds[Kind.CHUNK_READ],
+        Kind.CHUNK_READ: use.body_bytes * per_s / kinds[Kind.CHUNK_READ],
     }
     client = Client(env, None)
 
@@ -133,7 +133,7 @@ def said_busy(use: Use, parameters: Parameters, *, per_s: float, nodes: int) -> 
     kinds = use.by_kind()
     sizes = {
         Kind.CHUNK_WRITE: use.body_bytes / kinds[Kind.CHUNK_WRITE],
-        Kind.CHUNK_READ: read_bytes(use) / kinds[Kind.CHUNK_READ],
+        Kind.CHUNK_READ: use.body_bytes / kinds[Kind.CHUNK_READ],
     }
     work_s = sum(
         count * cpu_of(costs[kind], kind, sizes.get(kind, 0.0)) for kind, count in kinds.items()

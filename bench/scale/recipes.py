@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from bench.scale.parameters import KIND_OF, Kind
 from cassieq_spark.model.sizes import BUCKET_BYTES, CHUNK_BYTES, CHUNK_MESSAGES
-from cassieq_spark.queue.get.claim import KEPT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,16 +40,14 @@ SEAL: Final = {
     "write_hint": 1,
 }
 """Closing an open bucket of a program, with the first claim in it: two LWTs. The scan reads its row
-in vain, and its producer looks whether it is open still."""
+in vain, and its producer looks whether it is open still. What was scanned serves the gets that
+follow, if they are this client's."""
 
 CLAIM: Final = {"write_hint": 1, "update_bucket": 1}
 """A claim in a bucket that is sealed."""
 
 DELIVER: Final = {"read_pointers": 1}
 """After a claim: is it real?"""
-
-READ: Final = {"read_messages": 1}
-"""Then the messages, unless the seal has just read them and they are few bytes."""
 
 ACK: Final = {"update_bucket": 1}
 """An ack of a bucket's messages, by however many receipts: its client knows the row from the claim.
@@ -145,7 +142,6 @@ def _programs(use: Use) -> Counter[str]:
     _add(found, HINTED, 1)
     _add(found, CLAIM, gets - 1)  # the first claim is the seal's
     _add(found, DELIVER, gets)
-    _add(found, READ, gets - (use.filled * use.body_bytes <= KEPT_BYTES))
     _add(found, ACK, gets)
     found["advance_pointer"] += 1
     _add(found, DROP, 1)

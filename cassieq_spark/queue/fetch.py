@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import DataLoss, LeaseLost, RowCorrupt
-from cassieq_spark.model.ids import EMPTY, Place, Runs
+from cassieq_spark.model.ids import EMPTY, Runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,8 +30,6 @@ BODIES_BYTES: Final = 8 << 20
 """About how many bytes of updated bodies are held before their messages go out: each body may have
 16 MiB, and one read may name ten thousand."""
 
-NOTHING_AT_HAND: Final[Mapping[Place, Sequence[ChunkRow]]] = {}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
@@ -51,11 +49,6 @@ class Planned:
     lease_id: UUID | None
     revisions: tuple[tuple[int, int], ...] = ()
     is_look: bool = False
-
-    @property
-    def place(self) -> Place:
-        """The bucket that its messages are in."""
-        return Place(self.lane, self.bucket)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +79,12 @@ def fetch(
     lanes: Fixed,
     plan: Sequence[Planned],
     *,
-    at_hand: Mapping[Place, Sequence[ChunkRow]] = NOTHING_AT_HAND,
+    goes_on: bool = False,
 ) -> Iterator[Found]:
     """Yield the chunks that hold the planned messages, in order; a few buckets are read ahead.
 
     Args:
-        at_hand: The chunks of buckets that were read before; they are not read again.
+        goes_on: Whether the rest of their chunks will be asked for; see `Messages.read`.
 
     Raises:
         DataLoss: A planned message does not exist: exactly the planned ids, or the task fails.
@@ -100,22 +93,17 @@ def fetch(
     """
     for lane_id, some in groupby(plan, key=lambda planned: planned.lane):
         tables, title = store.lane(lane_id), lanes.title(queue, lane_id)
-        yield from _found(tables, title, _read(tables, list(some), at_hand))
+        yield from _found(tables, title, _read(tables, some, goes_on=goes_on))
 
 
 def _read(
-    tables: LaneTables, plan: Sequence[Planned], at_hand: Mapping[Place, Sequence[ChunkRow]]
+    tables: LaneTables, plan: Iterable[Planned], *, goes_on: bool
 ) -> Iterator[tuple[Planned, Sequence[ChunkRow]]]:
     """Yield the plan's entries, or parts of them, with the chunks that hold their messages."""
-    for is_known, group in groupby(plan, key=lambda one: one.place in at_hand):
-        some = list(group)
-        if is_known:
-            yield from ((one, at_hand[one.place]) for one in some)
-            continue
-        parts = [part for planned in some for part in _parts(planned)]
-        wanted = [(part.bucket, part.runs) for part in parts]
-        for position, chunks in tables.messages.read(wanted):
-            yield parts[position], chunks
+    parts = [part for planned in plan for part in _parts(planned)]
+    wanted = [(part.bucket, part.runs) for part in parts]
+    for position, chunks in tables.messages.read(wanted, goes_on=goes_on):
+        yield parts[position], chunks
 
 
 def _found(

@@ -9,16 +9,15 @@ from uuid import UUID
 
 from cassieq_spark.model.ids import first_id, message_id_of
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.queue.fetch import NOTHING_AT_HAND, Found, Planned, fetch
+from cassieq_spark.queue.fetch import Found, Planned, fetch
 from cassieq_spark.store import chunk as chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from cassieq_spark.model.bucket import Lease
-    from cassieq_spark.model.ids import LaneId, Place
+    from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.tables.messages import ChunkRow
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_BYTES = 32
@@ -117,14 +116,14 @@ def read_messages(
     lane: Lane,
     plan: Iterable[tuple[Planned, int | None]],
     *,
-    at_hand: Mapping[Place, Sequence[ChunkRow]] = NOTHING_AT_HAND,
+    goes_on: bool = False,
 ) -> Iterator[Message]:
     """Yield the planned messages, in the order of the plan.
 
     Args:
         lane: Any lane of the queue.
         plan: Each entry with the end of its lease in cluster µs; None for a peek.
-        at_hand: The rows of buckets that were read before.
+        goes_on: Whether this client will read the rest of their chunks; see `fetch`.
 
     Raises:
         DataLoss: A planned message does not exist; never raised for a peek.
@@ -134,7 +133,7 @@ def read_messages(
         (planned.lane, planned.bucket, planned.lease_id): until for planned, until in entries
     }
     planned_reads = [planned for planned, _ in entries]
-    for found in fetch(lane.store, lane.queue, lane.fixed, planned_reads, at_hand=at_hand):
+    for found in fetch(lane.store, lane.queue, lane.fixed, planned_reads, goes_on=goes_on):
         planned = found.planned
         until = until_us[planned.lane, planned.bucket, planned.lease_id]
         yield from _messages(lane.sibling(planned.lane), found, until)

@@ -29,6 +29,7 @@ from cassieq_spark.store.tables.pointers import PointerTable
 from cassieq_spark.store.tables.queues import Queues
 from cassieq_spark.store.tables.schedules import Schedules
 from cassieq_spark.store.tables.sinks import Sinks
+from cassieq_spark.store.tables.unread import Unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,6 +75,7 @@ class Store:
         self._times_seen: dict[LaneId, int] = {}
         self._last_rows = LastRows(session.client_id, clock=lambda: self.clock)
         self._written_hints = WrittenHints()
+        self._unread = Unread(clock=lambda: self.clock)
         self.begun: set[LaneId] = set()
 
     def lane(self, lane: LaneId) -> LaneTables:
@@ -82,7 +84,7 @@ class Store:
         return LaneTables(
             monotons=Monotons(self.session, self.sender, lane),
             buckets=Buckets(self.session, self.sender, lane, last=self._last_rows),
-            messages=Messages(self.session, lane),
+            messages=Messages(self.session, lane, unread=self._unread),
             overlays=Overlays(self.session, lane),
             pointers=pointers,
             hints=Hints(

@@ -13,9 +13,9 @@ from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer, minute_of
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.get import claim
 from cassieq_spark.store import statements
 from cassieq_spark.store.cas import Applied
+from cassieq_spark.store.tables import unread
 from cassieq_spark.testing.faults import Fault
 from tests.fixtures.queues import Put, payload
 
@@ -254,7 +254,7 @@ def test_the_rest_of_a_bucket_is_read_by_later_gets(door: Door) -> None:
 def test_a_seal_keeps_only_so_many_bytes_for_its_get(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim, "KEPT_BYTES", 10)
+    monkeypatch.setattr(unread, "UNREAD_BYTES", 10)
     door.queue.put(b"larger than that")
     before = door.session.counts["read_messages"]
     assert [b"larger than that"] == [one.body for one in door.queue.get(1)]
@@ -264,7 +264,7 @@ def test_a_seal_keeps_only_so_many_bytes_for_its_get(
 def test_a_get_returns_what_it_reads_and_what_it_has_read_in_order(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim, "KEPT_BYTES", 2_000)
+    monkeypatch.setattr(unread, "UNREAD_BYTES", 4_000)
     bodies = [b"small", os.urandom(4_000), b"small, too"]
     for body in bodies:
         door.put(body)

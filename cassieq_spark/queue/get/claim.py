@@ -25,13 +25,12 @@ from cassieq_spark.queue.settle.settle import of_leases, settle_bucket
 from cassieq_spark.store.cas import Applied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from uuid import UUID
 
     from cassieq_spark.model.ids import BucketNo, Place
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.tables.messages import ChunkRow
 
 CAS_TIMES_SPARE = 4
 """A claim lasts at least this many of the client's own CAS times. A shorter one would be over when
@@ -48,26 +47,17 @@ RUNS_PER_CALL: Final = 8_192
 of ids, and Spark keeps a hundred offsets. The limit matters only where single messages came back,
 bucket after bucket."""
 
-KEPT_BYTES: Final = 1 << 20
-"""A seal has read its bucket. So many bytes of it are kept until the get has read what it claimed:
-messages that come singly need no second read."""
-
 _logger = get_logger("queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """One lease that is ours, with its bucket's row as last seen.
-
-    Attributes:
-        chunks: The stored rows of its messages, if its seal has read them and they are small.
-    """
+    """One lease that is ours, with its bucket's row as last seen."""
 
     lane: Lane
     bucket: BucketNo
     lease: Lease
     row: Stored[Bucket]
-    chunks: Sequence[ChunkRow] = field(default=(), repr=False)
 
     @property
     def place(self) -> Place:
@@ -228,9 +218,9 @@ class Claimer:
             return [], closed.row
         manifest = row.manifest
         event(_logger, "bucket_sealed", **lane.as_fields(bucket), messages=manifest.count)
-        is_kept = sum(len(chunk.payload) for chunk in closed.chunks) <= KEPT_BYTES
-        chunks = closed.chunks if is_kept else ()
-        got = held(lane, bucket, closed.row, closed.leases, chunks=chunks)
+        if self.run is None:
+            lane.messages.keep(bucket, closed.chunks)  # of Spark's, executors read what is claimed
+        got = held(lane, bucket, closed.row, closed.leases)
         if got or budget is None:
             return got, closed.row
         at_most = budget.for_messages_of(row, budget.messages)
@@ -285,18 +275,13 @@ class Claimer:
 
 
 def held(
-    lane: Lane,
-    bucket: BucketNo,
-    row: Stored[Bucket] | None,
-    leases: Iterable[Lease],
-    *,
-    chunks: Sequence[ChunkRow] = (),
+    lane: Lane, bucket: BucketNo, row: Stored[Bucket] | None, leases: Iterable[Lease]
 ) -> list[Claimed]:
     """Our new leases that are in the row."""
     if row is None:
         return []
     return [
-        Claimed(lane=lane, bucket=bucket, lease=lease, row=row, chunks=chunks)
+        Claimed(lane=lane, bucket=bucket, lease=lease, row=row)
         for lease in leases
         if row.value.lease(lease.lease_id) is not None
     ]

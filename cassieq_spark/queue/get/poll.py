@@ -207,8 +207,7 @@ def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list
 
 def _read_claimed(lane: Lane, claimed: list[Claimed]) -> list[Message]:
     plan = [(one.planned, one.lease.until_us) for one in claimed]
-    at_hand = {one.place: one.chunks for one in claimed if one.chunks}
-    return list(read_messages(lane, plan, at_hand=at_hand))
+    return list(read_messages(lane, plan, goes_on=True))
 
 
 def _is_held(claimed: Claimed) -> bool:

@@ -11,7 +11,7 @@ from cassandra.query import UNSET_VALUE
 from cassieq_spark import metrics
 from cassieq_spark.errors import StoreError
 from cassieq_spark.model.bucket_plan import split_parts
-from cassieq_spark.model.ids import BucketNo, LaneId, Runs
+from cassieq_spark.model.ids import BucketNo, LaneId, Place, Runs
 from cassieq_spark.model.sizes import (
     MAX_CHUNK_MESSAGES,
     WRITTEN_TOGETHER,
@@ -23,9 +23,9 @@ from cassieq_spark.store.tables.overlays import DROP_AHEAD_US
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from cassieq_spark.model.ids import Place
     from cassieq_spark.store.sent import Sent
     from cassieq_spark.store.session import CqlSession
+    from cassieq_spark.store.tables.unread import Unread
 
 _PARTITION: Final = 2
 """The first parameters of a write name its partition."""
@@ -149,9 +149,14 @@ class ChunkWriter:
 class Messages:
     """The message rows of one lane."""
 
-    def __init__(self, session: CqlSession, lane: LaneId) -> None:
+    def __init__(self, session: CqlSession, lane: LaneId, *, unread: Unread) -> None:
         self._session = session
         self._lane = lane
+        self._unread = unread
+
+    def keep(self, bucket: BucketNo, chunks: Iterable[ChunkRow]) -> None:
+        """Keep chunks of this bucket for reads that go on with them."""
+        self._unread.keep(Place(self._lane, bucket), chunks)
 
     def scan(self, bucket: BucketNo) -> list[ChunkRow]:
         """Read every whole chunk of a bucket: all columns, by quorum, paged [P4].
@@ -235,22 +240,49 @@ class Messages:
         self._session.run(statements.DROP_MESSAGES, (stamp, self._lane, bucket))
 
     def read(
-        self, wanted: Iterable[tuple[BucketNo, Runs]], *, in_flight: int = 4
+        self,
+        wanted: Iterable[tuple[BucketNo, Runs]],
+        *,
+        in_flight: int = 4,
+        goes_on: bool = False,
     ) -> Iterator[tuple[int, list[ChunkRow]]]:
         """Yield (position in ``wanted``, the whole chunks that hold its runs), in order.
 
         The next few buckets are read while the caller works on one.
-        """
-        sent: deque[tuple[int, Sent]] = deque()
-        for position, (bucket, runs) in enumerate(wanted):
-            if len(sent) >= in_flight:
-                yield self._received(*sent.popleft())
-            params = (self._lane, bucket, runs.first, runs.last)
-            sent.append((position, self._session.start(statements.READ_MESSAGES, params)))
-        while sent:
-            yield self._received(*sent.popleft())
 
-    def _received(self, position: int, sent: Sent) -> tuple[int, list[ChunkRow]]:
+        Args:
+            goes_on: Whether the caller will ask for the rest of these chunks: then it is kept, and
+                nothing is read that was kept.
+        """
+        begun: deque[tuple[int, Callable[[], list[ChunkRow]]]] = deque()
+        for position, (bucket, runs) in enumerate(wanted):
+            if len(begun) >= in_flight:
+                yield _ended(*begun.popleft())
+            begun.append((position, self._begin_read(bucket, runs, goes_on=goes_on)))
+        while begun:
+            yield _ended(*begun.popleft())
+
+    def _begin_read(
+        self, bucket: BucketNo, runs: Runs, *, goes_on: bool
+    ) -> Callable[[], list[ChunkRow]]:
+        place = Place(self._lane, bucket)
+        kept = self._unread.take(place, runs) if goes_on else None
+        if kept is not None:
+            return lambda: kept
+        params = (self._lane, bucket, runs.first, runs.last)
+        sent = self._session.start(statements.READ_MESSAGES, params)
+
+        def received() -> list[ChunkRow]:
+            chunks = self._received(sent)
+            if goes_on:
+                rest = [one for one in chunks if one.first + one.count - 1 > runs.last]
+                self._unread.keep(place, rest)
+                self._unread.forget(place, runs)  # what another part of this read has kept
+            return chunks
+
+        return received
+
+    def _received(self, sent: Sent) -> list[ChunkRow]:
         rows = self._session.finish(sent)
         lane, bucket, first, _ = sent.params
         if first > 0 and not (rows and rows[0].first == first):
@@ -258,7 +290,11 @@ class Messages:
             # before it, by less than the largest chunk.
             before = (lane, bucket, max(0, first - MAX_CHUNK_MESSAGES + 1), first - 1)
             rows = self._session.run(statements.READ_MESSAGES, before) + rows
-        return position, list(_whole(rows))
+        return list(_whole(rows))
+
+
+def _ended(position: int, read: Callable[[], list[ChunkRow]]) -> tuple[int, list[ChunkRow]]:
+    return position, read()
 
 
 def _whole(rows: Iterable[Any]) -> Iterator[ChunkRow]:

@@ -1,0 +1,134 @@
+"""`Unread`: chunks that one client has read and not handed out yet, so that a get reads none again.
+
+A seal reads its whole bucket, and a chunk of a bulk writer holds thousands of messages, while a
+program gets a hundred at a time. A stored row never changes, so what was read stays true; whether a
+message in it may be handed out is decided by its lease alone (I2).
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cassieq_spark.clock import Clock
+    from cassieq_spark.model.ids import Place, Runs
+    from cassieq_spark.store.tables.messages import ChunkRow
+
+UNREAD_BYTES: Final = 40 << 20
+"""How many bytes one client keeps, of all its queues: a bucket that programs have filled, if its
+messages are not very small."""
+
+ROW_BYTES: Final = 300
+"""About how much memory a chunk takes besides its payload."""
+
+UNREAD_FOR_S: Final = 60.0
+"""What was kept for so long is forgotten at the next read: others may have taken it long since."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Bucket:
+    """What is kept of one bucket: chunks by their first offset, and those offsets in order."""
+
+    kept_at: float = 0.0
+    firsts: list[int] = field(default_factory=list)
+    chunks: dict[int, ChunkRow] = field(default_factory=dict)
+
+    def add(self, chunk: ChunkRow) -> int:
+        """Add a chunk; return how many bytes more are kept."""
+        if chunk.first in self.chunks:
+            return 0
+        insort(self.firsts, chunk.first)
+        self.chunks[chunk.first] = chunk
+        return _size_of(chunk)
+
+    def remove(self, at: int) -> int:
+        """Remove one by its position; return how many bytes less are kept."""
+        return _size_of(self.chunks.pop(self.firsts.pop(at)))
+
+    def of(self, runs: Runs) -> list[ChunkRow] | None:
+        """The chunks that hold these offsets, in order; None if one of them is not here."""
+        found: dict[int, ChunkRow] = {}
+        for first, last in runs.pairs:
+            position = bisect_right(self.firsts, first) - 1
+            at = first
+            while at <= last:
+                if not 0 <= position < len(self.firsts):
+                    return None
+                chunk = self.chunks[self.firsts[position]]
+                if not chunk.first <= at < chunk.first + chunk.count:
+                    return None
+                found[chunk.first] = chunk
+                at, position = chunk.first + chunk.count, position + 1
+        return list(found.values())
+
+    def forget(self, runs: Runs) -> int:
+        """Remove chunks whose last message is one of these; return how many bytes less."""
+        size = 0
+        for first, last in runs.pairs:
+            position = max(0, bisect_right(self.firsts, first) - 1)
+            while position < len(self.firsts) and self.firsts[position] <= last:
+                chunk = self.chunks[self.firsts[position]]
+                if first <= chunk.first + chunk.count - 1 <= last:
+                    size += self.remove(position)
+                else:
+                    position += 1
+        return size
+
+
+class Unread:
+    """What one client keeps of the buckets of all its lanes. Thread-safe."""
+
+    def __init__(self, *, clock: Callable[[], Clock]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._size = 0
+        self._buckets: OrderedDict[Place, _Bucket] = OrderedDict()
+
+    def keep(self, place: Place, chunks: Iterable[ChunkRow]) -> None:
+        """Keep these as far as there is room: the oldest buckets make some, then what is last."""
+        now = self._clock().monotonic()
+        with self._lock:
+            for chunk in chunks:
+                bucket = self._buckets.setdefault(place, _Bucket())
+                bucket.kept_at = now
+                self._size += bucket.add(chunk)
+            if place in self._buckets:
+                self._buckets.move_to_end(place)
+            while self._buckets:
+                oldest, bucket = next(iter(self._buckets.items()))
+                if self._size <= UNREAD_BYTES and now - bucket.kept_at < UNREAD_FOR_S:
+                    break
+                self._size -= bucket.remove(-1)
+                self._drop_if_empty(oldest)
+
+    def take(self, place: Place, runs: Runs) -> list[ChunkRow] | None:
+        """The chunks that hold these messages; None unless all of them are here.
+
+        A chunk whose last message is asked for is forgotten: ids are handed out in ascending order.
+        """
+        with self._lock:
+            bucket = self._buckets.get(place)
+            found = None if bucket is None else bucket.of(runs)
+        self.forget(place, runs)
+        return found
+
+    def forget(self, place: Place, runs: Runs) -> None:
+        """These messages were read: forget chunks of which the last one is among them."""
+        with self._lock:
+            if place in self._buckets:
+                self._size -= self._buckets[place].forget(runs)
+                self._drop_if_empty(place)
+
+    def _drop_if_empty(self, place: Place) -> None:
+        if not self._buckets[place].firsts:
+            del self._buckets[place]
+
+
+def _size_of(chunk: ChunkRow) -> int:
+    return ROW_BYTES + len(chunk.payload)
