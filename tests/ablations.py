@@ -1779,6 +1779,58 @@ ABLATIONS: Final = (
         tests=("tests/node/test_fixed_lanes.py::test_one_consumer_serves_all_shards_in_turn",),
     ),
     Ablation(
+        mark="U15",
+        rule="A quiet lane rests for a second, as long as others fill a program's gets.",
+        old="        self._rests_for_s = RESTS_FOR_S if run is None else 0.0\n",
+        new="        self._rests_for_s = 0.0\n",
+        tests=(
+            "tests/node/test_resting_lanes.py::test_u15_gets_from_one_lane_do_not_ask_the_quiet_ones_each_time",
+        ),
+    ),
+    Ablation(
+        mark="U15",
+        rule="A get that finds too little asks the lanes that rest, before those of a lower class.",
+        old="            if budget.is_full or not self._go_through(self._wake(tier), budget):\n",
+        new="            if budget.is_full:\n",
+        tests=(
+            "tests/node/test_resting_lanes.py::test_a_get_that_finds_too_little_asks_all_lanes",
+            "tests/node/test_resting_lanes.py::test_no_lower_class_fills_a_get_before_what_rests_in_a_higher_one",
+        ),
+    ),
+    Ablation(
+        mark="U15",
+        rule="No lane rests if all are quiet.",
+        old="            has_some = has_some or not all(self._readers[at].is_quiet for at in tier)\n",
+        new="            has_some = True\n",
+        tests=(
+            "tests/node/test_resting_lanes.py::test_if_all_lanes_were_quiet_each_get_asks_them_all",
+        ),
+    ),
+    Ablation(
+        mark="U15",
+        rule="A lane that was found to have news does not rest until it was read.",
+        old="""        if now - self._quiet.looked_at > QUIET_FOR_S or self._scanner.has_news(self._quiet):
+            return True
+        self._asked_at = now
+""",
+        new="""        self._asked_at = now
+        if now - self._quiet.looked_at > QUIET_FOR_S or self._scanner.has_news(self._quiet):
+            return True
+""",
+        tests=(
+            "tests/node/test_resting_lanes.py::test_u15_a_lane_with_news_does_not_rest_until_it_was_read",
+        ),
+    ),
+    Ablation(
+        mark="P28",
+        rule="With rivals, a program goes on in the lane of its own bucket.",
+        old="        self._go_on(at_most)\n",
+        new="",
+        tests=(
+            "tests/node/test_resting_lanes.py::test_p28_with_rivals_a_program_goes_on_in_the_lane_of_its_own_bucket",
+        ),
+    ),
+    Ablation(
         mark="U7",
         rule="Retention counts from the latest put and the latest due time of a bucket.",
         old="    return None if retention_us is None else max([put_us, *due_us]) + retention_us\n",
@@ -1917,7 +1969,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="lanes",
         rule="A get of the higher classes is quiet by those alone.",
-        old="        self._looked_at = order\n",
+        old="        self._looked_at = [at for tier in tiers for at in tier]\n",
         new="",
         tests=(
             "tests/node/test_lanes_away.py::test_a_get_of_higher_priorities_is_quiet_by_those_alone",
@@ -1928,9 +1980,7 @@ ABLATIONS: Final = (
         rule="A lane that does not answer is passed over.",
         old="            search.fail(error)\n",
         new="            raise\n",
-        tests=(
-            "tests/node/test_fixed_lanes.py::test_a_lane_that_does_not_answer_holds_up_no_other",
-        ),
+        tests=("tests/node/test_lanes_away.py::test_a_lane_that_takes_no_hint_holds_up_no_other",),
     ),
     Ablation(
         mark="lanes",
@@ -1938,14 +1988,14 @@ ABLATIONS: Final = (
         old="search, budget, self._below.get(lane_id), waits=False",
         new="search, budget, self._below.get(lane_id), waits=True",
         tests=(
-            "tests/node/test_lanes_away.py::test_what_is_young_in_one_lane_does_not_wait_for_a_silent_bucket_of_another",
+            "tests/node/test_lanes_away.py::test_what_is_ready_in_one_lane_does_not_wait_for_what_is_young_in_another",
         ),
     ),
     Ablation(
         mark="lanes",
         rule="While a lane does not answer, quiet ones are asked for news again.",
-        old="                awake = self._readers.news(self._order) if failures else []\n",
-        new="                awake = []\n",
+        old="                woken = self._readers.news(lanes) if failures else []\n",
+        new="                woken = []\n",
         tests=(
             "tests/node/test_lanes_away.py::test_what_comes_into_one_lane_while_a_get_waits_for_another_is_found",
         ),

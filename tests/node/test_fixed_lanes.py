@@ -18,6 +18,7 @@ from cassieq_spark.queue.find import read_row
 from cassieq_spark.queue.get.lanes import Readers
 from cassieq_spark.store.tables.queues import QueueStatus
 from cassieq_spark.testing.faults import Away
+from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:
     import cassieq_spark as cassieq
@@ -317,14 +318,17 @@ def test_deleting_a_queue_ends_every_lane(client: cassieq.Client, open_door: Ope
 def test_nothing_of_a_deleted_queue_goes_before_all_its_lanes_are_marked(
     open_door: OpenDoor,
 ) -> None:
-    """More lanes than are ended at once: a put into the last one reads L in vain otherwise."""
+    """It is cut off at the last mark: a put into that lane reads L in vain if others have gone."""
     door = open_door(shards=20)
     lanes, marked = door.lane.all, []
     door.faults.before(
         "delete_monoton",
         lambda: marked.append([lane.pointers.read().is_deleted for lane in lanes]),
     )
+    door.faults.before("advance_pointer", crash, after=19)
 
+    with pytest.raises(Crash):
+        door.queue.delete()
     door.queue.delete()
 
     assert [[True] * 20] == marked

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cassieq_spark.entropy import generator
-from cassieq_spark.errors import OptionInvalid, StoreError, StoreTimeout
-from cassieq_spark.model.ids import ID_LIMIT
+from cassieq_spark.errors import OptionInvalid, StoreError
+from cassieq_spark.model.ids import ID_LIMIT, BucketNo
 from cassieq_spark.options import parse_source
+from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.lanes import Readers
-from cassieq_spark.queue.get.reader import Reader
-from cassieq_spark.testing.faults import Away
+from cassieq_spark.testing.faults import Away, Fault
+from tests.fixtures.queues import to_the_next_minute
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.get.claim import Claimed
@@ -45,6 +46,34 @@ def test_what_is_young_in_one_lane_does_not_wait_for_a_silent_bucket_of_another(
 
     assert [b"low"] == [message.body for message in door.queue.get(1)]
     assert door.clock.monotonic() - began < 5
+
+
+@pytest.mark.invariant("I10")
+def test_what_is_ready_in_one_lane_does_not_wait_for_what_is_young_in_another(
+    open_door: OpenDoor,
+) -> None:
+    door = open_door(priorities=2, fairness=0, linger=2)
+    door.queue.put(b"low")
+    seal.close(door.lane.all[0], BucketNo(0))
+    door.queue.put(b"high", priority=1)
+
+    assert [b"low"] == [message.body for message in door.queue.get(1)]
+
+
+@pytest.mark.invariant("I1", "I10")
+def test_a_lane_that_takes_no_hint_holds_up_no_other(open_door: OpenDoor) -> None:
+    """All its buckets answer, so that its own reader has none to pass over: the lane fails."""
+    door = open_door(priorities=2, fairness=0, linger=0)
+    to_the_next_minute(door)
+    door.queue.put_many([b"low"] * 2)
+    assert [b"low"] == [message.body for message in door.queue.get(1)]  # the other's hint is there
+    door.queue.put(b"high", priority=1)
+    seal.close(door.lane.all[1], BucketNo(0))
+    door.faults.plan("write_hint", Fault.TIMEOUT_BEFORE, times=100_000)
+
+    assert [b"low"] == [message.body for message in door.queue.get(1)]
+    with door.session.within(2), pytest.raises(StoreError):
+        door.queue.get(1)
 
 
 @pytest.mark.parametrize("priorities", [1, 2])
@@ -107,22 +136,12 @@ def test_one_deadline_is_for_all_lanes_together(open_door: OpenDoor) -> None:
 
 
 @pytest.mark.invariant("I2", "I10")
-def test_what_was_claimed_does_not_wait_for_lanes_that_do_not_answer(
-    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each dark lane takes as long as one statement may: together longer than a lease."""
-    door = open_door(priorities=5, fairness=0, linger=0)
-    door.queue.put(b"urgent", priority=4)
-    dark = set(door.lane.lanes[:4])
-    go_round = Reader.go_round
-
-    def in_the_dark(self: Reader, *given: Any, **more: Any) -> list[Claimed]:
-        if self.lane.lane_id in dark:
-            door.clock.wait(min(6.0, door.session.left_s()))
-            raise StoreTimeout("no answer")
-        return go_round(self, *given, **more)
-
-    monkeypatch.setattr(Reader, "go_round", in_the_dark)
+def test_what_was_claimed_does_not_wait_for_lanes_that_do_not_answer(open_door: OpenDoor) -> None:
+    """Each dark lane takes as long as it is asked: together longer than a lease."""
+    door = open_door(priorities=10, shards=2, fairness=0, linger=0)
+    door.queue.put(b"urgent", priority=9)
+    # After both lanes of the highest class.
+    door.faults.plan("read_monoton", Fault.TIMEOUT_BEFORE, after=2, times=100_000)
 
     got = door.queue.get(10, visibility_timeout=3)
 
@@ -130,6 +149,22 @@ def test_what_was_claimed_does_not_wait_for_lanes_that_do_not_answer(
 
 
 @pytest.mark.invariant("I10")
+@pytest.mark.invariant("I2", "I10")
+def test_what_was_claimed_waits_for_silent_buckets_of_all_lanes_together(
+    open_door: OpenDoor,
+) -> None:
+    """Each lane passes its own over, after a second: none of them is one that does not answer."""
+    door = open_door(priorities=8, fairness=0, linger=0)
+    for priority in range(8):
+        door.queue.put(b"%d" % priority, priority=priority)
+    for number, lane in enumerate(door.lane.lanes[:7]):
+        door.faults.unreachable(0, lane=lane, how=Away.TIMES_OUT)
+        door.faults.before("read_monoton", lambda: door.clock.advance(1), after=1 + number)
+    began = door.clock.monotonic()
+    assert [b"7"] == [message.body for message in door.queue.get(10, visibility_timeout=6)]
+    assert door.clock.monotonic() - began < 4
+
+
 def test_a_batch_limited_by_bytes_is_mostly_of_the_highest_priority(open_door: OpenDoor) -> None:
     door = open_door(priorities=2, fairness=0.1, linger=0, bucket_size=1_000)
     chance = generator(1)

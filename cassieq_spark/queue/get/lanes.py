@@ -6,7 +6,7 @@ stuck, and a lane that does not answer holds up no other.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -35,6 +35,10 @@ NO_LIMITS: Limits = {}
 UNLIMITED: Final = 1 << 31
 """Whoever asks for more messages than this takes all there are: no part of that is offered."""
 
+RESTS_FOR_S: Final = 1.0
+"""How long a program does not ask a quiet lane again as long as others of its class or of a higher
+one fill its gets. A get that finds less asks all (I10)."""
+
 LOOK_S: Final = 2.0
 """How long the first round waits for each statement, as long as all have answered. Each round that
 a lane has not answered doubles it: the store may be slow."""
@@ -59,7 +63,9 @@ class Readers:
         self._random = generator()
         # Random, so that consumers which begin together do not all begin in one shard [U15].
         self._first_shard = self._random.randrange(lane.settings.shards)
-        self._awake: list[LaneId] | None = None
+        self._last: LaneId | None = None
+        self._news: _News | None = None
+        self._rests_for_s = RESTS_FOR_S if run is None else 0.0
         self._looked_at = list(self._readers)
 
     def lease_as(self, owner: str, visibility_us: int) -> None:
@@ -74,14 +80,16 @@ class Readers:
         return len(self._looked_at)
 
     def may_find(self, *, at_least: int = 0) -> bool:
-        """Whether a get may find something after one that found nothing; two cheap reads a lane.
+        """Whether a get may find something after one that found nothing.
+
+        Two cheap reads for each lane that was quiet, except those that rest (`RESTS_FOR_S`).
 
         Raises:
             QueueDeleted: The queue is gone.
             StoreError: The only lane did not answer.
         """
-        self._awake = self._with_news(self._in_turn(at_least))
-        return bool(self._awake)
+        self._news = self._ask(self._tiers(at_least))
+        return bool(self._news.awake)
 
     @property
     def is_quiet(self) -> bool:
@@ -95,7 +103,7 @@ class Readers:
         None: it has found none, but a part did not answer.
         """
         found, is_sure = 0, True
-        for lane_id in self._in_turn(at_least, awake=self._awake):
+        for lane_id in self._in_turn(at_least, self._news):
             if found >= enough:
                 break
             found += self._readers[lane_id].count(enough - found)
@@ -104,7 +112,7 @@ class Readers:
 
     def tidy(self, *, at_least: int = 0) -> None:
         """Do in each lane what a get that finds nothing does besides; see `Reader.tidy`."""
-        lanes = self._in_turn(at_least, awake=self._awake)
+        lanes = self._in_turn(at_least, self._news)
         for one in self.lane.store.session.each(lambda at: self._readers[at].tidy(), lanes):
             if one is not None:
                 raise one
@@ -152,20 +160,25 @@ class Readers:
             StoreTimeout, StoreUnavailable: Nothing was found, and a part did not answer.
             CasAmbiguous, CasContention: See `Reader.get`.
         """
+        self._go_on(at_most)
         tiers = self._tiers(at_least)
-        order = [at for tier in tiers for at in tier if not below or at in below]
-        awake, self._awake = self._awake, None
-        self._looked_at = order
-        if len(order) == 1:
-            return self._readers[order[0]].get(
-                at_most, below_id=below.get(order[0]), at_most_bytes=at_most_bytes
+        if below:
+            tiers = [some for tier in tiers if (some := [at for at in tier if at in below])]
+        news, self._news = self._news, None
+        self._looked_at = [at for tier in tiers for at in tier]
+        if len(self._looked_at) == 1:
+            (only,) = self._looked_at
+            return self._readers[only].get(
+                at_most, below_id=below.get(only), at_most_bytes=at_most_bytes
             )
         self._first_shard = (self._first_shard + 1) % self.lane.settings.shards
         budget = Budget(messages=at_most, size_bytes=at_most_bytes)
         session = self.lane.store.session
         with session.within(session.left_s()):
-            awake = self._with_news(order) if awake is None else [at for at in awake if at in order]
-            return _Get(self, order, below).run(awake, budget, self._lower(tiers))
+            news = news or self._ask(tiers)
+            claimed = _Get(self, tiers, below, news).run(budget, self._lower(tiers))
+        self._last = claimed[-1].lane.lane_id if claimed else None
+        return claimed
 
     def reader(self, lane_id: LaneId) -> Reader:
         """The reader of one lane."""
@@ -187,19 +200,36 @@ class Readers:
                 raise one
         return [at for at, one in zip(lanes, said, strict=True) if one is not False]
 
-    def _with_news(self, order: list[LaneId]) -> list[LaneId]:
-        if len(order) == 1:
-            return order if self._readers[order[0]].may_find() else []
-        return self.news(order)
+    def _ask(self, tiers: list[list[LaneId]]) -> _News:
+        """Ask quiet lanes for news, all at once, except those that rest."""
+        if sum(map(len, tiers)) == 1:
+            only = tiers[0]
+            return _News(awake=only if self._readers[only[0]].may_find() else [])
+        resting: list[LaneId] = []
+        has_some = False
+        for tier in tiers:
+            has_some = has_some or not all(self._readers[at].is_quiet for at in tier)
+            if has_some:
+                resting += [at for at in tier if self._readers[at].was_quiet(self._rests_for_s)]
+        asked = [at for tier in tiers for at in tier if at not in resting]
+        return _News(awake=self.news(asked), resting=resting)
 
-    def _in_turn(self, at_least: int, *, awake: list[LaneId] | None = None) -> list[LaneId]:
+    def _go_on(self, at_most: int) -> None:
+        """Begin with the shard of the last get once more, if others are at work in its lane.
+
+        There it has a bucket of its own. In another one it would meet them again (ADR 35).
+        """
+        if self._last in self.lane.lanes and self._readers[self._last].keeps_apart(at_most):
+            _, self._first_shard = self.lane.fixed.class_and_shard(self._last)
+
+    def _in_turn(self, at_least: int, news: _News | None = None) -> list[LaneId]:
         """The lanes as they are read: in each class what was scheduled, oldest period first.
 
         Args:
-            awake: Only these.
+            news: Only those that may have something by this.
         """
         lanes = [lane_id for tier in self._tiers(at_least) for lane_id in tier]
-        return lanes if awake is None else [lane_id for lane_id in lanes if lane_id in awake]
+        return lanes if news is None else [lane_id for lane_id in lanes if lane_id in news.awake]
 
     def _tiers(self, at_least: int) -> list[list[LaneId]]:
         """The lanes of each class that were scheduled, and the fixed ones; none is empty."""
@@ -228,28 +258,39 @@ class Readers:
 
     def _lower(self, tiers: list[list[LaneId]]) -> tuple[list[LaneId], float]:
         """A lower class, or what was not scheduled, drawn at random; and a coin [U15]."""
-        _, *lower = tiers
+        lower = tiers[1:]
         if not lower:
             return [], 0.0
         return lower[self._random.randrange(len(lower))], self._random.random()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _News:
+    """Where a get may find something; and quiet lanes that were not asked again."""
+
+    awake: list[LaneId]
+    resting: list[LaneId] = field(default_factory=list)
+
+
 class _Get:
     """One get over several lanes."""
 
-    def __init__(self, readers: Readers, order: list[LaneId], below: Limits) -> None:
+    def __init__(
+        self, readers: Readers, tiers: list[list[LaneId]], below: Limits, news: _News
+    ) -> None:
         self._readers = readers
         self._lane = readers.lane
-        self._order = order
+        self._tiers = tiers
         self._below = below
+        self._awake = news.awake
+        self._resting = news.resting
         self._searches: dict[LaneId, Search] = {}
         self._has_failed = False
         self._patience = 1.0
         self._claimed: list[Claimed] = []
+        self._over_at = inf
 
-    def run(
-        self, awake: list[LaneId], budget: Budget, lower: tuple[list[LaneId], float]
-    ) -> list[Claimed]:
+    def run(self, budget: Budget, lower: tuple[list[LaneId], float]) -> list[Claimed]:
         """Go round the lanes until something is claimed, or nothing is visible in any.
 
         No lane is waited for while another may have something: each round takes what can be had at
@@ -258,9 +299,9 @@ class _Get:
         clock = self._lane.clock
         until = clock.monotonic() + self._lane.store.session.left_s()
         try:
-            self._offer(budget, *lower, awake)
+            self._offer(budget, *lower)
             while True:
-                self._go_round(awake, replace(budget))
+                self._go_round(replace(budget))
                 if self._claimed:
                     return self._claimed
                 open_ = [one for one in self._searches.values() if not one.is_over]
@@ -271,13 +312,20 @@ class _Get:
                     raise failures[0]
                 clock.wait(min(one.pause_s for one in open_))
                 # What was quiet may have something by now, where a lane keeps this get waiting.
-                awake = self._readers.news(self._order) if failures else []
+                lanes = [lane_id for tier in self._tiers for lane_id in tier]
+                woken = self._readers.news(lanes) if failures else []
+                self._awake = [at for at in lanes if at in woken or self._may_have_some(at)]
                 self._patience *= 2 if failures else 1
         except CassieqError:
             give_back(self._claimed)  # nobody gets to see them [T22]
             raise
 
-    def _offer(self, budget: Budget, lanes: list[LaneId], coin: float, awake: list[LaneId]) -> None:
+    def _may_have_some(self, lane_id: LaneId) -> bool:
+        """Whether a lane may have something, after the rounds so far (I10)."""
+        search = self._searches.get(lane_id)
+        return lane_id in self._awake if search is None else not search.is_over
+
+    def _offer(self, budget: Budget, lanes: list[LaneId], coin: float) -> None:
         """Offer a part of the claim to lanes of a lower class first."""
         fairness = self._lane.settings.fairness
         offered = Budget(messages=budget.messages, size_bytes=budget.size_bytes)
@@ -289,20 +337,38 @@ class _Get:
         if not fairness or not is_part:
             return
         for lane_id in lanes:
-            if lane_id in awake and not offered.is_full:
+            if lane_id in self._awake and not offered.is_full:
                 self._step(lane_id, offered)
         budget.take_claimed(self._claimed)
 
-    def _go_round(self, awake: list[LaneId], budget: Budget) -> None:
-        for lane_id in self._order:
-            search = self._searches.get(lane_id)
-            is_due = lane_id in awake if search is None else lane_id in awake or not search.is_over
-            if not is_due:
-                continue
-            if budget.is_full:
+    def _go_round(self, budget: Budget) -> None:
+        for tier in self._tiers:
+            if not self._go_through([at for at in tier if at in self._awake], budget):
                 return
+            # No lower class before what rests in this one.
+            if budget.is_full or not self._go_through(self._wake(tier), budget):
+                return
+
+    def _go_through(self, lanes: list[LaneId], budget: Budget) -> bool:
+        """Claim from these lanes; return whether to go on with others."""
+        for lane_id in lanes:
+            if budget.is_full or self._lane.clock.monotonic() >= self._over_at:
+                return False
             if not self._step(lane_id, budget) and self._claimed:
-                return  # leases run: they do not wait for what does not answer
+                return False  # leases run: they do not wait for what does not answer
+            if self._claimed:
+                # Buckets that a lane passes over take time as well.
+                self._over_at = min(self._over_at, self._lane.clock.monotonic() + GRACE_S)
+        return True
+
+    def _wake(self, tier: list[LaneId]) -> list[LaneId]:
+        """Ask the lanes of a tier that rest, as the others have too little."""
+        resting = [at for at in tier if at in self._resting]
+        self._resting = [at for at in self._resting if at not in resting]
+        with self._lane.store.session.within(GRACE_S if self._claimed else inf):
+            woken = self._readers.news(resting)
+        self._awake = [*self._awake, *woken]
+        return woken
 
     def _step(self, lane_id: LaneId, budget: Budget) -> bool:
         """Claim from one lane what can be had at once; return whether it has answered."""

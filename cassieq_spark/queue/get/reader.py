@@ -59,6 +59,7 @@ class Reader:
         self._claimer = Claimer(lane=lane, owner=owner, run=run, visibility_us=visibility_us)
         self._scanner = Scanner(lane)
         self._quiet: Scan | None = None
+        self._asked_at = -math.inf
         self._ahead: _Ahead | None = None
         self._passed: tuple[Scan, Rows] | None = None
         # A batch of Spark takes all it can, in the order of ids.
@@ -76,9 +77,22 @@ class Reader:
         self._scanner.forget_news()
         if self._quiet is None:
             return True
-        if self._lane.clock.monotonic() - self._quiet.looked_at > QUIET_FOR_S:
+        now = self._lane.clock.monotonic()
+        if now - self._quiet.looked_at > QUIET_FOR_S or self._scanner.has_news(self._quiet):
             return True
-        return self._scanner.has_news(self._quiet)
+        self._asked_at = now
+        return False
+
+    def was_quiet(self, within_s: float) -> bool:
+        """Whether the last get found nothing, and this lane was asked so short a time ago."""
+        if self._quiet is None:
+            return False
+        asked_at = max(self._quiet.looked_at, self._asked_at)
+        return self._lane.clock.monotonic() - asked_at < within_s
+
+    def keeps_apart(self, at_most: int) -> bool:
+        """Whether others are at work in this lane, and as much is left in buckets of our own."""
+        return self._rivals.are_there and bool(self._leftover.rows(at_most))
 
     @property
     def is_drained(self) -> bool:
