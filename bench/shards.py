@@ -124,6 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run it, print and save the figures; it ends if a message was lost or came twice."""
     asked = _parser().parse_args(arguments)
     messages, rounds, warm_up, idle_s = SMOKE if asked.smoke else FULL
+    rounds = asked.rounds or rounds
     each = SMOKE_SHARDS if asked.smoke else SHARDS
     busy: dict[int, Side] = defaultdict(Side)
     idle: dict[int, Side] = defaultdict(Side)
@@ -218,6 +219,7 @@ def _as_text(found: dict[str, Any]) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.shards", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="small: does it run, do counts agree")
+    parser.add_argument("--rounds", type=int, help="that count; default: 5")
     parser.add_argument("--seed", type=int, default=20131)
     parser.add_argument("--results", default=str(ROOT / "bench" / "results"))
     return parser
