@@ -318,8 +318,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T1",
         rule="A seal leaves out what lies beyond the bucket's last id.",
-        old="chunk.first + chunk.count - 1) & ids\n",
-        new="chunk.first + chunk.count - 1)\n",
+        old="chunk.last) & ids\n",
+        new="chunk.last)\n",
         tests=(
             "tests/node/test_bulk.py::test_t1_a_seal_takes_nothing_into_its_manifest_that_is_beyond_the_bucket",
         ),

@@ -113,7 +113,7 @@ def _found(
         bodies = _Bodies(tables, title, planned)
         seen = EMPTY
         for chunk in chunks:
-            span = Runs.span(chunk.first, chunk.first + chunk.count - 1)
+            span = Runs.span(chunk.first, chunk.last)
             wanted_here = span & planned.runs
             if not wanted_here:
                 continue

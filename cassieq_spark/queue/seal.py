@@ -37,7 +37,7 @@ class Closed:
         row: The row as it is now; still ``sealing`` only if another was left alone with it.
         is_ours: Whether it is this sealer's CAS that has sealed it.
         leases: What this sealer got by the same CAS [P16]; empty if another sealed it.
-        chunks: With ``leases``, what the scan read: rows never change (I6).
+        chunks: With ``leases``, what the scan read; such rows never change.
     """
 
     row: Stored[Bucket]
@@ -155,7 +155,7 @@ class _Found:
         ids = Runs.span(0, lane.bucket_size - 1)
         found = cls(chunks=chunks)
         for chunk in chunks:
-            run = Runs.span(chunk.first, chunk.first + chunk.count - 1) & ids
+            run = Runs.span(chunk.first, chunk.last) & ids
             found.manifest |= run
             found.size_bytes += len(chunk.payload)
             found.put_us = max(found.put_us, chunk.enqueued_us)

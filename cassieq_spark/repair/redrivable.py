@@ -51,7 +51,7 @@ def by_state(
 
 
 def _of_chunks(chunks: Iterable[ChunkRow]) -> Returned:
-    pairs = ((chunk.first, chunk.first + chunk.count - 1) for chunk in chunks)
+    pairs = ((chunk.first, chunk.last) for chunk in chunks)
     return Returned(deliveries=0, runs=Runs.of(*pairs))
 
 

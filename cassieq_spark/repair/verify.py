@@ -187,10 +187,7 @@ def _verify_bucket(
             "never delivered"
         )
         report.findings.append(_finding(lane, "reader_ahead", bucket, what))
-    spans = [
-        Runs.span(chunk.first, chunk.first + chunk.count - 1)
-        for chunk in lane.messages.scan(bucket)
-    ]
+    spans = [Runs.span(chunk.first, chunk.last) for chunk in lane.messages.scan(bucket)]
     stored = union(spans)
     if twice := stored_twice(spans):
         what = f"{twice.count} messages are in two stored rows, first offset {twice.first}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from cassandra import ProtocolVersion
 from cassandra.auth import PlainTextAuthProvider
@@ -22,6 +22,7 @@ from cassandra.segment import (
     CRC24_LENGTH,
     CRC32_INITIAL,
     CRC32_LENGTH,
+    CrcException,
     Segment,
     SegmentCodec,
     compute_crc24,
@@ -84,7 +85,7 @@ class Connection(DefaultConnection):  # type: ignore[misc]  # the driver has no 
     def _enable_checksumming(self) -> None:
         super()._enable_checksumming()
         self._segment_codec = _SEGMENTS  # `cluster` has compression switched off
-        self._parts: list[memoryview] = []
+        self._parts: list[bytes] = []
         self._missing = 0
 
     def process_io_buffer(self) -> None:
@@ -105,18 +106,25 @@ class Connection(DefaultConnection):  # type: ignore[misc]  # the driver has no 
 
     @defunct_on_error  # type: ignore[untyped-decorator]
     def _process_segments(self) -> None:
-        data = self._iobuf.getbuffer()
-        at = 0
-        while (segment := _segment(data[at:], self.endpoint)) is not None:
-            at += segment.length
-            if segment.is_whole:
-                self._process_messages(segment.payload)
+        buffer, codec = self._iobuf, self._segment_codec
+        size, at = buffer.tell(), 0
+        while size - at >= codec.header_length_with_crc:
+            buffer.seek(at)
+            try:
+                header = codec.decode_header(buffer)
+                if size - at < header.segment_length:
+                    break
+                segment = codec.decode(buffer, header)
+            except CrcException as error:
+                raise CrcMismatchException(str(error), self.endpoint) from error
+            at += header.segment_length
+            if segment.is_self_contained:
+                self._process_messages(memoryview(segment.payload))
             else:
                 self._parts.append(segment.payload)
                 self._process_long_message()
-        if at:
-            self._iobuf.seek(at)
-            self._io_buffer.reset_io_buffer()
+        buffer.seek(at)
+        self._io_buffer.reset_io_buffer()
 
     def _process_messages(self, payload: memoryview) -> None:
         """Those of one segment, which is made of whole messages."""
@@ -132,46 +140,10 @@ class Connection(DefaultConnection):  # type: ignore[misc]  # the driver has no 
         self._missing -= len(self._parts[-1])
         if self._missing <= 0:
             (first, *others), self._parts = self._parts, []
-            self.process_msg(_header(first), b"".join([first[_HEADER.size :], *others]))
+            self.process_msg(_header(first), b"".join([memoryview(first)[_HEADER.size :], *others]))
 
 
-class _Received(NamedTuple):
-    """A segment as received.
-
-    Attributes:
-        length: With its header and checksums.
-        is_whole: It is made of whole messages, not of a part of one.
-    """
-
-    length: int
-    payload: memoryview
-    is_whole: bool
-
-
-def _segment(data: memoryview, endpoint: object) -> _Received | None:
-    """Check the segment that begins here; None: it is not all there yet.
-
-    Raises:
-        CrcMismatchException: It has changed on its way.
-    """
-    if len(data) < _SEGMENT_HEAD:
-        return None
-    head = int.from_bytes(data[: _SEGMENT_HEAD - CRC24_LENGTH], "little")
-    begin, end = _SEGMENT_HEAD, _SEGMENT_HEAD + (head & Segment.MAX_PAYLOAD_LENGTH)
-    sums = [(compute_crc24(head, begin - CRC24_LENGTH), data[begin - CRC24_LENGTH : begin])]
-    if len(data) >= end + CRC32_LENGTH:
-        checksum = data[end : end + CRC32_LENGTH]
-        sums.append((zlib.crc32(data[begin:end], CRC32_INITIAL), checksum))
-    for computed, received in sums:
-        if computed != int.from_bytes(received, "little"):
-            raise CrcMismatchException("a segment has changed on its way: CRC mismatch", endpoint)
-    if len(sums) == 1:
-        return None
-    is_whole = bool(head >> SegmentCodec.FLAG_OFFSET & 1)
-    return _Received(end + CRC32_LENGTH, data[begin:end], is_whole)
-
-
-def _header(message: memoryview) -> _Frame:
+def _header(message: bytes | memoryview) -> _Frame:
     """The header of a message, as `process_msg` takes it.
 
     Raises:
@@ -183,7 +155,6 @@ def _header(message: memoryview) -> _Frame:
     return _Frame(version & 0x7F, flags, stream, opcode, _HEADER.size, _HEADER.size + length)
 
 
-_SEGMENT_HEAD: Final = SegmentCodec.UNCOMPRESSED_HEADER_LENGTH + CRC24_LENGTH
 _HEADER: Final = Struct(">BBhBi")
 _SEGMENTS: Final = Segments()
 

@@ -148,7 +148,6 @@ def test_what_was_claimed_does_not_wait_for_lanes_that_do_not_answer(open_door: 
     assert [b"urgent"] == [message.body for message in got]
 
 
-@pytest.mark.invariant("I10")
 @pytest.mark.invariant("I2", "I10")
 def test_what_was_claimed_waits_for_silent_buckets_of_all_lanes_together(
     open_door: OpenDoor,
@@ -165,6 +164,7 @@ def test_what_was_claimed_waits_for_silent_buckets_of_all_lanes_together(
     assert door.clock.monotonic() - began < 4
 
 
+@pytest.mark.invariant("I10")
 def test_a_batch_limited_by_bytes_is_mostly_of_the_highest_priority(open_door: OpenDoor) -> None:
     door = open_door(priorities=2, fairness=0.1, linger=0, bucket_size=1_000)
     chance = generator(1)

@@ -193,7 +193,7 @@ def _put_us(lane: Lane, bucket: BucketNo, runs: Runs) -> int | None:
     first = Runs.span(runs.first, runs.first)
     for _, chunks in lane.messages.read([(bucket, first)]):
         for chunk in chunks:
-            if chunk.first <= runs.first < chunk.first + chunk.count:
+            if chunk.first <= runs.first <= chunk.last:
                 return chunk.enqueued_us
     return None
 
@@ -264,7 +264,7 @@ def plan_lane(
         due = EMPTY
         for chunk in waiting:
             if _is_due(chunk, now_us):
-                due |= Runs.span(chunk.first, chunk.first + chunk.count - 1)
+                due |= Runs.span(chunk.first, chunk.last)
         parts = [Returned(deliveries=0, runs=due)]
         if row is not None and row.value.status is Status.SEALED:
             parts = visible(row.value, now_us)

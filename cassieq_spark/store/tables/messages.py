@@ -53,6 +53,11 @@ class ChunkRow:
     expires_us: int | None = None
     has_key: bool = False
 
+    @property
+    def last(self) -> int:
+        """Offset of its last message."""
+        return self.first + self.count - 1
+
 
 class ChunkWriter:
     """Writes chunk rows of any lanes, with one limit on what is under way. Not thread-safe."""
@@ -190,11 +195,7 @@ class Messages:
     def has(self, bucket: BucketNo, offset: int) -> bool:
         """Whether one message is stored whole; what a quorum has, each later one has [P20]."""
         found = self.read([(bucket, Runs.span(offset, offset))])
-        return any(
-            chunk.first <= offset < chunk.first + chunk.count
-            for _, chunks in found
-            for chunk in chunks
-        )
+        return any(chunk.first <= offset <= chunk.last for _, chunks in found for chunk in chunks)
 
     def has_row(self, bucket: BucketNo, first: int) -> bool:
         """As `has`, of a message that begins a row: it reads no other."""
@@ -275,7 +276,7 @@ class Messages:
         def received() -> list[ChunkRow]:
             chunks = self._received(sent)
             if goes_on:
-                rest = [one for one in chunks if one.first + one.count - 1 > runs.last]
+                rest = [one for one in chunks if one.last > runs.last]
                 self._unread.keep(place, rest)
                 self._unread.forget(place, runs)  # what another part of this read has kept
             return chunks

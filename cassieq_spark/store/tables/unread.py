@@ -61,10 +61,10 @@ class _Bucket:
                 if not 0 <= position < len(self.firsts):
                     return None
                 chunk = self.chunks[self.firsts[position]]
-                if not chunk.first <= at < chunk.first + chunk.count:
+                if not chunk.first <= at <= chunk.last:
                     return None
                 found[chunk.first] = chunk
-                at, position = chunk.first + chunk.count, position + 1
+                at, position = chunk.last + 1, position + 1
         return list(found.values())
 
     def forget(self, runs: Runs) -> int:
@@ -74,7 +74,7 @@ class _Bucket:
             position = max(0, bisect_right(self.firsts, first) - 1)
             while position < len(self.firsts) and self.firsts[position] <= last:
                 chunk = self.chunks[self.firsts[position]]
-                if first <= chunk.first + chunk.count - 1 <= last:
+                if first <= chunk.last <= last:
                     size += self.remove(position)
                 else:
                     position += 1
