@@ -1049,6 +1049,15 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="R12",
+        rule="Hints are left out below the first bucket that is not finished, and nowhere else.",
+        old="        while self._end in self:\n            self._end = BucketNo(self._end + 1)\n",
+        new="        while self._end in self or BucketNo(self._end + 1) in self:\n            self._end = BucketNo(self._end + 1)\n",
+        tests=(
+            "tests/node/test_finished.py::test_what_comes_back_behind_finished_buckets_is_found",
+        ),
+    ),
+    Ablation(
+        mark="R12",
         rule="The hints of the first lease and of delays are written before the seal.",
         old="    returns.hint(return_times_us(sealed))\n",
         new="    pass\n",
@@ -1321,7 +1330,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="What a look has not read blocks the time pointer, whatever is remembered when it ends.",
-        old="        unread = hinted - self._finished - rows.keys()\n",
+        old="        unread = {bucket for bucket in hinted - rows.keys() if bucket not in self._finished}\n",
         new="        unread = self.away.keys()\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_the_time_pointer_stays_at_a_bucket_that_was_passed_over",

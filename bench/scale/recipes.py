@@ -27,8 +27,8 @@ PUT: Final = {"write_message": 1, "read_bucket": 1, "read_pointers": 1}
 RESERVE: Final = {"read_monoton": 1, "reserve": 1}
 """What a fresh bucket adds to a put. A producer that is alone knows the row without a read."""
 
-LOOK: Final = {"read_pointers": 1, "read_monoton": 1, "read_hints": 1}
-"""The beginning of each get."""
+LOOK: Final = {"read_monoton": 1, "read_hints": 1}
+"""The beginning of each get. Its pointers serve all gets of half a second."""
 
 SEAL: Final = {
     "read_bucket": 2,
@@ -52,10 +52,6 @@ DELIVER: Final = {"read_pointers": 1}
 ACK: Final = {"update_bucket": 1}
 """An ack of a bucket's messages, by however many receipts: its client knows the row from the claim.
 """
-
-HINTED: Final = {"read_bucket": 0.5}
-"""With a visibility of 30 s, a lease that is taken in the first half of a minute is hinted for that
-minute: so long, the look after it reads that bucket's row again."""
 
 IDLE_LOOK: Final = {"read_monoton": 1, "read_hints": 1}
 """A look of an idle consumer at one lane."""
@@ -139,7 +135,6 @@ def _programs(use: Use) -> Counter[str]:
     _add(found, LOOK, gets)
     found["read_bucket"] += gets - 1  # the row that is claimed from; the first get seals it
     _add(found, SEAL, 1)
-    _add(found, HINTED, 1)
     _add(found, CLAIM, gets - 1)  # the first claim is the seal's
     _add(found, DELIVER, gets)
     _add(found, ACK, gets)

@@ -339,10 +339,15 @@ WRITE_HINT: Final = _statement(
     "write_hint", Kind.WRITE,
     "INSERT INTO {ks}.expiry (lane, hour, minute, bucket) VALUES (?, ?, ?, ?) USING TTL ?",
 )  # fmt: skip
+READ_OLD_HINTS: Final = _statement(
+    "read_old_hints", Kind.READ,
+    """SELECT minute, bucket FROM {ks}.expiry
+       WHERE lane = ? AND hour = ? AND minute >= ? AND minute <= ?""",
+)  # fmt: skip
 READ_HINTS: Final = _statement(
     "read_hints", Kind.READ,
     """SELECT minute, bucket FROM {ks}.expiry
-       WHERE lane = ? AND hour = ? AND minute >= ? AND minute <= ?""",
+       WHERE lane = ? AND hour = ? AND minute IN ? AND bucket >= ?""",
 )  # fmt: skip
 
 ADD_TO_SCHEDULE: Final = _statement(

@@ -9,7 +9,9 @@ import pytest
 
 from cassieq_spark.errors import PutAmbiguous, QueueDeleted
 from cassieq_spark.model.lanes import DueLane
+from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.queue import schedule
+from cassieq_spark.queue.get.reader import Reader
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.testing.faults import Fault, FaultyStore
 from tests.fixtures.queues import Crash, crash
@@ -233,6 +235,25 @@ def test_an_end_that_dies_at_any_statement_is_finished_by_the_next_pass(
     assert lane.monotons.find() is None
     assert lane.due not in rows_of(door.lane, lane)
     assert [b"left"] == bodies(door.queue.get())
+
+
+@pytest.mark.invariant("I9")
+def test_a_look_at_a_lane_that_has_ended_moves_nothing(open_door: OpenDoor) -> None:
+    """Its L is above all buckets there are, and a consumer may know of it for half a minute."""
+    door = open_door(**QUICK)
+    lane = the_due_lane(door, DAY_S)
+    door.queue.put(b"m", due_at=at(door, DAY_S))
+    door.clock.advance(DAY_S + 120)
+    reader = Reader(lane, owner="test", run=None, visibility_us=30_000_000)
+    assert 1 == len(reader.get(1))
+    before = lane.read_pointers().reader
+    lane.pointers.advance(Pointer.REPAIR, DELETED)
+    assert [] == reader.get(1)  # its ids are there still: repair was killed there
+    row = lane.monotons.read()
+    assert row is not None
+    lane.monotons.delete(row)
+    assert [] == reader.get(1)
+    assert before == lane.read_pointers().reader
 
 
 @pytest.mark.invariant("I9")

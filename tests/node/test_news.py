@@ -9,8 +9,8 @@ import pytest
 
 from cassieq_spark.errors import QueueDeleted
 from cassieq_spark.queue import seal
+from cassieq_spark.queue.get.begin import NEWS_FOR_S, POINTERS_FOR_S
 from cassieq_spark.queue.get.reader import QUIET_FOR_S
-from cassieq_spark.queue.get.scan import NEWS_FOR_S
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.get.reader import Reader
@@ -60,6 +60,7 @@ def test_no_two_looks_one_after_the_other_begin_with_old_pointers(door: Door) ->
     reader = quiet_reader(door)
     spent = []
     for _ in range(5):
+        door.clock.advance(POINTERS_FOR_S)
         seal.close(door.lane, door.reserve())
         before = door.session.counts["read_pointers"]
         assert reader.may_find()

@@ -14,7 +14,7 @@ from bench.scale import analytic, cluster_run, loops
 from bench.scale.model import Client, Cluster, Host, Log, Pipe, Row, as_it_is, exponential
 from bench.scale.parameters import KIND_OF, Cost, Hardware, Kind, Parameters
 from bench.scale.programs import Lane, Program, Tally
-from bench.scale.recipes import DROP, HINTED, Use
+from bench.scale.recipes import DROP, Use
 from cassieq_spark.entropy import generator
 from cassieq_spark.store.statements import every_statement
 
@@ -244,7 +244,7 @@ def test_twice_the_load_takes_twice_the_nodes_and_nothing_is_busier_than_asked()
     assert large is not None
 
     assert 3 < small.nodes
-    assert 2 * small.nodes == pytest.approx(large.nodes, rel=0.05)
+    assert 2 * small.nodes - large.nodes in (0, 1)  # each is rounded up
     for one in (small, large):
         assert max(one.shares.values()) <= 0.5 + 1e-9
         assert one.first.per_s == min(limit.per_s for limit in one.limits)
@@ -282,10 +282,7 @@ def test_the_recipe_is_what_the_benchmark_of_programs_has_counted(side: str, gro
 
     said["read_monoton"] -= 1
     said["peek_bucket"] -= side == "one"
-    said["read_bucket"] -= HINTED["read_bucket"]
-    later = {name: count for name, count in said.items() if count}
-    earlier = later | {"read_bucket": said["read_bucket"] + 1}
-    assert counted in (later, earlier)
+    assert counted == {name: count for name, count in said.items() if count}
 
 
 def test_bytes_are_written_once_for_each_copy_and_more_often_the_longer_they_stay() -> None:

@@ -27,10 +27,10 @@ class Scan:
     """The result of one look.
 
     Attributes:
-        pointers: As read at the start.
+        pointers: As read at the start or before, and as moved on since.
         monoton: As read at the start.
         looked_at: When the pointers were read, by the monotonic clock.
-        is_begun: It began with what `Scanner.has_news` had read, and with older pointers.
+        is_begun: It began with what `Beginning.has_news` had read, and with older pointers.
         candidates: Sealed rows with something to claim: what came back first, then by id.
         open: Reserved buckets without a row, oldest first; L was read after them, or beside them:
             then one that is dropped just now may be among them. Its seal reads L again (G5).

@@ -57,13 +57,13 @@ class Reader:
     def __init__(self, lane: Lane, *, owner: str, run: UUID | None, visibility_us: int) -> None:
         self.lane = self._lane = lane
         self._claimer = Claimer(lane=lane, owner=owner, run=run, visibility_us=visibility_us)
-        self._scanner = Scanner(lane)
+        # A batch of Spark takes all it can, in the order of ids.
+        self._is_for_program = run is None
+        self._scanner = Scanner(lane, goes_on=self._is_for_program)
         self._quiet: Scan | None = None
         self._asked_at = -math.inf
         self._ahead: _Ahead | None = None
         self._passed: tuple[Scan, Rows] | None = None
-        # A batch of Spark takes all it can, in the order of ids.
-        self._is_for_program = run is None
         self._leftover = Leftover(lane)
         self._rivals = Rivals(lane)
         self._seals = Seals(lane, self._scanner, self._rivals, is_for_program=self._is_for_program)

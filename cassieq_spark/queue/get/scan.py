@@ -7,6 +7,7 @@ which remembers for a moment what it need not look at again.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cassieq_spark.errors import CassieqError
@@ -16,21 +17,20 @@ from cassieq_spark.model.ids import BucketNo, bucket_of
 from cassieq_spark.model.lease import claimable, is_crowded, is_dying
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue.apart import named
-from cassieq_spark.queue.get.claim import mean_bytes
-from cassieq_spark.queue.get.look import Begun, IsTheirs, Rows, Scan
+from cassieq_spark.queue.get.begin import Beginning
+from cassieq_spark.queue.get.claim import GRACE_S, mean_bytes
+from cassieq_spark.queue.get.finished import Finished
+from cassieq_spark.queue.get.look import IsTheirs, Rows, Scan
 from cassieq_spark.queue.get.peek import Beside, Peek
 from cassieq_spark.queue.get.time_pointer import TimePointer, begin_advance, still_due
 from cassieq_spark.queue.get.undecided import Undecided
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
 
     from cassieq_spark.queue.get.time_pointer import Hints
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
-
-NEWS_FOR_S = 0.1
-"""How long a look may begin with what `Scanner.has_news` has read: it is the same call's."""
 
 AWAY_REMEMBERED_S = 5.0
 """How long a bucket that did not answer is passed over without a look (ADR 21)."""
@@ -51,17 +51,21 @@ _logger = get_logger("queue")
 
 
 class Scanner:
-    """Looks for one consumer. Not thread-safe."""
+    """Looks for one consumer. Not thread-safe.
 
-    def __init__(self, lane: Lane) -> None:
+    Args:
+        goes_on: See `Beginning`.
+    """
+
+    def __init__(self, lane: Lane, *, goes_on: bool = False) -> None:
         self._lane = lane
         self._corrupt: set[BucketNo] = set()
-        self._finished: set[BucketNo] = set()
+        self._finished = Finished(lane)
         self._undecided = Undecided(lane, self.pass_over)
         self._time = TimePointer(lane)
+        self._beginning = Beginning(lane, self._time, self._finished, goes_on=goes_on)
         self._away: dict[BucketNo, tuple[CassieqError, float]] = {}
         self._passed_over: dict[BucketNo, CassieqError] = {}
-        self._begun: Begun | None = None
         self._is_theirs: IsTheirs | None = None
 
     def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
@@ -102,9 +106,9 @@ class Scanner:
 
         Fewer are enough if they have ``want_bytes`` together.
 
-        At least two reads (pointers, monoton) and one per hour since the time pointer, unless
-        `has_news` has just read them; then the bucket rows from the reader pointer on, until enough
-        is found.
+        At least two reads (pointers, monoton) and one per hour since the time pointer, unless they
+        have just been read (`Beginning`); then the bucket rows from the reader pointer on, until
+        enough is found.
 
         Args:
             peeks: Whether to look into open buckets if nothing is in sealed ones.
@@ -117,9 +121,7 @@ class Scanner:
         lane = self._lane
         self._passed_over = {}
         self._is_theirs = is_theirs
-        begun, self._begun = self._begun, None
-        if begun is None or lane.clock.monotonic() >= begun.good_until:
-            begun = self._begin()
+        begun = self._beginning.begin()
         scan = begun.scan
         self._look_at_hints(scan, begun.hints, below_id, now_us=begun.now_us)
         beside: Beside | None = None
@@ -132,16 +134,6 @@ class Scanner:
         self._sort_out_silent(scan, silent, times, beside, peeks=peeks and not scan.available)
         return scan
 
-    def _begin(self) -> Begun:
-        lane = self._lane
-        looked_at = lane.clock.monotonic()
-        pointers = lane.read_pointers()
-        # Both after the pointers; neither says anything about the other, so both are under way.
-        now_us = lane.clock.now_us()
-        hints = self._time.begin_hints(pointers, now_us)
-        scan = Scan(pointers=pointers, monoton=lane.read_monoton(), looked_at=looked_at)
-        return Begun(scan=scan, hints=hints(), now_us=now_us)
-
     def advance(self, scan: Scan, updated: Rows) -> None:
         """Move the reader pointer over buckets with nothing fresh: at most one plain write.
 
@@ -150,17 +142,19 @@ class Scanner:
         """
         self.begin_advance(scan, updated)()
 
-    def begin_advance(self, scan: Scan, updated: Rows) -> Callable[[], None]:
+    def begin_advance(self, scan: Scan, updated: Rows) -> Callable[[], object]:
         """Begin to `advance`, without waiting; call what is returned, once, to wait."""
         reader = scan.pointers.reader
         known = {**scan.candidates, **updated}
-        while reader in self._finished or (
-            reader in known and known[reader].value.is_behind_reader
+        end = bucket_of(scan.monoton.next_id, self._lane.bucket_size)
+        while reader < end and (
+            reader in self._finished or (reader in known and known[reader].value.is_behind_reader)
         ):
             reader = BucketNo(reader + 1)
-        if reader > scan.pointers.reader:
-            return begin_advance(self._lane, Pointer.READER, reader)
-        return lambda: None
+        if reader == scan.pointers.reader:
+            return lambda: None
+        scan.pointers = replace(scan.pointers, reader=reader)
+        return begin_advance(self._lane, Pointer.READER, reader)
 
     def is_quiet_after(self, scan: Scan) -> bool:
         """Whether `has_news` will notice all that may become visible after this look."""
@@ -169,47 +163,12 @@ class Scanner:
         )
 
     def has_news(self, scan: Scan) -> bool:
-        """Whether there may be something new since a look that left nothing open. Two reads.
-
-        A new message has an id that was not handed out then, and what comes back has a hint; what
-        is hinted in a drained bucket never comes back.
-
-        A look that follows at once begins with what was read here. Its pointers are older, as those
-        of a slow look: each of them only saves reads, and L is read again where it decides. If much
-        has happened since, or the look before has begun so, it reads them anew (I9).
-        """
-        lane = self._lane
-        now_us = lane.clock.now_us()
-        asked = self._time.begin_hints(scan.pointers, now_us)
-        monoton = lane.monotons.find()
-        if monoton is None or monoton.value.is_closed != scan.monoton.is_closed:
-            return True
-        hints = asked()
-        has_some = monoton.value.next_id != scan.monoton.next_id or any(
-            bucket >= scan.pointers.repair and bucket not in self._finished for _, bucket in hints
-        )
-        news = bucket_of(monoton.value.next_id, lane.bucket_size) - scan.pointers.reader
-        if has_some and news <= _FIRST_WINDOW and not (scan.is_begun or monoton.value.is_closed):
-            self._begun = Begun(
-                scan=Scan(
-                    pointers=scan.pointers,
-                    monoton=monoton.value,
-                    looked_at=scan.looked_at,
-                    is_begun=True,
-                ),
-                hints=hints,
-                now_us=now_us,
-                fresh=range(
-                    bucket_of(scan.monoton.next_id, lane.bucket_size),
-                    bucket_of(monoton.value.next_id, lane.bucket_size),
-                ),
-                good_until=lane.clock.monotonic() + NEWS_FOR_S,
-            )
-        return has_some
+        """See `Beginning`."""
+        return self._beginning.has_news(scan)
 
     def forget_news(self) -> None:
-        """Begin the next look anew, unless `has_news` is asked before."""
-        self._begun = None
+        """See `Beginning`."""
+        self._beginning.forget_news()
 
     def forget_jumps(self) -> bool:
         """Look again at blocks that were being written; return whether there are any."""
@@ -221,26 +180,34 @@ class Scanner:
         """Find what ran out or fell due by now, wherever the reader pointer is."""
         hinted = {bucket for _, bucket in hints if bucket >= scan.pointers.repair}
         reader = scan.pointers.reader
-        self._finished = {
-            bucket for bucket in self._finished if bucket >= reader or bucket in hinted
-        }
+        self._finished.forget(reader, hinted)
         rows: dict[BucketNo, Stored[Bucket] | None] = {}
         away = self.away
-        wanted = sorted(hinted - self._finished)
-        to_read = [bucket for bucket in wanted if not self._is_passed_over(bucket, away)]
+        wanted = {bucket for bucket in hinted if bucket not in self._finished}
+        to_read = [bucket for bucket in sorted(wanted) if not self._is_passed_over(bucket, away)]
         for at in range(0, len(to_read), _LARGEST_WINDOW):
             rows |= self._read(to_read[at : at + _LARGEST_WINDOW])
         for bucket, row in rows.items():
             if row is not None:
                 self._consider(scan, bucket, row, now_us, below_id)
+        self._learn(self._finished.to_learn(reader, hinted), away)
         # What was not read by this look may be due there: only its hint finds it (R12).
-        unread = hinted - self._finished - rows.keys()
+        unread = {bucket for bucket in hinted - rows.keys() if bucket not in self._finished}
 
         def is_due(bucket: BucketNo, minute: int) -> bool:
             return bucket in unread or still_due(rows.get(bucket), minute)
 
-        self._time.advance(scan.pointers, hints, is_due, now_us=now_us)
+        scan.pointers = self._time.advance(scan.pointers, hints, is_due, now_us=now_us)
         self._time.carry_over(scan.pointers, hints, self._finished, now_us=now_us)
+
+    def _learn(self, buckets: Iterable[BucketNo], away: Container[BucketNo]) -> None:
+        """Read whether these are finished: only to save reads, so nobody waits long for it."""
+        asked = [bucket for bucket in buckets if bucket not in away]
+        with self._lane.store.session.within(each_s=GRACE_S):
+            found, _ = self._lane.buckets.read_some(asked)
+        for bucket, row in found.items():
+            if row is not None and row.value.status in FINISHED:
+                self._finished.add(bucket)
 
     def _look_ahead(
         self, scan: Scan, want: int, want_bytes: float, below_id: int | None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import StoreError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
 from cassieq_spark.model.pointer import (
     MINUTE_US,
     REACH_MINUTES,
@@ -17,10 +19,10 @@ from cassieq_spark.model.pointer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.get.finished import Finished
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
 
@@ -43,10 +45,16 @@ class TimePointer:
         """(minute, bucket) of all that may have come back by now; one read per hour."""
         return self.begin_hints(pointers, now_us)()
 
-    def begin_hints(self, pointers: Pointers, now_us: int) -> Callable[[], Hints]:
-        """Ask for `hints` without waiting; call what is returned, once, for them."""
+    def begin_hints(
+        self, pointers: Pointers, now_us: int, from_bucket: BucketNo = FIRST_BUCKET
+    ) -> Callable[[], Hints]:
+        """Ask for `hints` without waiting; call what is returned, once, for them.
+
+        Args:
+            from_bucket: Those of buckets below it may be left out.
+        """
         now = minute_of(now_us)
-        return self._lane.hints.begin_read(self._first(pointers, now), now)
+        return self._lane.hints.begin_read(self._first(pointers, now), now, from_bucket)
 
     def advance(
         self,
@@ -55,11 +63,14 @@ class TimePointer:
         is_due: Callable[[BucketNo, int], bool],
         *,
         now_us: int,
-    ) -> None:
+    ) -> Pointers:
         """Move the pointer over minutes in which nothing hinted matters any more.
 
         Args:
             is_due: Whether a bucket has something that comes back in this minute or before.
+
+        Returns:
+            The pointers, so moved on.
         """
         passed = self._first(pointers, minute_of(now_us))
         blocked = min(
@@ -68,11 +79,13 @@ class TimePointer:
         )
         while passed < blocked and is_passable(passed, now_us=now_us):
             passed += 1
-        if passed > max(pointers.time, minute_of(self._lane.begins_us)):
-            begin_advance(self._lane, Pointer.TIME, passed)()
+        if passed <= max(pointers.time, minute_of(self._lane.begins_us)):
+            return pointers
+        is_stored = begin_advance(self._lane, Pointer.TIME, passed)()
+        return replace(pointers, time=passed) if is_stored else pointers
 
     def carry_over(
-        self, pointers: Pointers, hints: Hints, finished: Collection[BucketNo], *, now_us: int
+        self, pointers: Pointers, hints: Hints, finished: Finished, *, now_us: int
     ) -> None:
         """If the pointer is ahead of now, copy the hints below it to beyond it, once each.
 
@@ -99,8 +112,8 @@ class TimePointer:
         return first_minute(pointers.time, created=created, now=now)
 
 
-def begin_advance(lane: Lane, pointer: Pointer, value: int) -> Callable[[], None]:
-    """Begin to move a pointer; call what is returned, once, to wait for it.
+def begin_advance(lane: Lane, pointer: Pointer, value: int) -> Callable[[], bool]:
+    """Begin to move a pointer; call what is returned, once, to wait for it: was it moved?
 
     Neither fails: the next look moves it if this one cannot.
     """
@@ -108,11 +121,13 @@ def begin_advance(lane: Lane, pointer: Pointer, value: int) -> Callable[[], None
     with session.within(ADVANCE_S):
         moved = lane.pointers.begin_advance(pointer, value)
 
-    def wait() -> None:
+    def wait() -> bool:
         try:
             moved()
         except StoreError as error:
             event(_logger, "pointer_not_advanced", **lane.as_fields(), error=str(error))
+            return False
+        return True
 
     return wait
 

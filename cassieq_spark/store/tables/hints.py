@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
 from cassieq_spark.model.pointer import (
     LATE_AFTER_US,
     MINUTE_US,
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
     from cassieq_spark.clock import Clock
     from cassieq_spark.model.ids import LaneId
+    from cassieq_spark.model.pointer import Slice
     from cassieq_spark.store.sent import Sent
     from cassieq_spark.store.session import CqlSession
+    from cassieq_spark.store.statements import Statement
     from cassieq_spark.store.tables.pointers import PointerTable
 
     Hint = tuple[LaneId, int, BucketNo]
@@ -36,6 +38,9 @@ WRITES_AT_ONCE: Final = 256
 READS_AT_ONCE: Final = 8
 """The most hours that are read at once: mostly there is one, or two."""
 
+FEW_MINUTES: Final = 8
+"""Of more minutes, all hints are read: Cassandra seeks each minute's first one by itself, and some
+clusters refuse a statement with many of them."""
 
 KEPT_HINTS: Final = 1_024
 """How many hints a client remembers to have written."""
@@ -148,20 +153,29 @@ class Hints:
         """(minute, bucket) hinted in these minutes, both included, oldest first."""
         return self.begin_read(first, last)()
 
-    def begin_read(self, first: int, last: int) -> Callable[[], list[tuple[int, BucketNo]]]:
+    def begin_read(
+        self, first: int, last: int, from_bucket: BucketNo = FIRST_BUCKET
+    ) -> Callable[[], list[tuple[int, BucketNo]]]:
         """Send what `read` sends, without waiting; call what is returned, once, for its result.
 
         Of a long time, the first hours are under way together; the others follow one by one.
+
+        Args:
+            from_bucket: Those of buckets below it may be left out, and are if the time is short.
         """
-        asked = [(self._lane, part.hour, part.first, part.last) for part in slices(first, last)]
-        sent = [
-            self._session.start(statements.READ_HINTS, params) for params in asked[:READS_AT_ONCE]
-        ]
+        asked = [self._part(part, from_bucket) for part in slices(first, last)]
+        sent = [self._session.start(*one) for one in asked[:READS_AT_ONCE]]
 
         def found() -> list[tuple[int, BucketNo]]:
             rows = [row for one in sent for row in self._session.finish(one)]
-            for params in asked[READS_AT_ONCE:]:
-                rows += self._session.run(statements.READ_HINTS, params)
+            for one in asked[READS_AT_ONCE:]:
+                rows += self._session.run(*one)
             return [(row.minute, BucketNo(row.bucket)) for row in rows]
 
         return found
+
+    def _part(self, part: Slice, from_bucket: BucketNo) -> tuple[Statement, tuple[object, ...]]:
+        minutes = range(part.first, part.last + 1)
+        if len(minutes) > FEW_MINUTES:
+            return statements.READ_OLD_HINTS, (self._lane, part.hour, part.first, part.last)
+        return statements.READ_HINTS, (self._lane, part.hour, list(minutes), from_bucket)

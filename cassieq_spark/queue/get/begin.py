@@ -1,0 +1,128 @@
+"""`Beginning`: the first reads of a look, as few as the look before allows (design 5). Holds I9."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.model.ids import bucket_of
+from cassieq_spark.queue.get.look import Begun, Scan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cassieq_spark.model.pointer import Pointers
+    from cassieq_spark.queue.get.finished import Finished
+    from cassieq_spark.queue.get.time_pointer import Hints, TimePointer
+    from cassieq_spark.queue.lane import Lane
+
+NEWS_FOR_S: Final = 0.1
+"""How long a look may begin with what `Beginning.has_news` has read: it is the same call's."""
+
+POINTERS_FOR_S: Final = 0.5
+"""How long a program's looks go on with the pointers that one of them has read (ADR 37)."""
+
+FEW_BUCKETS: Final = 8
+"""A look begins with older pointers if it has no more buckets than these before it."""
+
+
+class Beginning:
+    """Begins the looks of one consumer. Not thread-safe.
+
+    A look may begin with older pointers, as a slow look does: each of them only saves reads, and L
+    is read again where it decides. If much has happened since, it reads them anew (I9).
+
+    Args:
+        goes_on: Whether looks that follow each other share their pointers.
+    """
+
+    def __init__(self, lane: Lane, time: TimePointer, finished: Finished, *, goes_on: bool) -> None:
+        self._lane = lane
+        self._time = time
+        self._finished = finished
+        self._goes_on = goes_on
+        self._last: Scan | None = None
+        self._news: Begun | None = None
+
+    def begin(self) -> Begun:
+        """Read what has not just been read: two reads, or three in two steps.
+
+        Raises:
+            QueueDeleted: The lane is dead.
+        """
+        begun = self._from_news() or self._from_last() or self._anew()
+        self._last = begun.scan if self._goes_on else None
+        return begun
+
+    def has_news(self, scan: Scan) -> bool:
+        """Whether there may be something new since a look that left nothing open. Two reads.
+
+        A new message has an id that was not handed out then, and what comes back has a hint; what
+        is hinted in a drained bucket never comes back. A look that follows at once begins with what
+        was read here, but no two of them in a row.
+        """
+        begun = self._after(scan, good_for_s=NEWS_FOR_S)
+        if begun is None:
+            return True
+        has_some = begun.scan.monoton.next_id != scan.monoton.next_id or any(
+            bucket >= scan.pointers.repair and bucket not in self._finished
+            for _, bucket in begun.hints
+        )
+        if not self._is_near(begun.scan):
+            self._last = None
+        elif has_some and not scan.is_begun:
+            begun.scan.is_begun = True
+            self._news = begun
+        return has_some
+
+    def forget_news(self) -> None:
+        """Begin the next look anew, unless `has_news` is asked before."""
+        self._news = None
+
+    def _from_news(self) -> Begun | None:
+        begun, self._news = self._news, None
+        return begun if begun and self._lane.clock.monotonic() < begun.good_until else None
+
+    def _from_last(self) -> Begun | None:
+        """Begin with the pointers of the last look; ids and hints are read in any case (I10)."""
+        last = self._last
+        if last is None or self._lane.clock.monotonic() >= last.looked_at + POINTERS_FOR_S:
+            return None
+        begun = self._after(last) if self._is_near(last) else None
+        return begun if begun and self._is_near(begun.scan) else None
+
+    def _after(self, scan: Scan, *, good_for_s: float = 0) -> Begun | None:
+        """Read ids and hints, side by side; None if the lane was closed or deleted since."""
+        lane = self._lane
+        now_us = lane.clock.now_us()
+        hints = self._begin_hints(scan.pointers, now_us)
+        monoton = lane.monotons.find()
+        if monoton is None or monoton.value.is_closed != scan.monoton.is_closed:
+            return None
+        first, end = (
+            bucket_of(one.next_id, lane.bucket_size) for one in (scan.monoton, monoton.value)
+        )
+        return Begun(
+            scan=Scan(pointers=scan.pointers, monoton=monoton.value, looked_at=scan.looked_at),
+            hints=hints(),
+            now_us=now_us,
+            fresh=range(first, end),
+            good_until=lane.clock.monotonic() + good_for_s,
+        )
+
+    def _begin_hints(self, pointers: Pointers, now_us: int) -> Callable[[], Hints]:
+        return self._time.begin_hints(pointers, now_us, self._finished.end(pointers.repair))
+
+    def _is_near(self, scan: Scan) -> bool:
+        """Whether it has few buckets before it. A closed lane's pointers tell its end."""
+        end = bucket_of(scan.monoton.next_id, self._lane.bucket_size)
+        return end - scan.pointers.reader <= FEW_BUCKETS and not scan.monoton.is_closed
+
+    def _anew(self) -> Begun:
+        lane = self._lane
+        looked_at = lane.clock.monotonic()
+        pointers = lane.read_pointers()
+        # Both after the pointers; neither says anything about the other, so both are under way.
+        now_us = lane.clock.now_us()
+        hints = self._begin_hints(pointers, now_us)
+        scan = Scan(pointers=pointers, monoton=lane.read_monoton(), looked_at=looked_at)
+        return Begun(scan=scan, hints=hints(), now_us=now_us)
