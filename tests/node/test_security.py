@@ -292,6 +292,7 @@ def _may_run(session: CqlSession, statement: statements.Statement) -> bool:
         "blob": b"",
         "boolean": False,
         "list<uuid>": [],
+        "list<bigint>": [1],
         "list<text>": [],
         "list<varchar>": [],
     }
