@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 import cassieq_spark as cassieq
-from cassieq_spark.errors import QueueDeleted, ReceiptExpired, StoreUnavailable
+from cassieq_spark.errors import CasAmbiguous, QueueDeleted, ReceiptExpired
 from cassieq_spark.model.sizes import MAX_EXTRA_BYTES
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.serve import GatewayServer
@@ -243,12 +243,13 @@ def test_a_consumers_late_acks_and_failures_have_their_codes(
             assert again is not None
             faults.unreachable(again.proof.bucket, lane=again.proof.lane, how=Away.UNAVAILABLE)
             consumer.ack(again)
-            with pytest.raises(StoreUnavailable):
+            # It sends its CAS without a read (ADR 34): what was not answered may have been applied.
+            with pytest.raises(CasAmbiguous):
                 consumer.flush()
             faults.reachable()
             consumer.flush()
     codes = [(one.attributes or {}).get("error.type") for one in spans.named(f"ack {orders.name}")]
-    assert ("receipt_expired", "store_unavailable", None) == (codes[0], codes[1], codes[-1])
+    assert ("receipt_expired", "cas_ambiguous", None) == (codes[0], codes[1], codes[-1])
 
 
 def test_leases_that_a_consumer_extends_have_a_span(spans: Spans, orders: Queue) -> None:
