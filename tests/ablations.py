@@ -1330,7 +1330,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="What a look has not read blocks the time pointer, whatever is remembered when it ends.",
-        old="        unread = {bucket for bucket in hinted - rows.keys() if bucket not in self._finished}\n",
+        old="        unread = wanted - rows.keys()\n",
         new="        unread = self.away.keys()\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_the_time_pointer_stays_at_a_bucket_that_was_passed_over",

@@ -10,8 +10,8 @@ import pytest
 
 from cassieq_spark.errors import QueueDeleted
 from cassieq_spark.queue.get import begin
-from cassieq_spark.queue.get.begin import FEW_BUCKETS
 from cassieq_spark.queue.get.leftover import LEFTOVER_FOR_S
+from cassieq_spark.queue.get.look import FIRST_WINDOW
 from tests.fixtures.queues import cost, to_the_next_minute
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def test_it_begins_behind_what_it_has_passed_itself(door: Door, other: Door) -> 
     """Or a program would read the rows of half a second again and again."""
     reader = working(door, other)
     rows = []
-    for _ in range(FEW_BUCKETS + 2):
+    for _ in range(FIRST_WINDOW + 2):
         other.put_sealed(b"next")
         spent = cost(door, lambda: door.ack(taken(door, reader, b"next")))
         rows.append(spent["read_bucket"])
@@ -88,7 +88,7 @@ def test_where_others_have_gone_far_it_reads_the_pointers_and_no_history(
     door: Door, other: Door
 ) -> None:
     reader = working(door, other)
-    for number in range(FEW_BUCKETS + 2):
+    for number in range(FIRST_WINDOW + 2):
         other.put_sealed(b"%d" % number)
     taking = other.reader(visibility_s=3_600)
     other.ack(taking.get(100))
@@ -102,7 +102,7 @@ def test_where_others_have_gone_far_it_reads_the_pointers_and_no_history(
 @pytest.mark.invariant("I9")
 def test_behind_a_backlog_nothing_is_read_twice(door: Door, other: Door) -> None:
     reader = working(door, other)
-    for number in range(FEW_BUCKETS + 5):
+    for number in range(FIRST_WINDOW + 5):
         other.put_sealed(b"%d" % number)
     for number in range(3):
         door.clock.advance(LEFTOVER_FOR_S)

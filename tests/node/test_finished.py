@@ -69,6 +69,13 @@ def work(door: Door, *bodies: bytes) -> None:
         door.queue.ack(message)
 
 
+def work_behind_a_lease(door: Door) -> None:
+    """The same, behind a bucket that is leased for long."""
+    door.put_sealed(b"held")
+    assert 1 == len(door.queue.get(1, visibility_timeout=10 * HOUR_S))
+    work(door, *(b"%d" % number for number in range(BUCKETS)))
+
+
 @pytest.mark.invariant("I9")
 def test_hints_of_what_a_program_has_acked_are_not_read_again(
     door: Door, looks: list[list[BucketNo]]
@@ -128,9 +135,7 @@ def test_a_bucket_that_is_leased_is_not_learned_of_at_each_look(
     door: Door, other: Door, looks: list[list[BucketNo]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finished, "MANY_HINTS", BUCKETS - 1)
-    other.put_sealed(b"held")
-    assert 1 == len(other.queue.get(1, visibility_timeout=10 * HOUR_S))
-    work(other, *(b"%d" % number for number in range(BUCKETS)))
+    work_behind_a_lease(other)
     reader = door.reader()
     read = [cost(door, lambda: reader.get(1))["read_bucket"] for _ in range(4)]
     assert [BUCKETS + 1, 0, 0, 0] == read
@@ -145,9 +150,7 @@ def test_a_row_that_is_only_to_be_learned_of_keeps_no_get_from_its_answer(
 ) -> None:
     """A bucket that is leased for long, behind all, whose replicas do not answer."""
     monkeypatch.setattr(finished, "MANY_HINTS", BUCKETS - 1)
-    other.put_sealed(b"held")
-    assert 1 == len(other.queue.get(1, visibility_timeout=10 * HOUR_S))
-    work(other, *(b"%d" % number for number in range(BUCKETS)))
+    work_behind_a_lease(other)
     reader = door.reader()
     assert [] == reader.get(1)
     door.clock.advance(STUCK_FOR_S)

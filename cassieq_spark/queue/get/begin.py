@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.model.ids import bucket_of
-from cassieq_spark.queue.get.look import Begun, Scan
+from cassieq_spark.queue.get.look import FIRST_WINDOW, Begun, Scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +21,6 @@ NEWS_FOR_S: Final = 0.1
 
 POINTERS_FOR_S: Final = 0.5
 """How long a program's looks go on with the pointers that one of them has read (ADR 37)."""
-
-FEW_BUCKETS: Final = 8
-"""A look begins with older pointers if it has no more buckets than these before it."""
 
 
 class Beginning:
@@ -42,6 +40,7 @@ class Beginning:
         self._goes_on = goes_on
         self._last: Scan | None = None
         self._news: Begun | None = None
+        self._news_until = -math.inf
 
     def begin(self) -> Begun:
         """Read what has not just been read: two reads, or three in two steps.
@@ -60,7 +59,7 @@ class Beginning:
         is hinted in a drained bucket never comes back. A look that follows at once begins with what
         was read here, but no two of them in a row.
         """
-        begun = self._after(scan, good_for_s=NEWS_FOR_S)
+        begun = self._after(scan)
         if begun is None:
             return True
         has_some = begun.scan.monoton.next_id != scan.monoton.next_id or any(
@@ -72,6 +71,7 @@ class Beginning:
         elif has_some and not scan.is_begun:
             begun.scan.is_begun = True
             self._news = begun
+            self._news_until = self._lane.clock.monotonic() + NEWS_FOR_S
         return has_some
 
     def forget_news(self) -> None:
@@ -80,7 +80,7 @@ class Beginning:
 
     def _from_news(self) -> Begun | None:
         begun, self._news = self._news, None
-        return begun if begun and self._lane.clock.monotonic() < begun.good_until else None
+        return begun if self._lane.clock.monotonic() < self._news_until else None
 
     def _from_last(self) -> Begun | None:
         """Begin with the pointers of the last look; ids and hints are read in any case (I10)."""
@@ -90,7 +90,7 @@ class Beginning:
         begun = self._after(last) if self._is_near(last) else None
         return begun if begun and self._is_near(begun.scan) else None
 
-    def _after(self, scan: Scan, *, good_for_s: float = 0) -> Begun | None:
+    def _after(self, scan: Scan) -> Begun | None:
         """Read ids and hints, side by side; None if the lane was closed or deleted since."""
         lane = self._lane
         now_us = lane.clock.now_us()
@@ -106,16 +106,15 @@ class Beginning:
             hints=hints(),
             now_us=now_us,
             fresh=range(first, end),
-            good_until=lane.clock.monotonic() + good_for_s,
         )
 
     def _begin_hints(self, pointers: Pointers, now_us: int) -> Callable[[], Hints]:
         return self._time.begin_hints(pointers, now_us, self._finished.end(pointers.repair))
 
     def _is_near(self, scan: Scan) -> bool:
-        """Whether it has few buckets before it. A closed lane's pointers tell its end."""
+        """Whether one window has all before it. A closed lane's pointers tell its end."""
         end = bucket_of(scan.monoton.next_id, self._lane.bucket_size)
-        return end - scan.pointers.reader <= FEW_BUCKETS and not scan.monoton.is_closed
+        return end - scan.pointers.reader <= FIRST_WINDOW and not scan.monoton.is_closed
 
     def _anew(self) -> Begun:
         lane = self._lane

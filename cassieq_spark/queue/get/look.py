@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.model.ids import BucketNo
 
@@ -20,6 +19,10 @@ Rows = dict[BucketNo, "Stored[Bucket]"]
 
 IsTheirs = Callable[[BucketNo, "Stored[Bucket]", int], bool]
 """Whether rivals are at work in a bucket, by its row and the cluster time, in us."""
+
+
+FIRST_WINDOW: Final = 8
+"""How many bucket rows a look reads at once at first."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,11 +73,9 @@ class Begun:
 
     Attributes:
         fresh: The buckets that were reserved since the look before, if that left none open.
-        good_until: By the monotonic clock.
     """
 
     scan: Scan
     hints: Hints
     now_us: int
     fresh: range = range(0)
-    good_until: float = -math.inf

@@ -20,13 +20,13 @@ from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.get.begin import Beginning
 from cassieq_spark.queue.get.claim import GRACE_S, mean_bytes
 from cassieq_spark.queue.get.finished import Finished
-from cassieq_spark.queue.get.look import IsTheirs, Rows, Scan
+from cassieq_spark.queue.get.look import FIRST_WINDOW, IsTheirs, Rows, Scan
 from cassieq_spark.queue.get.peek import Beside, Peek
 from cassieq_spark.queue.get.time_pointer import TimePointer, begin_advance, still_due
 from cassieq_spark.queue.get.undecided import Undecided
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from cassieq_spark.queue.get.time_pointer import Hints
     from cassieq_spark.queue.lane import Lane
@@ -44,7 +44,6 @@ PEEKS = 8
 WINDOWS_BEHIND_OTHERS = 2
 """How far a look goes on behind buckets with others at work, if it has found enough (I9)."""
 
-_FIRST_WINDOW = 8
 _LARGEST_WINDOW = 64
 
 _logger = get_logger("queue")
@@ -190,9 +189,9 @@ class Scanner:
         for bucket, row in rows.items():
             if row is not None:
                 self._consider(scan, bucket, row, now_us, below_id)
-        self._learn(self._finished.to_learn(reader, hinted), away)
         # What was not read by this look may be due there: only its hint finds it (R12).
-        unread = {bucket for bucket in hinted - rows.keys() if bucket not in self._finished}
+        unread = wanted - rows.keys()
+        self._learn(self._finished.to_learn(reader, hinted))
 
         def is_due(bucket: BucketNo, minute: int) -> bool:
             return bucket in unread or still_due(rows.get(bucket), minute)
@@ -200,8 +199,9 @@ class Scanner:
         scan.pointers = self._time.advance(scan.pointers, hints, is_due, now_us=now_us)
         self._time.carry_over(scan.pointers, hints, self._finished, now_us=now_us)
 
-    def _learn(self, buckets: Iterable[BucketNo], away: Container[BucketNo]) -> None:
+    def _learn(self, buckets: Iterable[BucketNo]) -> None:
         """Read whether these are finished: only to save reads, so nobody waits long for it."""
+        away = self.away
         asked = [bucket for bucket in buckets if bucket not in away]
         with self._lane.store.session.within(each_s=GRACE_S):
             found, _ = self._lane.buckets.read_some(asked)
@@ -222,7 +222,7 @@ class Scanner:
         end_id = scan.monoton.next_id if below_id is None else min(below_id, scan.monoton.next_id)
         end = -(-end_id // size)
         at: int = scan.pointers.reader
-        window = _FIRST_WINDOW
+        window = FIRST_WINDOW
         times: dict[BucketNo, int] = {}
         silent: dict[BucketNo, bool] = {}
         more_windows = WINDOWS_BEHIND_OTHERS if self._is_theirs else math.inf
