@@ -32,27 +32,27 @@ them. What it forks plans, and computes nothing."""
 
 
 def main(python: str, *arguments: str) -> None:
-    """Run ``python -m MODULE`` for the process that started this one: Spark's driver.
+    """Run ``python -m MODULE ...`` for the process that started this one: Spark's driver.
 
     Environment: CASSIEQ_FORK_SERVER=off starts every process by itself.
     """
     try:
         if os.environ.get("CASSIEQ_FORK_SERVER", "on") != "off" and sys.platform == "linux":
-            _by_server(python, arguments[1], os.getppid())
+            _by_server(python, arguments[1:], os.getppid())
     finally:
         os.execv(python, [python, *arguments])  # noqa: S606 - it becomes what Spark asked for
 
 
-def _by_server(python: str, module: str, spark: int) -> None:
+def _by_server(python: str, words: tuple[str, ...], spark: int) -> None:
     """Let the server run it, and end as it ends; or begin a server for the next one."""
     folder = f"{os.environ.get('TMPDIR') or '/tmp'}/cassieq-fork-{os.getuid()}"  # noqa: S108 - private
-    path = f"{folder}/{spark}-{zlib.crc32(_key(python, module, spark)):08x}"
+    path = f"{folder}/{spark}-{zlib.crc32(_key(python, spark)):08x}"
     if os.path.isabs(folder) and len(os.fsencode(path)) <= LONGEST_PATH and _is_private(folder):  # noqa: PTH117 - pathlib takes longer than all else
-        _ask(path)
-        _begin(path, python, module, spark)
+        _ask(path, words)
+        _begin(path, python, words[0], spark)
 
 
-def _key(python: str, module: str, spark: int) -> bytes:
+def _key(python: str, spark: int) -> bytes:
     """What a server has in common with all that it forks.
 
     Its modules are those of its path, and of this release. Process numbers and addresses are those
@@ -62,11 +62,11 @@ def _key(python: str, module: str, spark: int) -> bytes:
     with open(f"/proc/{spark}/stat", "rb") as of_spark:  # noqa: PTH123 - as above
         began = of_spark.read().rpartition(b")")[2].split()[19]
     release = os.stat(__file__).st_mtime_ns  # noqa: PTH116 - as above
-    words = [python, module, os.environ.get("PYTHONPATH", ""), str(release), *spaces]
+    words = [python, os.environ.get("PYTHONPATH", ""), str(release), *spaces]
     return os.fsencode("\0".join(words)) + began
 
 
-def _ask(path: str) -> None:
+def _ask(path: str, words: tuple[str, ...]) -> None:
     """Let the server run it, and end as it ends; return if it does not."""
     with socket.socket(socket.AF_UNIX) as server:
         until = time.monotonic() + ANSWER_S
@@ -78,7 +78,8 @@ def _ask(path: str) -> None:
             if not pid or uid != os.getuid():
                 return
             env = [name + b"=" + value for name, value in os.environb.items()]
-            asked = b"\0".join([os.getcwdb(), *env])  # noqa: PTH109 - as above
+            sent = [str(len(words)), *words]
+            asked = b"\0".join([os.getcwdb(), *map(os.fsencode, sent), *env])  # noqa: PTH109 - as above
             socket.send_fds(server, [len(asked).to_bytes(8, "big")], [0, 1, 2])
             server.sendall(asked)
             server.settimeout(max(0.01, until - time.monotonic()))

@@ -1,19 +1,20 @@
-"""Start Spark's planners by forking a process that has imported everything already (ADR 31).
+"""Start Spark's planners by forking a process that has imported everything already (ADR 31, 38).
 
-Spark starts a Python process for each streaming query. PySpark's imports and ours take longer than
-all else that happens there before the first batch.
+Spark starts a Python process for each streaming query, and one for each step of planning that asks
+a Python source. PySpark's imports and ours take longer than all else that happens there.
 
 Spark ──starts──► cassieq-fork ──asks──► fork server ──forks──► planner ──connects──► Spark
                        │                                           │
                        └── ends when it ends ──────────────────────┘   each sees the other's end
 
-The first query begins the server. It ends by itself: with Spark, or when no query has started for
-a while. Where there is none, a planner starts as Spark starts it.
+The first of these processes begins the server, when Spark looks for a format. It ends by itself,
+with Spark or when it was not asked for a while. Where there is none, they start as ever.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
 import os
@@ -22,24 +23,34 @@ import select
 import signal
 import socket
 import sys
-import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cassieq_spark.clock import SystemClock
+RUN: Final = (
+    "pyspark.sql.streaming.python_streaming_source_runner",
+    "pyspark.daemon",
+    "pyspark.sql.worker.commit_data_source_write",
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.data_source_pushdown_filters",
+    "pyspark.sql.worker.lookup_data_sources",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.sql.worker.python_streaming_sink_runner",
+    "pyspark.sql.worker.write_into_data_source",
+)
+"""What Spark runs, by release: one that is not there is left out."""
 
 IMPORTED: Final = (
     "pyspark_cassieq",
+    "cassieq_spark.spark.data_source",
+    "cassieq_spark.spark.sink",
     "cassieq_spark.spark.source.planner",
     "cassieq_spark.spark.source.reader",
+    "cassieq_spark.spark.views.reader",
     "cassieq_spark.store.store",
 )
-"""Beside what Spark runs: what our planner imports. None of it starts a thread."""
-
-DELAY_S: Final = 1.0
-"""The server imports this long after it was begun: the first query starts meanwhile."""
+"""What our planners import. None of it starts a thread."""
 
 IDLE_S: Final = 600.0
 """A server ends when it was not asked for this long. A query that runs on does not need it."""
@@ -53,11 +64,13 @@ class _Asked:
 
     Attributes:
         connection: To the process that asked. It sees the child's end, and the child sees its own.
+        words: The module that it runs, and its arguments.
         standard: Its standard input, output and error.
         env: Entries ``NAME=value``: all of the environment.
     """
 
     connection: socket.socket
+    words: list[str]
     standard: list[int]
     folder: bytes
     env: list[bytes]
@@ -69,7 +82,7 @@ def main(path: str, spark: int, module: str, lock: int) -> None:
     Args:
         path: Of a socket, in a folder that belongs to this user alone.
         spark: The process that the server ends with.
-        module: What its children run.
+        module: What the process runs that has begun the server; its children run it, too.
         lock: The open file of the lock of this path. If serving fails, it says why, and nobody
             tries again for this Spark.
     """
@@ -93,7 +106,7 @@ def main(path: str, spark: int, module: str, lock: int) -> None:
         return
     _become(asked)
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        runpy.run_module(asked.words[0], run_name="__main__", alter_sys=True)
     except SystemExit as end:
         code = 0xFF & (end.code if isinstance(end.code, int) else int(end.code is not None))
         raise
@@ -107,10 +120,11 @@ def _serve(path: str, spark: int, module: str) -> _Asked | None:
         Exception: It cannot serve. No child raises anything.
     """
     of_spark = os.pidfd_open(spark)
-    SystemClock().wait(DELAY_S)
+    for name in RUN:
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(name)
     for name in (module, *IMPORTED):
         importlib.import_module(name)
-    del sys.modules[module]  # each child runs it, as the main module
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         # A lock that another thread holds would never be free in a child.
         raise RuntimeError("an import has begun a thread")
@@ -154,8 +168,10 @@ def _received(connection: socket.socket) -> _Asked:
     connection.sendall(b"+")
     if left or not connection.recv(1):
         raise ConnectionError("it does not wait any more")
-    folder, *env = b"".join(parts).split(b"\0")
-    return _Asked(connection=connection, standard=standard, folder=folder, env=env)
+    folder, count, *rest = b"".join(parts).split(b"\0")
+    words = [os.fsdecode(word) for word in rest[: int(count)]]
+    env = rest[int(count) :]
+    return _Asked(connection=connection, words=words, standard=standard, folder=folder, env=env)
 
 
 def _become(asked: _Asked) -> None:
@@ -172,15 +188,24 @@ def _become(asked: _Asked) -> None:
         os.environb[name] = value
     if not sys.flags.safe_path:
         sys.path[0] = os.fsdecode(asked.folder)
-    del sys.argv[1:]
-    threading.Thread(target=_end_with, args=(asked.connection,), daemon=True).start()
+    sys.argv[1:] = asked.words[1:]
+    sys.modules.pop(asked.words[0], None)  # it is run, as the main module
+    _end_with(asked.connection)
 
 
 def _end_with(connection: socket.socket) -> None:
-    """End this process, as Spark would have, when the one that asked for it is killed."""
-    with suppress(OSError):
-        connection.recv(1)
-    os.kill(os.getpid(), signal.SIGTERM)
+    """End this process, as Spark would have, when the one that asked for it is killed.
+
+    By a signal at the end of the connection, and not by a thread: a daemon forks, and what it forks
+    would have a lock that the thread holds. Those processes have nothing to do with the connection.
+    """
+    fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(connection, fcntl.F_SETSIG, signal.SIGTERM)
+    flags = fcntl.fcntl(connection, fcntl.F_GETFL)
+    fcntl.fcntl(connection, fcntl.F_SETFL, flags | os.O_ASYNC)
+    if select.select([connection], [], [], 0)[0]:  # it has ended before that
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.register_at_fork(after_in_child=connection.close)
 
 
 if __name__ == "__main__":

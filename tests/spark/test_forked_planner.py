@@ -34,6 +34,8 @@ def test_a_later_query_has_a_forked_planner_that_ends_with_it(streams: Streams) 
     (server,) = wait_until(lambda: servers_of(spark), deadline_s=60, describe="a server serves")
     assert 1 == server.num_threads()  # a lock of another one would never be free in a child
     before = {one.pid for one in server.children()}
+    # Spark keeps the daemons that have planned it, each with a worker.
+    assert [one for one in server.children() if one.children()]
 
     streams.put(streams.numbered(100, 200))
     collected = Collected()

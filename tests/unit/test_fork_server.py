@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ from cassieq_spark.entropy import jitter
 if __name__ == "__main__":
     seen = {"env": dict(os.environ), "cwd": os.getcwd(), "name": __name__, "path": sys.path}
     seen["arguments"] = sys.argv[1:]
+    seen["threads"] = len(os.listdir("/proc/self/task"))
     seen |= {"parent": os.getppid(), "pid": os.getpid(), "jitter": jitter(1.0, 0)}
     print(json.dumps(seen), flush=True)
     print("to standard error", file=sys.stderr)
@@ -55,13 +57,20 @@ class Spark:
         (folder / "fork_probe.py").write_text(PROBE, encoding="utf-8")
 
     def start(
-        self, then: str = "0", *, module: str = "fork_probe", cwd: Path | None = None, **env: str
+        self,
+        then: str = "0",
+        *words: str,
+        module: str = "fork_probe",
+        cwd: Path | None = None,
+        stdin: bool = False,
+        **env: str,
     ) -> subprocess.Popen[str]:
         """Start a process by ``cassieq-fork``."""
         own = {"TMPDIR": str(self.folder), "PYTHONPATH": str(self.folder), "THEN": then}
-        command = [sys.executable, "-I", "-S", FORK, sys.executable, "-m", module]
+        command = [sys.executable, "-I", "-S", FORK, sys.executable, "-m", module, *words]
         return subprocess.Popen(
             command,
+            stdin=subprocess.PIPE if stdin else None,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -69,9 +78,9 @@ class Spark:
             env={**os.environ, **own, **env},
         )
 
-    def run(self, then: str = "0", **how: Any) -> tuple[dict[str, Any], str, int]:
+    def run(self, then: str = "0", *words: str, **how: Any) -> tuple[dict[str, Any], str, int]:
         """What a process sees, what it says, and how it ends."""
-        process = self.start(then, **how)
+        process = self.start(then, *words, **how)
         out, error = process.communicate(timeout=ENDS_S)
         return json.loads(out), error, process.returncode
 
@@ -107,8 +116,9 @@ def test_a_forked_process_is_as_one_that_was_started(spark: Spark, then: str) ->
     cwd = spark.folder / "other"
     cwd.mkdir()
     env = {"OF_THIS": "ä=b", **{f"LONG_{at}": "x" * 100_000 for at in range(8)}}
-    started, said, code = spark.run(then, cwd=cwd, **env, CASSIEQ_FORK_SERVER="off")
-    forked, says, ends = spark.run(then, cwd=cwd, **env)
+    words = ("one", "", "and two")
+    started, said, code = spark.run(then, *words, cwd=cwd, **env, CASSIEQ_FORK_SERVER="off")
+    forked, says, ends = spark.run(then, *words, cwd=cwd, **env)
     assert (os.getpid(), server.pid) == (started["parent"], forked["parent"])
     assert ({"0": 0, "3": 3, "fail": 1}[then], code) == (code, ends)
     assert "to standard error" in says
@@ -116,7 +126,7 @@ def test_a_forked_process_is_as_one_that_was_started(spark: Spark, then: str) ->
         ("ValueError: it failed" in said) is ("ValueError: it failed" in says) is (then == "fail")
     )
     del started["env"]["CASSIEQ_FORK_SERVER"]
-    for name in ("env", "cwd", "name", "path", "arguments"):
+    for name in ("env", "cwd", "name", "path", "arguments", "threads"):
         assert started[name] == forked[name]
 
 
@@ -136,6 +146,75 @@ def test_it_ends_when_what_spark_has_started_is_ended(spark: Spark, how: signal.
     process.send_signal(how)
     process.communicate(timeout=ENDS_S)
     wait_until(lambda: not child.is_running(), deadline_s=ENDS_S, describe="the child ends")
+
+
+class Daemon:
+    """Spark's daemon of one step of planning, and a worker that it has forked."""
+
+    def __init__(self, spark: Spark) -> None:
+        env = {"PYTHON_WORKER_FACTORY_SECRET": "s"}
+        step = "pyspark.sql.worker.create_data_source"
+        self.process = spark.start("0", step, module="pyspark.daemon", stdin=True, **env)
+        assert self.process.stdout is not None
+        port = int.from_bytes(os.read(self.process.stdout.fileno(), 4), "big")
+        self.connection = socket.create_connection(("127.0.0.1", port), timeout=ENDS_S)
+        self.worker = psutil.Process(int.from_bytes(self.connection.recv(4), "big"))
+        self.daemon = psutil.Process(self.worker.ppid())
+
+    def close_input(self) -> None:
+        """As Spark ends it."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.stdin = None
+
+    def close(self) -> None:
+        """End what may be left of it."""
+        self.connection.close()
+        self.process.kill()
+        self.process.communicate(timeout=ENDS_S)
+
+
+@pytest.fixture
+def daemon(spark: Spark) -> Iterator[Daemon]:
+    spark.serve()
+    daemon = Daemon(spark)
+    yield daemon
+    daemon.close()
+
+
+def test_a_daemon_is_forked_as_well_and_has_one_thread(spark: Spark, daemon: Daemon) -> None:
+    """It forks workers itself: a lock of another thread would never be free there."""
+    (server,) = spark.servers()
+    assert server == daemon.daemon.parent()
+    assert 1 == daemon.daemon.num_threads()
+    mapped = Path(f"/proc/{daemon.worker.pid}/maps").read_text(encoding="utf-8")
+    assert "libarrow" in mapped, "a worker has imported everything"
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, None])
+def test_a_daemon_and_its_workers_end_when_spark_ends_it(
+    daemon: Daemon, how: signal.Signals | None
+) -> None:
+    """By a signal to what it has started, or by the end of its standard input."""
+    if how is None:
+        daemon.close_input()
+    else:
+        daemon.process.send_signal(how)
+    ended = wait_until(daemon.process.poll, deadline_s=ENDS_S, describe="it ends")
+    for one in (daemon.daemon, daemon.worker):
+        wait_until(lambda: not one.is_running(), deadline_s=ENDS_S, describe="the rest ends")  # noqa: B023 - waited for at once
+    assert how is None or ended == -how
+
+
+def test_what_spark_has_started_ends_with_a_killed_daemon_though_a_worker_lives(
+    daemon: Daemon,
+) -> None:
+    """Spark starts another daemon when this one has ended."""
+    daemon.worker.suspend()
+    daemon.daemon.kill()
+    daemon.process.wait(ENDS_S)
+    assert daemon.worker.is_running()
+    daemon.worker.kill()
 
 
 def test_what_spark_has_started_ends_when_the_child_is_killed(spark: Spark) -> None:
