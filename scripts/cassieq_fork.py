@@ -7,6 +7,7 @@ started.
 
 import fcntl
 import os
+import signal
 import socket
 import stat
 import struct
@@ -19,25 +20,34 @@ ANSWER_S = 1.0
 """A server that has not forked by then is stopped, or the machine is busy. Spark waits for ten
 seconds, and the start takes one to three of them then."""
 
+AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_", "ARROW_", "TZ")
+"""Beginnings of variables that Python, the system and Arrow read when a process starts."""
+
+NOT_AT_START = ("PYTHON_", "PYTHONPATH", "PYTHONHASHSEED", "PYTHONUNBUFFERED")
+"""Beginnings of those among them that are Spark's own, or are dealt with otherwise."""
+
 LONGEST_PATH = 100
 """Of a socket, in bytes: the system takes a few more."""
 
-ONE_THREAD = {
+OF_SERVER = {
+    "PYTHONUNBUFFERED": "1",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
-"""Of a server: numpy and Arrow begin threads at their import otherwise, and a fork has none of
-them. What it forks plans, and computes nothing."""
+"""Numpy and Arrow begin threads at their import otherwise, and a fork has none of them. What a
+server forks plans, and computes nothing. Its output is as Spark asks for it."""
 
 
 def main(python: str, *arguments: str) -> None:
     """Run ``python -m MODULE ...`` for the process that started this one: Spark's driver.
 
-    Environment: CASSIEQ_FORK_SERVER=off starts every process by itself.
+    Environment: CASSIEQ_FORK_SERVER=off starts every process by itself. So does a limit on the
+    memory of Spark's planning processes: a forked one has the imports of all of them.
     """
     try:
-        if os.environ.get("CASSIEQ_FORK_SERVER", "on") != "off" and sys.platform == "linux":
+        is_on = os.environ.get("CASSIEQ_FORK_SERVER", "on") != "off" and sys.platform == "linux"
+        if is_on and "PYSPARK_PLANNER_MEMORY_MB" not in os.environ:
             _by_server(python, arguments[1:], os.getppid())
     finally:
         os.execv(python, [python, *arguments])  # noqa: S606 - it becomes what Spark asked for
@@ -62,8 +72,20 @@ def _key(python: str, spark: int) -> bytes:
     with open(f"/proc/{spark}/stat", "rb") as of_spark:  # noqa: PTH123 - as above
         began = of_spark.read().rpartition(b")")[2].split()[19]
     release = os.stat(__file__).st_mtime_ns  # noqa: PTH116 - as above
-    words = [python, os.environ.get("PYTHONPATH", ""), str(release), *spaces]
+    # Spark names the entries twice for a format that it has found by itself; Python reads one.
+    entries = dict.fromkeys(os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    at_start = sorted(
+        f"{name}={value}"
+        for name, value in os.environ.items()
+        if name.startswith(AT_START) and not name.startswith(NOT_AT_START)
+    )
+    words = [python, *entries, _hash_seed(), str(release), *spaces, *at_start]
     return os.fsencode("\0".join(words)) + began
+
+
+def _hash_seed() -> str:
+    """Of the server: Spark says 0 for some of its processes, and nothing for others."""
+    return os.environ.get("PYTHONHASHSEED") or "0"
 
 
 def _ask(path: str, words: tuple[str, ...]) -> None:
@@ -79,6 +101,11 @@ def _ask(path: str, words: tuple[str, ...]) -> None:
                 return
             env = [name + b"=" + value for name, value in os.environb.items()]
             sent = [str(len(words)), *words]
+            if words[0] == "pyspark.daemon":
+                os.setpgid(0, 0)  # as a daemon does: signals to Spark's group are not for it
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                # That would end the wait, and start the same process again.
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
             asked = b"\0".join([os.getcwdb(), *map(os.fsencode, sent), *env])  # noqa: PTH109 - as above
             socket.send_fds(server, [len(asked).to_bytes(8, "big")], [0, 1, 2])
             server.sendall(asked)
@@ -90,12 +117,12 @@ def _ask(path: str, words: tuple[str, ...]) -> None:
         except OSError:
             return
         # It sees the end of this socket when this process is killed, and ends, too.
-        server.settimeout(None)
+        code = b""
         try:
+            server.settimeout(None)
             code = server.recv(1)
-        except OSError:
-            code = b""
-        os._exit(code[0] if code else 1)
+        finally:
+            os._exit(code[0] if code else 1)
 
 
 def _begin(path: str, python: str, module: str, spark: int) -> None:
@@ -124,7 +151,8 @@ def _begin(path: str, python: str, module: str, spark: int) -> None:
                 os.dup2(null, standard)
             os.set_inheritable(lock, True)
             words = [python, "-m", SERVER, path, str(spark), module, str(lock)]
-            os.execve(python, words, {**os.environ, **ONE_THREAD})  # noqa: S606 - as above
+            env = {**os.environ, **OF_SERVER, "PYTHONHASHSEED": _hash_seed()}
+            os.execve(python, words, env)  # noqa: S606 - as above
     finally:
         os._exit(0)
 

@@ -7,8 +7,8 @@ Spark ──starts──► cassieq-fork ──asks──► fork server ──f
                        │                                           │
                        └── ends when it ends ──────────────────────┘   each sees the other's end
 
-The first of these processes begins the server, when Spark looks for a format. It ends by itself,
-with Spark or when it was not asked for a while. Where there is none, they start as ever.
+The first of these processes begins the server, when Spark looks for a format. It ends with Spark.
+Where there is none, they start as ever.
 """
 
 from __future__ import annotations
@@ -52,9 +52,6 @@ IMPORTED: Final = (
 )
 """What our planners import. None of it starts a thread."""
 
-IDLE_S: Final = 600.0
-"""A server ends when it was not asked for this long. A query that runs on does not need it."""
-
 HEAD_BYTES: Final = 8
 
 
@@ -63,13 +60,11 @@ class _Asked:
     """What a child is to be.
 
     Attributes:
-        connection: To the process that asked. It sees the child's end, and the child sees its own.
         words: The module that it runs, and its arguments.
         standard: Its standard input, output and error.
         env: Entries ``NAME=value``: all of the environment.
     """
 
-    connection: socket.socket
     words: list[str]
     standard: list[int]
     folder: bytes
@@ -86,35 +81,33 @@ def main(path: str, spark: int, module: str, lock: int) -> None:
         lock: The open file of the lock of this path. If serving fails, it says why, and nobody
             tries again for this Spark.
     """
-    asked: _Asked | None = None
+    child: _Child | None = None
     code = 1
 
     def tell_end() -> None:
-        if asked is not None:
-            with suppress(OSError):
-                asked.connection.sendall(bytes([code]))
+        if child is not None:
+            child.tell_end(code)
 
     # Before all imports, so that a child does it last: it is killed when the other one has ended.
     atexit.register(tell_end)
     try:
-        asked = _serve(path, spark, module)
+        child = _serve(path, spark, module)
     except Exception as error:  # noqa: BLE001 - it is for whoever looks why
         os.write(lock, f"{type(error).__name__}: {error}\n".encode())
         return
     os.close(lock)
-    if asked is None:
+    if child is None:
         return
-    _become(asked)
     try:
-        runpy.run_module(asked.words[0], run_name="__main__", alter_sys=True)
+        runpy.run_module(child.module, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         code = 0xFF & (end.code if isinstance(end.code, int) else int(end.code is not None))
         raise
     code = 0
 
 
-def _serve(path: str, spark: int, module: str) -> _Asked | None:
-    """Return None when the server ends, and in each child what it was asked.
+def _serve(path: str, spark: int, module: str) -> _Child | None:
+    """Return None when the server ends, and in each child what it is.
 
     Raises:
         Exception: It cannot serve. No child raises anything.
@@ -128,6 +121,7 @@ def _serve(path: str, spark: int, module: str) -> _Asked | None:
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         # A lock that another thread holds would never be free in a child.
         raise RuntimeError("an import has begun a thread")
+    importlib.invalidate_caches()  # some hold open files, whose place children would share
     gc.collect()
     gc.freeze()
     Path(path).unlink(missing_ok=True)
@@ -136,42 +130,92 @@ def _serve(path: str, spark: int, module: str) -> _Asked | None:
         server.listen()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
         while True:
-            ready, _, _ = select.select([server.fileno(), of_spark], [], [], IDLE_S)
-            if server.fileno() not in ready:
+            ready, _, _ = select.select([server.fileno(), of_spark], [], [])
+            if of_spark in ready:
                 break
             connection, _ = server.accept()
-            if not os.fork():
-                os.close(of_spark)
-                try:
-                    return _received(connection)
-                except OSError:
-                    os._exit(1)  # it has gone, and started by itself
-            connection.close()
+            with connection, suppress(OSError):  # without a child, it starts by itself
+                if not os.fork():
+                    os.close(of_spark)
+                    return _Child.of(connection.dup())
     for one in (path, f"{path}.lock"):
         Path(one).unlink(missing_ok=True)
     return None
+
+
+class _Child:
+    """A forked process, as the one that asked would be after its imports.
+
+    Attributes:
+        module: What it is to run, as the main module.
+    """
+
+    def __init__(self, connection: socket.socket, module: str) -> None:
+        self._connection = connection
+        self.module = module
+
+    @classmethod
+    def of(cls, connection: socket.socket) -> _Child:
+        """Be what is asked for; end if that fails, or nobody waits for it any more.
+
+        Whoever asks starts by itself then, and it does if this process ends before it has agreed.
+        """
+        try:
+            asked = _received(connection)
+            _become(asked)
+            child = cls(connection, asked.words[0])
+            child._prepare()
+            connection.sendall(b"+")
+            if not connection.recv(1):
+                os._exit(1)
+            child._end_with_it()
+        except BaseException:  # noqa: BLE001 - the server's own code must not go on here
+            os._exit(1)
+        return child
+
+    def tell_end(self, code: int) -> None:
+        """Say how this process ends. What Python does after that is not cut short by a signal."""
+        with suppress(OSError):
+            self._hear(is_on=False)
+            self._connection.sendall(bytes([code]))
+
+    def _prepare(self) -> None:
+        """Let the connection's end be a signal, and no other process have to do with it.
+
+        A thread that waits for it would hold a lock that is never free in what a daemon forks.
+        """
+        fcntl.fcntl(self._connection, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(self._connection, fcntl.F_SETSIG, signal.SIGTERM)
+        os.register_at_fork(after_in_child=self._connection.close)
+
+    def _end_with_it(self) -> None:
+        """End this process from now on, as Spark would, when the one that asked is killed."""
+        self._hear(is_on=True)
+        if select.select([self._connection], [], [], 0)[0]:  # it has ended before that
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _hear(self, *, is_on: bool) -> None:
+        flags = fcntl.fcntl(self._connection, fcntl.F_GETFL)
+        flags = flags | os.O_ASYNC if is_on else flags & ~os.O_ASYNC
+        fcntl.fcntl(self._connection, fcntl.F_SETFL, flags)
 
 
 def _received(connection: socket.socket) -> _Asked:
     """What the process asks that has connected.
 
     Raises:
-        OSError: It has gone, or started by itself meanwhile.
+        OSError: It has gone.
     """
     head, standard, _, _ = socket.recv_fds(connection, HEAD_BYTES, 3)
     left, parts = int.from_bytes(head, "big"), []
     while left:
         parts.append(connection.recv(left))
         if not parts[-1]:
-            break
+            raise ConnectionError("it does not wait any more")
         left -= len(parts[-1])
-    connection.sendall(b"+")
-    if left or not connection.recv(1):
-        raise ConnectionError("it does not wait any more")
     folder, count, *rest = b"".join(parts).split(b"\0")
     words = [os.fsdecode(word) for word in rest[: int(count)]]
-    env = rest[int(count) :]
-    return _Asked(connection=connection, words=words, standard=standard, folder=folder, env=env)
+    return _Asked(words=words, standard=standard, folder=folder, env=rest[int(count) :])
 
 
 def _become(asked: _Asked) -> None:
@@ -190,22 +234,6 @@ def _become(asked: _Asked) -> None:
         sys.path[0] = os.fsdecode(asked.folder)
     sys.argv[1:] = asked.words[1:]
     sys.modules.pop(asked.words[0], None)  # it is run, as the main module
-    _end_with(asked.connection)
-
-
-def _end_with(connection: socket.socket) -> None:
-    """End this process, as Spark would have, when the one that asked for it is killed.
-
-    By a signal at the end of the connection, and not by a thread: a daemon forks, and what it forks
-    would have a lock that the thread holds. Those processes have nothing to do with the connection.
-    """
-    fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(connection, fcntl.F_SETSIG, signal.SIGTERM)
-    flags = fcntl.fcntl(connection, fcntl.F_GETFL)
-    fcntl.fcntl(connection, fcntl.F_SETFL, flags | os.O_ASYNC)
-    if select.select([connection], [], [], 0)[0]:  # it has ended before that
-        os.kill(os.getpid(), signal.SIGTERM)
-    os.register_at_fork(after_in_child=connection.close)
 
 
 if __name__ == "__main__":

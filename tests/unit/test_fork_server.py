@@ -28,9 +28,14 @@ FORK = Path(__file__).resolve().parents[2] / "scripts" / "cassieq_fork.py"
 ENDS_S = 30.0
 
 PROBE = """
-import json, os, sys, threading
+import json, os, sys, threading, time
 from pathlib import Path
 from cassieq_spark.entropy import jitter
+
+class Late:
+    def __del__(self, sleep=time.sleep, end=Path("late")):
+        sleep(0.5)
+        end.touch()
 
 if __name__ == "__main__":
     seen = {"env": dict(os.environ), "cwd": os.getcwd(), "name": __name__, "path": sys.path}
@@ -43,6 +48,9 @@ if __name__ == "__main__":
         runs.write("x")
     if os.environ["THEN"] == "wait":
         threading.Event().wait()
+    if os.environ["THEN"] == "late":
+        late = Late()  # until Python ends
+        sys.exit()
     if os.environ["THEN"] == "fail":
         raise ValueError("it failed")
     sys.exit(int(os.environ["THEN"]))
@@ -63,6 +71,7 @@ class Spark:
         module: str = "fork_probe",
         cwd: Path | None = None,
         stdin: bool = False,
+        process_group: int | None = None,
         **env: str,
     ) -> subprocess.Popen[str]:
         """Start a process by ``cassieq-fork``."""
@@ -75,6 +84,7 @@ class Spark:
             stderr=subprocess.PIPE,
             text=True,
             cwd=cwd or self.folder,
+            process_group=process_group,
             env={**os.environ, **own, **env},
         )
 
@@ -151,10 +161,17 @@ def test_it_ends_when_what_spark_has_started_is_ended(spark: Spark, how: signal.
 class Daemon:
     """Spark's daemon of one step of planning, and a worker that it has forked."""
 
-    def __init__(self, spark: Spark) -> None:
+    def __init__(self, spark: Spark, process_group: int | None = None) -> None:
         env = {"PYTHON_WORKER_FACTORY_SECRET": "s"}
         step = "pyspark.sql.worker.create_data_source"
-        self.process = spark.start("0", step, module="pyspark.daemon", stdin=True, **env)
+        self.process = spark.start(
+            "0",
+            step,
+            module="pyspark.daemon",
+            stdin=True,
+            process_group=process_group,
+            **env,
+        )
         assert self.process.stdout is not None
         port = int.from_bytes(os.read(self.process.stdout.fileno(), 4), "big")
         self.connection = socket.create_connection(("127.0.0.1", port), timeout=ENDS_S)
@@ -215,6 +232,83 @@ def test_what_spark_has_started_ends_with_a_killed_daemon_though_a_worker_lives(
     daemon.process.wait(ENDS_S)
     assert daemon.worker.is_running()
     daemon.worker.kill()
+
+
+def test_a_signal_to_sparks_group_does_not_reach_a_daemon(spark: Spark) -> None:
+    """Such a signal stops jobs in a terminal, and Spark: what is under way is ended by Spark."""
+    spark.serve()
+    waiting = "import threading; threading.Event().wait(60)"
+    group = subprocess.Popen([sys.executable, "-c", waiting], process_group=0)
+    daemon = Daemon(spark, process_group=group.pid)
+    try:
+        os.killpg(group.pid, signal.SIGTERM)
+        assert -signal.SIGTERM == group.wait(ENDS_S)
+        assert (daemon.process.pid, daemon.daemon.pid) == tuple(
+            os.getpgid(pid) for pid in (daemon.process.pid, daemon.daemon.pid)
+        )
+        assert daemon.process.poll() is None
+    finally:
+        daemon.close()
+
+
+def test_an_interrupt_ends_what_spark_has_started_and_starts_nothing(spark: Spark) -> None:
+    spark.serve()
+    (spark.folder / "runs").unlink()
+    process = spark.start("wait")
+    assert process.stdout is not None
+    child = psutil.Process(json.loads(process.stdout.readline())["pid"])
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=ENDS_S)
+    assert -signal.SIGINT == process.returncode
+    wait_until(lambda: not child.is_running(), deadline_s=ENDS_S, describe="the child ends")
+    assert "x" == (spark.folder / "runs").read_text()
+
+
+def test_a_child_is_not_cut_short_when_it_has_told_its_end(spark: Spark) -> None:
+    """Python closes files and writes out what it holds after that."""
+    server = spark.serve()
+    assert server.pid == spark.run("late")[0]["parent"]
+    late = spark.folder / "late"
+    wait_until(late.exists, deadline_s=ENDS_S, describe="the child ends in peace")
+
+
+def test_one_server_is_enough_however_spark_names_the_path(spark: Spark) -> None:
+    """It names each entry twice for a format found by itself; a registered one has a hash seed."""
+    server = spark.serve()
+    path = os.pathsep.join(2 * [str(spark.folder)])
+    for env in ({"PYTHONPATH": path}, {"PYTHONHASHSEED": "0"}, {"PYTHON_OF_SPARK": "1"}):
+        assert server.pid == spark.run(**env)[0]["parent"]
+
+
+@pytest.mark.parametrize(
+    "env", [{"PYTHONHASHSEED": "7"}, {"PYTHONOPTIMIZE": "1"}, {"TZ": "Asia/Tokyo"}]
+)
+def test_a_process_that_would_begin_otherwise_is_not_forked_by_this_server(
+    spark: Spark, env: dict[str, str]
+) -> None:
+    server = spark.serve()
+    assert server.pid != spark.run(**env)[0]["parent"]
+
+
+def test_a_process_with_a_limit_on_its_memory_is_started(spark: Spark) -> None:
+    spark.serve()
+    assert os.getpid() == spark.run(PYSPARK_PLANNER_MEMORY_MB="100")[0]["parent"]
+
+
+@pytest.mark.parametrize("asked", [b"/nowhere\0001\0fork_probe", b"/\0x\0fork_probe", b"/"])
+def test_a_child_that_cannot_be_what_is_asked_agrees_to_nothing(spark: Spark, asked: bytes) -> None:
+    """Who asked starts by itself then; the server serves on."""
+    server = spark.serve()
+    (path,) = spark.sockets()
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(ENDS_S)
+        asking.connect(str(path))
+        null = os.open(os.devnull, os.O_RDWR)
+        socket.send_fds(asking, [len(asked).to_bytes(8, "big")], [null] * 3)
+        os.close(null)
+        asking.sendall(asked)
+        assert b"" == asking.recv(1)
+    assert server.pid == spark.run()[0]["parent"]
 
 
 def test_what_spark_has_started_ends_when_the_child_is_killed(spark: Spark) -> None:
