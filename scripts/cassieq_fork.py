@@ -20,11 +20,17 @@ ANSWER_S = 1.0
 """A server that has not forked by then is stopped, or the machine is busy. Spark waits for ten
 seconds, and the start takes one to three of them then."""
 
-AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_", "ARROW_", "TZ")
-"""Beginnings of variables that Python, the system and Arrow read when a process starts."""
+AT_START = (
+    *("PYTHON", "LANG", "LC_", "LD_", "TZ", "MALLOC_", "GLIBC_TUNABLES", "OPENSSL_"),
+    *("ARROW_", "NPY_", "PYSPARK_ENABLE_"),
+)
+"""Beginnings of variables that Python, the system or a package reads once, as a process starts."""
 
-NOT_AT_START = ("PYTHON_", "PYTHONPATH", "PYTHONHASHSEED", "PYTHONUNBUFFERED")
-"""Beginnings of those among them that are Spark's own, or are dealt with otherwise."""
+NOT_AT_START = (
+    *("PYTHON_WORKER_", "PYTHON_UNIX_", "PYTHON_FAULTHANDLER_", "PYTHON_TRACEBACK_"),
+    *("PYTHON_DAEMON_", "PYTHONPATH", "PYTHONHASHSEED", "PYTHONUNBUFFERED"),
+)
+"""Beginnings of those among them that Spark reads later, or that are dealt with otherwise."""
 
 LONGEST_PATH = 100
 """Of a socket, in bytes: the system takes a few more."""
@@ -36,7 +42,7 @@ OF_SERVER = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
 """Numpy and Arrow begin threads at their import otherwise, and a fork has none of them. What a
-server forks plans, and computes nothing. Its output is as Spark asks for it."""
+server forks plans, and computes nothing. Spark asks for output without a buffer."""
 
 
 def main(python: str, *arguments: str) -> None:
@@ -45,6 +51,9 @@ def main(python: str, *arguments: str) -> None:
     Environment: CASSIEQ_FORK_SERVER=off starts every process by itself. So does a limit on the
     memory of Spark's planning processes: a forked one has the imports of all of them.
     """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # An interrupt ends this process, and does not start what it was to start.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         is_on = os.environ.get("CASSIEQ_FORK_SERVER", "on") != "off" and sys.platform == "linux"
         if is_on and "PYSPARK_PLANNER_MEMORY_MB" not in os.environ:
@@ -101,11 +110,7 @@ def _ask(path: str, words: tuple[str, ...]) -> None:
                 return
             env = [name + b"=" + value for name, value in os.environb.items()]
             sent = [str(len(words)), *words]
-            if words[0] == "pyspark.daemon":
-                os.setpgid(0, 0)  # as a daemon does: signals to Spark's group are not for it
-            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                # That would end the wait, and start the same process again.
-                signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.setpgid(0, 0)  # as a daemon does: signals to Spark's group are not for it
             asked = b"\0".join([os.getcwdb(), *map(os.fsencode, sent), *env])  # noqa: PTH109 - as above
             socket.send_fds(server, [len(asked).to_bytes(8, "big")], [0, 1, 2])
             server.sendall(asked)

@@ -52,6 +52,12 @@ IMPORTED: Final = (
 )
 """What our planners import. None of it starts a thread."""
 
+LOOK_S: Final = 10.0
+"""How often a server looks whether its socket is still where it was: nobody can ask it else."""
+
+PAUSE_S: Final = 0.1
+"""Until a server tries again, where the system has no file to give."""
+
 HEAD_BYTES: Final = 8
 
 
@@ -88,10 +94,10 @@ def main(path: str, spark: int, module: str, lock: int) -> None:
         if child is not None:
             child.tell_end(code)
 
-    # Before all imports, so that a child does it last: it is killed when the other one has ended.
+    # Before all imports, so that a child does it last: Spark waits for its other exit functions.
     atexit.register(tell_end)
     try:
-        child = _serve(path, spark, module)
+        child = _serve(path, spark, module, lock)
     except Exception as error:  # noqa: BLE001 - it is for whoever looks why
         os.write(lock, f"{type(error).__name__}: {error}\n".encode())
         return
@@ -106,7 +112,7 @@ def main(path: str, spark: int, module: str, lock: int) -> None:
     code = 0
 
 
-def _serve(path: str, spark: int, module: str) -> _Child | None:
+def _serve(path: str, spark: int, module: str, lock: int) -> _Child | None:
     """Return None when the server ends, and in each child what it is.
 
     Raises:
@@ -127,20 +133,55 @@ def _serve(path: str, spark: int, module: str) -> _Child | None:
     Path(path).unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
+        files = [
+            _File(Path(path), Path(path).stat().st_ino),
+            _File(Path(f"{path}.lock"), os.fstat(lock).st_ino),
+        ]
         server.listen()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
         while True:
-            ready, _, _ = select.select([server.fileno(), of_spark], [], [])
-            if of_spark in ready:
+            ready, _, _ = select.select([server.fileno(), of_spark], [], [], LOOK_S)
+            if of_spark in ready or not files[0].is_there():
                 break
-            connection, _ = server.accept()
-            with connection, suppress(OSError):  # without a child, it starts by itself
-                if not os.fork():
-                    os.close(of_spark)
-                    return _Child.of(connection.dup())
-    for one in (path, f"{path}.lock"):
-        Path(one).unlink(missing_ok=True)
+            connection = _forked(server) if ready else None
+            if connection is not None:
+                os.close(of_spark)
+                return _Child.of(connection)
+    for file in files:
+        if file.is_there():
+            file.path.unlink(missing_ok=True)
     return None
+
+
+def _forked(server: socket.socket) -> socket.socket | None:
+    """Fork a child for whoever asks: it gets the connection, and the server None.
+
+    Where the system has no file or process to give, whoever asked starts by itself.
+    """
+    try:
+        connection, _ = server.accept()
+    except OSError:
+        select.select([], [], [], PAUSE_S)
+        return None
+    with suppress(OSError):
+        if not os.fork():
+            return connection
+    connection.close()
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of a server. Another server may have made one in its place since."""
+
+    path: Path
+    inode: int
+
+    def is_there(self) -> bool:
+        """Whether it is still this file; what cleans folders may have removed it."""
+        with suppress(OSError):
+            return self.path.stat().st_ino == self.inode
+        return False
 
 
 class _Child:
@@ -175,7 +216,7 @@ class _Child:
 
     def tell_end(self, code: int) -> None:
         """Say how this process ends. What Python does after that is not cut short by a signal."""
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # a fork of it has closed the connection
             self._hear(is_on=False)
             self._connection.sendall(bytes([code]))
 

@@ -276,7 +276,7 @@ def test_one_server_is_enough_however_spark_names_the_path(spark: Spark) -> None
     """It names each entry twice for a format found by itself; a registered one has a hash seed."""
     server = spark.serve()
     path = os.pathsep.join(2 * [str(spark.folder)])
-    for env in ({"PYTHONPATH": path}, {"PYTHONHASHSEED": "0"}, {"PYTHON_OF_SPARK": "1"}):
+    for env in ({"PYTHONPATH": path}, {"PYTHONHASHSEED": "0"}, {"PYTHON_WORKER_OF": "1"}):
         assert server.pid == spark.run(**env)[0]["parent"]
 
 
@@ -385,6 +385,15 @@ def test_a_server_ends_with_its_spark(spark: Spark) -> None:
         driver.wait(ENDS_S)
     wait_until(lambda: not spark.servers(), deadline_s=ENDS_S, describe="the server ends")
     assert [] == list(spark.folder.glob("cassieq-fork-*/*"))
+
+
+def test_a_server_whose_socket_was_cleaned_away_makes_room_for_another(spark: Spark) -> None:
+    """Nobody can ask it any more."""
+    server = spark.serve()
+    (path,) = spark.sockets()
+    path.unlink()
+    wait_until(lambda: not server.is_running(), deadline_s=ENDS_S, describe="the server ends")
+    assert server.pid != spark.serve().pid
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770])
