@@ -257,11 +257,13 @@ def test_an_interrupt_ends_what_spark_has_started_and_starts_nothing(spark: Spar
     process = spark.start("wait")
     assert process.stdout is not None
     child = psutil.Process(json.loads(process.stdout.readline())["pid"])
+    runs = spark.folder / "runs"
+    wait_until(runs.exists, deadline_s=ENDS_S, describe="the child has noted its run")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=ENDS_S)
     assert -signal.SIGINT == process.returncode
     wait_until(lambda: not child.is_running(), deadline_s=ENDS_S, describe="the child ends")
-    assert "x" == (spark.folder / "runs").read_text()
+    assert "x" == runs.read_text()
 
 
 def test_a_child_is_not_cut_short_when_it_has_told_its_end(spark: Spark) -> None:
