@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cassieq_spark as cassieq
-from bench import queue_plots, report
+from bench import queue_plots, report, runs
 from bench.__main__ import HEAP, ROOT, set_environment, spark_session
 from bench.fleet import OURS, Fleet
 from bench.peers import cassieq as original
 from bench.peers import postgres, rabbitmq
 from bench.peers.peer import PeerMissing
-from bench.queue_loads import FSYNC, LATER, Cell, Loads, Side
+from bench.queue_loads import AFTER, FSYNC, LATER, Cell, Loads, Side
 from cassieq_spark.embedded import EmbeddedCassandra
 from cassieq_spark.embedded.jars import CASSANDRA_VERSION
 
@@ -80,13 +80,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "heaps": {"cassandra": HEAP},
         "targets": {"history": HISTORY_TARGET},
     } | report.circumstances("python -m bench.against_queues", sys.argv[1:])
+    path = folder / f"{name}.json"
+    kept = runs.kept(path, asked.loads, about["machine"]) if asked.keep else {}
     found: dict[str, Any] = {}
     # An hour is long: what was found is kept, whatever becomes of the loads after it.
     for more in Bench(asked).measure():
         found |= more
-        text = json.dumps(found | about, indent=1) + "\n"
-        (folder / f"{name}.json").write_text(text, encoding="utf-8")
-    queue_plots.draw(found, folder, name=name)
+        every = runs.together(kept, found, about, asked.loads)
+        path.write_text(json.dumps(every, indent=1) + "\n", encoding="utf-8")
+    queue_plots.draw(every, folder, name=name)
     print(_as_text(found))
     return 0
 
@@ -147,7 +149,9 @@ class Bench:
         )
         title = "ours" if nodes == 1 else f"ours, a ring of {nodes}"
         version = f"cassieq_spark {cassieq.__version__}, Cassandra {CASSANDRA_VERSION}"
-        self._add(Side(name, title, durability, version, client.create_queue), opener)
+        source = {"contactPoints": points, "keyspace": KEYSPACE}
+        side = Side(name, title, durability, version, client.create_queue, source=source)
+        self._add(side, opener)
         return points
 
     def _peers(self) -> None:
@@ -250,6 +254,7 @@ class Bench:
             times=asked.probes,
             processes=min(4, self._processes),
             size=BODY_BYTES,
+            cycles=5 if asked.smoke else CYCLES,
         )
         print(f"history of {side.name}: {found.get('failure', found)}"[:200], file=sys.stderr)
         return found
@@ -300,9 +305,15 @@ def _as_text(found: dict[str, Any]) -> str:
     for name, one in found.get("latency_ms", {}).items():
         lines.append(f"latency, {name}: p50 {one['p50']:.1f} ms, p99 {one['p99']:.1f} ms")
     for name, one in found.get("history", {}).items():
-        after = one.get("of_first_day", {}).get("after it", {})
-        ratios = ", ".join(f"{call} {ratio:.2f}" for call, ratio in after.items())
-        lines.append(f"after its history, {name}: {ratios or one.get('failure')}")
+        if "failure" in one:
+            lines.append(f"after its history, {name}: {one['failure']}")
+            continue
+        for what, each in (
+            ("the first day", one["of_first_day"][AFTER]),
+            ("a new queue", one["of_new_queue"]),
+        ):
+            ratios = ", ".join(f"{call} {ratio:.2f}" for call, ratio in each.items())
+            lines.append(f"after its history, of {what}, {name}: {ratios}")
     for work, sides in found.get("rows", {}).get("messages_per_s", {}).items():
         lines.append(f"rows, {work}: {sides['median']:,.0f}")
     return "\n".join(lines)
@@ -313,6 +324,9 @@ def _asked(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--smoke", action="store_true", help="small: does it run, do counts agree")
     parser.add_argument("--peers", type=_some(PEERS), default=PEERS, help="some of these, by comma")
     parser.add_argument("--loads", type=_some(LOADS), default=LOADS, help="some of these, by comma")
+    parser.add_argument(
+        "--keep", action="store_true", help="what earlier results have of the other loads"
+    )
     parser.add_argument("--sizes", type=_numbers, default=SIZES, help="bytes of a body, by comma")
     parser.add_argument("--processes", type=_numbers, help="how many programs, by comma")
     parser.add_argument("--rounds", type=int, help="of each load")

@@ -83,7 +83,8 @@ class Done:
         self.statements += other.statements
         self.cpu_s += other.cpu_s
         self.at |= other.at
-        self.samples |= other.samples
+        for operation, seconds in other.samples.items():
+            self.samples.setdefault(operation, []).extend(seconds)
         self.each += other.each
 
     def note(self, message: Any, bodies: Bodies | None = None) -> None:
@@ -315,9 +316,22 @@ def _cycle(queue: Any, start: Start, *, calls: int, at_once: int, size: int, see
 
 
 def _probe(
-    queue: Any, start: Start, *, times: int, size: int, seed: int, first: int, idle: bool
+    queue: Any,
+    start: Start,
+    *,
+    times: int,
+    size: int,
+    seed: int,
+    first: int,
+    idle: bool,
+    source: dict[str, str] | None = None,
 ) -> Done:
-    """Put one, get one, ack it, and ask an empty queue (if ``idle``), so many times."""
+    """Put one, get one, ack it, and ask an empty queue (if ``idle``), so many times.
+
+    Args:
+        source: Options of ``readStream``: a query's trigger asks the empty queue as well.
+    """
+    trigger = _Trigger(source | {"queue": queue.name}) if source and idle else None
     bodies, now = Bodies(size, seed), SystemClock().monotonic
     samples: dict[str, list[float]] = defaultdict(list)
     done = Done(began := start(), began)
@@ -340,8 +354,34 @@ def _probe(
             done.note(one, bodies)
         if idle:
             timed("idle poll", lambda: queue.get(1))
+        if trigger is not None:
+            trigger.ask()  # it sees what came since, and has nothing to claim
+            timed("idle trigger", trigger.ask)
+    if trigger is not None:
+        trigger.close()
     done.samples = dict(samples)
     return done
+
+
+class _Trigger:
+    """What Spark calls in each trigger of a streaming query, where it calls it: in one process."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        from cassieq_spark.options import parse_source  # noqa: PLC0415 - of this work alone
+        from cassieq_spark.spark.source.reader import StreamReader  # noqa: PLC0415 - it needs PySpark
+
+        self._reader = StreamReader(parse_source(options), ("body",))
+        self._offset = self._reader.initialOffset()
+
+    def ask(self) -> None:
+        """One call of ``latestOffset``, which must find nothing."""
+        limit = self._reader.getDefaultReadLimit()
+        if self._reader.latestOffset(self._offset, limit) != self._offset:
+            raise WorkFailed("a trigger at an empty queue has claimed something")
+
+    def close(self) -> None:
+        """Close what it has opened."""
+        self._reader.stop()
 
 
 def _reserve(queue: Any, start: Start, *, calls: int) -> Done:

@@ -6,6 +6,7 @@ import sys
 from array import array
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import count
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 FSYNC = "each put is fsynced before it returns"
 LATER = "a put returns before its fsync"
 PHASES = ("put", "get and ack")
+FIRST_DAY, AFTER, NEW = "first day", "after it", "a new queue then"
 PAUSE_S = (0.2, 0.4)
 WAIT_S = 10.0
 _BULK = 1_000
-_TRIES, _PROCESSES = 5, 4
+_TRIES, _PROCESSES, _TURNS = 5, 4, 4
 _KB = 1024
 _APART = 1 << 40
 """Numbers of messages: each process has its own."""
@@ -41,6 +43,7 @@ class Side:
         durability: What a put that has returned survives.
         create: Creates a queue, whose ``delete()`` removes it.
         most: The most messages that one call takes.
+        source: Options of ``readStream``, without the queue, if it is a source of Spark.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Side:
     version: str
     create: Callable[[str], Any]
     most: int = 10_000
+    source: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,57 +226,72 @@ class Loads:
     # --- history ----------------------------------------------------------------------------------
 
     def history(
-        self, side: Side, *, messages: int, times: int, processes: int, size: int
+        self, side: Side, *, messages: int, times: int, processes: int, size: int, cycles: int
     ) -> dict[str, Any]:
-        """What each call costs on the first day, beside a backlog, and after it was drained."""
-        queue = self._new_queue(side)
+        """What each call costs on the first day, beside a backlog, and after it was drained.
+
+        After it, the calls of a new queue are timed in turns with those of this one: a server that
+        has worked for minutes is slower, or warmer, than on the first day for any queue.
+        """
+        queue, new = self._new_queue(side), self._new_queue(side)
         put, got = array("q"), array("q")
         at_once = min(_BULK, side.most)
         taking = self._ask(side, "drain", queue.name, bodies=(size, self._seed))
         moments: dict[str, Done] = {}
         seconds: dict[str, float] = {}
 
-        def probe(moment: str, *, idle: bool) -> None:
+        numbers = count(64 * _APART, _APART)
+
+        def probe(moment: str, of: _Named, times: int, *, idle: bool = True) -> None:
             done = self._fleet.run(
                 [
                     self._ask(
                         side,
                         "probe",
-                        queue.name,
+                        of.name,
                         times=times,
                         size=size,
                         seed=self._seed,
-                        first=(len(moments) + 1) * _APART * 64,
+                        first=next(numbers),
                         idle=idle,
+                        source=side.source,
                     )
                 ]
             )
-            moments[moment] = done
+            if moment in moments:
+                moments[moment].merge(done)
+            else:
+                moments[moment] = done
             put.extend(done.put)
             got.extend(done.ids)
 
         try:
-            probe("warm-up", idle=True)
-            probe("first day", idle=True)
+            self._cycle(side, cycles, size)
+            for moment in ("warm-up", FIRST_DAY):
+                probe(moment, queue, times)
             cell = Cell(size, processes, at_once)
             filled = self._fleet.run(
                 self._put(side, queue.name, processes, cell, messages=messages // processes)
             )
             put.extend(filled.put)
             seconds["put"] = filled.seconds
-            probe("beside the backlog", idle=False)
+            probe("beside the backlog", queue, times, idle=False)
             drained = self._fleet.run([{**taking, "prefetch": at_once}] * processes)
             got.extend(drained.ids)
             seconds["get and ack"] = drained.seconds
             got.extend(self._rest(side, taking, len(put) - len(got)))
-            probe("after it", idle=True)
+            probe("warm-up", new, times)
+            for _ in range(_TURNS):
+                for moment, of in ((AFTER, queue), (NEW, new)):
+                    probe(moment, of, -(-times // _TURNS))
             _must_agree(put, got)
         except (WorkFailed, CountsDiffer) as error:
             return {"failure": str(error)}
         finally:
             queue.close()
+            new.close()
         del moments["warm-up"]
-        return {"messages": len(filled.put), "seconds": seconds} | _costs(moments, times)
+        return {"messages": len(filled.put), "seconds": seconds} | _costs(moments)
 
     # --- what they have in common -----------------------------------------------------------------
 
@@ -336,10 +355,15 @@ def _percentiles(seconds: Sequence[float]) -> dict[str, float]:
     }
 
 
-def _costs(moments: dict[str, Done], times: int) -> dict[str, Any]:
-    """Of each call: milliseconds and statements at each moment, and the ratio to the first day."""
-    first, *_ = moments.values()
-    before = {call: median(each) for call, each in first.samples.items()}
+def _costs(moments: dict[str, Done]) -> dict[str, Any]:
+    """Of each call: milliseconds and statements at each moment, and two ratios.
+
+    One is to the first day; the other, after the history, to a new queue in the same minute.
+    """
+    medians = {
+        moment: {call: median(each) for call, each in done.samples.items()}
+        for moment, done in moments.items()
+    }
     return {
         "ms": {
             moment: {
@@ -349,16 +373,21 @@ def _costs(moments: dict[str, Done], times: int) -> dict[str, Any]:
             for moment, done in moments.items()
         },
         "of_first_day": {
-            moment: {call: median(each) / before[call] for call, each in done.samples.items()}
-            for moment, done in moments.items()
-            if done is not first
+            moment: _ratios(each, medians[FIRST_DAY])
+            for moment, each in medians.items()
+            if moment != FIRST_DAY
         },
+        "of_new_queue": _ratios(medians[AFTER], medians[NEW]),
         "statements": {
-            moment: {call: count / times for call, count in done.each.items()}
+            moment: {call: total / len(done.samples[call]) for call, total in done.each.items()}
             for moment, done in moments.items()
         },
         "samples_s": {moment: done.samples for moment, done in moments.items()},
     }
+
+
+def _ratios(each: dict[str, float], of: dict[str, float]) -> dict[str, float]:
+    return {call: seconds / of[call] for call, seconds in each.items()}
 
 
 def _say(text: str) -> None:

@@ -8,7 +8,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from bench.drawings import bars, save, shares
-from bench.queue_loads import LATER
+from bench.queue_loads import LATER, NEW
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ COLOURS: Final = {
     "cassieq": "#8a8a8a",
 }
 PHASES: Final = ("put", "get and ack")
-_CALLS: Final = ("put", "get", "ack", "idle poll")
+_CALLS: Final = ("put", "get", "ack", "idle poll", "idle trigger")
 
 
 def draw(found: dict[str, Any], folder: Path, *, name: str) -> None:
@@ -91,16 +91,21 @@ def _delays(delays: dict[str, list[float]], titles: dict[str, str]) -> Figure:
 
 
 def _history(history: dict[str, Any], titles: dict[str, str]) -> Figure:
-    moments = list(next(iter(history.values()))["of_first_day"])
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    ratios = {
+        side: {moment: each for moment, each in one["of_first_day"].items() if moment != NEW}
+        | {"after it, of a new queue": one["of_new_queue"]}
+        for side, one in history.items()
+    }
+    moments = list(next(iter(ratios.values())))
+    figure = Figure(figsize=(14, 3.6), layout="constrained")
     axes = figure.subplots(1, len(moments), squeeze=False, sharey=True)
     for axis, moment in zip(axes[0], moments, strict=True):
         groups: dict[str, dict[str, Any]] = {}
         for call in _CALLS:
             sides = {
-                side: {"median": one["of_first_day"][moment][call]}
-                for side, one in history.items()
-                if call in one["of_first_day"][moment]
+                side: {"median": one[moment][call]}
+                for side, one in ratios.items()
+                if call in one[moment]
             }
             if sides:
                 groups[call] = {
@@ -111,7 +116,7 @@ def _history(history: dict[str, Any], titles: dict[str, str]) -> Figure:
         axis.axhline(1, color="black", linewidth=0.8)
         axis.set_yscale("log")
         axis.set_title(moment)
-    axes[0][0].set_ylabel("time of a call, of the first day")
+    axes[0][0].set_ylabel("times the first day's, or a new queue's")
     _legend(figure, axes[0][-1])
     return figure
 

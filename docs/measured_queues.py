@@ -31,9 +31,19 @@ def queues_page(found: dict[str, Any]) -> str:
         )
     text = (
         f"{_rounds(found['rounds'])}; {found['machine']['cores']} cores "
-        f"shared by all servers and clients; {run_as(found)}"
+        f"shared by all servers and clients; {_runs(found)}"
     )
     return with_text("\n".join(parts), text)
+
+
+def _runs(found: dict[str, Any]) -> str:
+    """The command of each run and its day, with its loads if there was more than one."""
+    loads: dict[str, list[str]] = {}
+    for load, run in found["runs"].items():
+        loads.setdefault(run_as(run), []).append(load)
+    if len(loads) == 1:
+        return next(iter(loads))
+    return " ".join(f"{', '.join(some)}: {run}" for run, some in loads.items())
 
 
 def _sides(found: dict[str, Any]) -> str:
@@ -148,7 +158,7 @@ def _history(found: dict[str, Any]) -> Iterator[str]:
     rows = []
     for side, one in found["history"].items():
         if "failure" in one:
-            rows.append([_title(found, side), one["failure"], *[""] * 5])
+            rows.append([_title(found, side), one["failure"], *[""] * (1 + len(_CALLS))])
             continue
         for moment, calls in one["of_first_day"].items():
             rows.append(
@@ -156,9 +166,17 @@ def _history(found: dict[str, Any]) -> Iterator[str]:
                     _title(found, side),
                     f"{one['messages']:,}",
                     moment,
-                    *(f"{calls[call]:.2f}" if call in calls else "" for call in _CALLS),
+                    *(_ratio(calls, call) for call in _CALLS),
                 ]
             )
+        rows.append(
+            [
+                _title(found, side),
+                f"{one['messages']:,}",
+                "after it, of a new queue",
+                *(_ratio(one["of_new_queue"], call) for call in _CALLS),
+            ]
+        )
     yield table(["cost, of the first day", "backlog", "when", *_CALLS], rows)
     ours = found["history"].get(OURS, {})
     if "statements" in ours:
@@ -166,7 +184,11 @@ def _history(found: dict[str, Any]) -> Iterator[str]:
     yield "![What calls cost after a history](../bench/results/peers-history.svg)\n"
 
 
-_CALLS = ("put", "get", "ack", "idle poll")
+_CALLS = ("put", "get", "ack", "idle poll", "idle trigger")
+
+
+def _ratio(calls: dict[str, float], call: str) -> str:
+    return f"{calls[call]:.2f}" if call in calls else ""
 
 
 def _statements(moments: dict[str, dict[str, float]], target: float) -> str:

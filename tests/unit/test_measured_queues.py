@@ -34,8 +34,7 @@ def run(**rates: tuple[float, float]) -> dict[str, Any]:
         "failures": {"96 B, 1 process, by 100": {"peer": "2 went in: 1 did not come out"}},
         "rounds": 5,
         "machine": {"cores": 2},
-        "command": "python -m bench.against_queues",
-        "date": "2026-11-24",
+        "runs": {"rates": {"command": "python -m bench.against_queues", "date": "2026-11-24"}},
     }
 
 
