@@ -83,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = folder / f"{name}.json"
     kept = runs.kept(path, asked.loads, about["machine"]) if asked.keep else {}
     found: dict[str, Any] = {}
+    every = kept
     # An hour is long: what was found is kept, whatever becomes of the loads after it.
     for more in Bench(asked).measure():
         found |= more

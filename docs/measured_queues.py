@@ -160,23 +160,16 @@ def _history(found: dict[str, Any]) -> Iterator[str]:
         if "failure" in one:
             rows.append([_title(found, side), one["failure"], *[""] * (1 + len(_CALLS))])
             continue
-        for moment, calls in one["of_first_day"].items():
+        moments = one["of_first_day"] | {"after it, of a new queue": one["of_new_queue"]}
+        for moment, calls in moments.items():
             rows.append(
                 [
                     _title(found, side),
                     f"{one['messages']:,}",
                     moment,
-                    *(_ratio(calls, call) for call in _CALLS),
+                    *(f"{calls[call]:.2f}" if call in calls else "" for call in _CALLS),
                 ]
             )
-        rows.append(
-            [
-                _title(found, side),
-                f"{one['messages']:,}",
-                "after it, of a new queue",
-                *(_ratio(one["of_new_queue"], call) for call in _CALLS),
-            ]
-        )
     yield table(["cost, of the first day", "backlog", "when", *_CALLS], rows)
     ours = found["history"].get(OURS, {})
     if "statements" in ours:
@@ -185,10 +178,6 @@ def _history(found: dict[str, Any]) -> Iterator[str]:
 
 
 _CALLS = ("put", "get", "ack", "idle poll", "idle trigger")
-
-
-def _ratio(calls: dict[str, float], call: str) -> str:
-    return f"{calls[call]:.2f}" if call in calls else ""
 
 
 def _statements(moments: dict[str, dict[str, float]], target: float) -> str:

@@ -68,7 +68,7 @@ def _by_server(python: str, words: tuple[str, ...], spark: int) -> None:
     path = f"{folder}/{spark}-{zlib.crc32(_key(python, spark)):08x}"
     if os.path.isabs(folder) and len(os.fsencode(path)) <= LONGEST_PATH and _is_private(folder):  # noqa: PTH117 - pathlib takes longer than all else
         _ask(path, words)
-        _begin(path, python, words[0], spark)
+        _begin(path, python, spark)
 
 
 def _key(python: str, spark: int) -> bytes:
@@ -130,7 +130,7 @@ def _ask(path: str, words: tuple[str, ...]) -> None:
             os._exit(code[0] if code else 1)
 
 
-def _begin(path: str, python: str, module: str, spark: int) -> None:
+def _begin(path: str, python: str, spark: int) -> None:
     """Begin a server for the next ones, unless there is one, or one has failed.
 
     It holds a lock as long as it lives. One that fails says why in the file of the lock. This
@@ -155,7 +155,7 @@ def _begin(path: str, python: str, module: str, spark: int) -> None:
             for standard in (0, 1, 2):
                 os.dup2(null, standard)
             os.set_inheritable(lock, True)
-            words = [python, "-m", SERVER, path, str(spark), module, str(lock)]
+            words = [python, "-m", SERVER, path, str(spark), str(lock)]
             env = {**os.environ, **OF_SERVER, "PYTHONHASHSEED": _hash_seed()}
             os.execve(python, words, env)  # noqa: S606 - as above
     finally:

@@ -77,13 +77,12 @@ class _Asked:
     env: list[bytes]
 
 
-def main(path: str, spark: int, module: str, lock: int) -> None:
+def main(path: str, spark: int, lock: int) -> None:
     """Serve at a path until Spark ends.
 
     Args:
         path: Of a socket, in a folder that belongs to this user alone.
         spark: The process that the server ends with.
-        module: What the process runs that has begun the server; its children run it, too.
         lock: The open file of the lock of this path. If serving fails, it says why, and nobody
             tries again for this Spark.
     """
@@ -97,7 +96,7 @@ def main(path: str, spark: int, module: str, lock: int) -> None:
     # Before all imports, so that a child does it last: Spark waits for its other exit functions.
     atexit.register(tell_end)
     try:
-        child = _serve(path, spark, module, lock)
+        child = _serve(path, spark, lock)
     except Exception as error:  # noqa: BLE001 - it is for whoever looks why
         os.write(lock, f"{type(error).__name__}: {error}\n".encode())
         return
@@ -112,7 +111,7 @@ def main(path: str, spark: int, module: str, lock: int) -> None:
     code = 0
 
 
-def _serve(path: str, spark: int, module: str, lock: int) -> _Child | None:
+def _serve(path: str, spark: int, lock: int) -> _Child | None:
     """Return None when the server ends, and in each child what it is.
 
     Raises:
@@ -122,7 +121,7 @@ def _serve(path: str, spark: int, module: str, lock: int) -> _Child | None:
     for name in RUN:
         with suppress(ModuleNotFoundError):
             importlib.import_module(name)
-    for name in (module, *IMPORTED):
+    for name in IMPORTED:
         importlib.import_module(name)
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         # A lock that another thread holds would never be free in a child.
@@ -278,4 +277,4 @@ def _become(asked: _Asked) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

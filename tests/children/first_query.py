@@ -11,25 +11,17 @@ from typing import TYPE_CHECKING
 import cassieq_spark as cassieq
 from cassieq_spark.testing import wait_until
 from tests.fixtures.cassandra import KEYSPACE
-from tests.fixtures.processes import outermost, say
+from tests.fixtures.processes import fork_servers, say, serves
 from tests.fixtures.spark import build_session
 
 if TYPE_CHECKING:
-    import psutil
     from pyspark.sql import DataFrame
 
 contact_points, directory, queue, how = sys.argv[1:]
 spark = build_session(Path(directory))
 jvm = spark._jvm
 assert jvm is not None
-pid = str(jvm.java.lang.ProcessHandle.current().pid())
-
-
-def servers() -> list[psutil.Process]:
-    """Those that serve this Spark, or will."""
-    return outermost(lambda words: "cassieq_spark.spark.fork_server" in words and pid in words)
-
-
+pid = jvm.java.lang.ProcessHandle.current().pid()
 if how == "registered":
     cassieq.register(spark)
 options = {"contactPoints": contact_points, "keyspace": KEYSPACE, "queue": queue}
@@ -39,7 +31,7 @@ load = source.schema("body binary").load
 if how == "found":
     load()
 wait_until(
-    lambda: any(Path(one.cmdline()[-4]).is_socket() for one in servers()),
+    lambda: any(serves(one) for one in fork_servers(pid)),
     deadline_s=60,
     describe="a server serves",
 )
@@ -48,10 +40,11 @@ found: dict[str, int] = {}
 
 def note(frame: DataFrame, _: int) -> None:
     """What there is while the query runs."""
-    children = [child for server in servers() for child in server.children()]
+    servers = fork_servers(pid)
+    children = [child for server in servers for child in server.children()]
     daemons = [child for child in children if os.getpgid(child.pid) == child.pid]
     found["rows"] = frame.count()
-    found["servers"] = len(servers())
+    found["servers"] = len(servers)
     found["daemons"] = len(daemons)
     found["planners"] = len(children) - len(daemons)
 

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cassieq_spark.testing import wait_until
-from tests.fixtures.processes import CHILDREN, outermost
+from tests.fixtures.processes import CHILDREN, fork_servers, serves
 from tests.fixtures.streams import Collected, bodies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import psutil
+    from pathlib import Path
 
     import cassieq_spark as cassieq
     from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.processes import Script
     from tests.fixtures.streams import Streams
-
-SERVER = "cassieq_spark.spark.fork_server"
-
-
-def servers_of(spark: int) -> list[psutil.Process]:
-    """Fork servers that serve this process, without their children."""
-    return outermost(
-        lambda words: SERVER in words and str(spark) in words and Path(words[-4]).is_socket()
-    )
 
 
 def test_a_later_query_has_a_forked_planner_that_ends_with_it(streams: Streams) -> None:
@@ -39,7 +28,11 @@ def test_a_later_query_has_a_forked_planner_that_ends_with_it(streams: Streams) 
     spark = jvm.java.lang.ProcessHandle.current().pid()
     streams.put(streams.numbered(0, 100))
     assert bodies(0, 100) == streams.drain().bodies
-    (server,) = wait_until(lambda: servers_of(spark), deadline_s=60, describe="a server serves")
+    (server,) = wait_until(
+        lambda: [one for one in fork_servers(spark) if serves(one)],
+        deadline_s=60,
+        describe="a server serves",
+    )
     assert 1 == server.num_threads()  # a lock of another one would never be free in a child
     before = {one.pid for one in server.children()}
 

@@ -363,13 +363,13 @@ def test_the_server_is_no_child_of_the_process_that_began_it(spark: Spark) -> No
 def test_a_server_that_cannot_fork_says_why_and_is_not_begun_again(spark: Spark) -> None:
     """As where an import begins a thread: a lock that it holds would never be free in a child."""
     thread = "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-    (spark.folder / "threaded.py").write_text(f"import threading\n{thread}{PROBE}")
-    spark.run(module="threaded")
+    (spark.folder / "pyspark_cassieq.py").write_text(f"import threading\n{thread}")
+    spark.run()
     (lock,) = spark.folder.glob("cassieq-fork-*/*.lock")
     said = wait_until(lock.read_text, deadline_s=ENDS_S, describe="the server says why")
     assert "thread" in said
     wait_until(lambda: not spark.servers(), deadline_s=ENDS_S, describe="the server ends")
-    assert os.getpid() == spark.run(module="threaded")[0]["parent"]
+    assert os.getpid() == spark.run()[0]["parent"]
     assert [] == spark.servers()
 
 
