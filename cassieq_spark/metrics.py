@@ -8,6 +8,7 @@ Spark's workers must not import that, and programs read them here (ADR 28).
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -17,10 +18,15 @@ PREFIX: Final = "cassieq_"
 """The names in Prometheus begin with this."""
 
 MOST_TEXTS: Final = 10_000
-"""The most texts that a label has in one process: further ones are counted together, as `OTHERS`.
-A process that sees ever new queues must not grow for ever."""
+"""The most texts that a label has in one process: those that were counted last. A process that sees
+ever new queues must not grow for ever."""
 
 OTHERS: Final = "(others)"
+"""Has the counts of all other texts: sums only grow. They move there at once, so it is no rate."""
+
+
+QUEUE: Final = "queue"
+"""The label of counters that count by queue."""
 
 
 class Counter:
@@ -53,22 +59,30 @@ class LabelledCounter:
         self.meaning = meaning
         self.label = label
         self._lock = threading.Lock()
-        self._values: dict[str, int] = {}
+        self._values: OrderedDict[str, int] = OrderedDict()
+        self._others = 0
 
     def inc(self, text: str, by: int = 1) -> None:
         """Add ``by``, 0 or more, to the count of this text; see `MOST_TEXTS`."""
         if by < 0:
             raise ValueError(f"{self.name} only grows, not by {by}")
         with self._lock:
-            if text not in self._values and len(self._values) >= MOST_TEXTS:
-                text = OTHERS
             self._values[text] = self._values.get(text, 0) + by
+            self._values.move_to_end(text)
+            while len(self._values) > MOST_TEXTS:
+                self._others += self._values.popitem(last=False)[1]
+
+    def forget(self, text: str) -> None:
+        """What has this text is gone: its count goes to `OTHERS`."""
+        with self._lock:
+            self._others += self._values.pop(text, 0)
 
     @property
     def values(self) -> dict[str, int]:
         """The counts by the label's text, since the process began."""
         with self._lock:
-            return self._values.copy()
+            others = {OTHERS: self._others} if self._others else {}
+            return {**self._values, **others}
 
     @property
     def value(self) -> int:
@@ -105,7 +119,7 @@ def _counter(name: str, meaning: str) -> Counter:
 
 
 def _by_queue(name: str, meaning: str) -> LabelledCounter:
-    return _declare(LabelledCounter(name, meaning, label="queue"))
+    return _declare(LabelledCounter(name, meaning, label=QUEUE))
 
 
 def _declare(counter: T) -> T:
@@ -118,6 +132,22 @@ def _declare(counter: T) -> T:
 def every_counter() -> tuple[Counter | LabelledCounter, ...]:
     """All counters, for the reference and for exporters."""
     return tuple(_ALL.values())
+
+
+def counted_queues() -> set[str]:
+    """The queues that have counts of their own."""
+    return {name for one in _of_queues() for name in one.values if name != OTHERS}
+
+
+def forget_queue(name: str) -> None:
+    """A queue is gone: its counts go to `OTHERS`."""
+    for counter in _of_queues():
+        counter.forget(name)
+
+
+def _of_queues() -> list[LabelledCounter]:
+    counters = [one for one in _ALL.values() if isinstance(one, LabelledCounter)]
+    return [one for one in counters if one.label == QUEUE]
 
 
 def snapshot() -> dict[str, int]:

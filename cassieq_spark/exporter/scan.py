@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark import metrics
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CassieqError, QueueDeleted, QueueNotFound
@@ -33,6 +34,10 @@ SCANS_EVERY_S: Final = 30.0
 
 LATER_EVERY_S: Final = 600.0
 """How often messages in periods that have not begun are counted: a year of them is many reads."""
+
+GONE_EVERY_S: Final = 600.0
+"""How often a process looks for queues that others have deleted, to forget their counts: one scan
+of the table of queues, and only if it has counted something."""
 
 SCRAPED_WITHIN_S: Final = 300.0
 """A process that was not scraped for so long does not scan, and gives the lead up."""
@@ -65,10 +70,19 @@ class Scan:
 
 
 class Scanner:
-    """Scans in a thread of its own while this process leads. Thread-safe."""
+    """Scans in a thread of its own while this process leads. Thread-safe.
 
-    def __init__(self, every_s: float = SCANS_EVERY_S) -> None:
+    Args:
+        every_s: The time from one scan to the next.
+        on_gone: Called with the name of a queue of this process that others have deleted.
+    """
+
+    def __init__(
+        self, every_s: float = SCANS_EVERY_S, *, on_gone: Callable[[str], object] | None = None
+    ) -> None:
         self._every_s = every_s
+        self._on_gone = on_gone
+        self._asked_at = -inf
         self._clock = SystemClock()
         self._scraped_at = -inf
         self._woken = threading.Event()
@@ -123,6 +137,7 @@ class Scanner:
                     self._woken.wait()
                 continue
             try:
+                self._forget_gone(store)
                 with taken(store, name) as lead:
                     if lead is not None:
                         self._lead(store, lead)
@@ -139,6 +154,7 @@ class Scanner:
         while self._goes_on(lead):
             began_s = self._clock.monotonic()
             try:
+                self._forget_gone(store)
                 found = self._scan(store, lambda: self._goes_on(lead))
             except CassieqError as error:
                 event(_logger, "scan_failed", error=str(error))
@@ -150,6 +166,17 @@ class Scanner:
                 self._known = lead, scan
             # However slow it is, it takes at most half of the time.
             self._ended.wait(max(self._every_s - took_s, took_s))
+
+    def _forget_gone(self, store: Store) -> None:
+        now = self._clock.monotonic()
+        counted = metrics.counted_queues()
+        if not counted or now - self._asked_at < GONE_EVERY_S:
+            return
+        self._asked_at = now
+        for name in counted.difference(row.name for row in store.queues.find_all()):
+            metrics.forget_queue(name)
+            if self._on_gone is not None:
+                self._on_gone(name)
 
     def _goes_on(self, lead: Lead) -> bool:
         return lead.is_held and self._is_scraped() and not self._ended.is_set()

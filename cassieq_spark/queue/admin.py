@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
     CasContention,
@@ -150,8 +151,8 @@ def change_row(
     raise CasContention(f"other clients alter queue {name!r} again and again. Try again later")
 
 
-def delete(store: Store, name: QueueName, lane: LaneId | None = None) -> None:
-    """Delete a queue with everything in it.
+def delete(store: Store, name: QueueName, lane: LaneId | None = None) -> LaneId:
+    """Delete a queue with everything in it; return its first lane.
 
     Args:
         lane: Delete only the queue that has this lane, and not one created since under its name;
@@ -165,14 +166,15 @@ def delete(store: Store, name: QueueName, lane: LaneId | None = None) -> None:
     for _ in attempts(store.clock):
         found = read_row(store, name)
         if found is None or (lane is not None and lane not in found.value.lanes):
-            if is_ending:
-                return  # somebody else has carried it to its end
+            if is_ending and lane is not None:
+                metrics.forget_queue(name)
+                return lane  # somebody else has carried it to its end
             raise missing(store, name)
         check_home(store, found.value)
         lane = found.value.lanes[0]
         if found.value.status is QueueStatus.DELETING:
             finish_deletion(store, found)
-            return
+            return lane
         outcome = store.queues.update(found, replace(found.value, status=QueueStatus.DELETING))
         is_ending |= isinstance(outcome, Applied)
     raise missing(store, name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, assert_never
 
+from cassieq_spark import metrics
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ending import Close, Drop, Over, Raise, next_step
 from cassieq_spark.model.ids import BucketNo, LaneId
@@ -50,6 +51,7 @@ def finish_deletion(store: Store, found: Stored[QueueRow]) -> None:
         lambda one: store.schedules.remove(row.lanes[0], one, period_us=period_us), scheduled
     )
     store.queues.delete(found)
+    metrics.forget_queue(row.name)
     event(_logger, "queue_deleted", queue=row.name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from cassieq_spark import metrics
 from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CasContention, QueueDeleted
 from cassieq_spark.model.bucket import Bucket
@@ -301,6 +302,7 @@ class Lane:
 
     def deleted(self) -> QueueDeleted:
         """The error of a lane that was deleted while it was in use."""
+        metrics.forget_queue(self.queue)  # here is where a process learns that others have done it
         return QueueDeleted(
             f"queue {self.queue!r} was deleted (lane {self.lane_id}). If it was created anew, "
             "open it again with client.queue(), or restart the query",

@@ -78,7 +78,7 @@ class Gateway:
         self.repairs = RepairLog(settings.repairs_every_s)
         self.rates = Rates()
         self.has_login = master_key is not None
-        self.scanner = Scanner(settings.scans_every_s)
+        self.scanner = Scanner(settings.scans_every_s, on_gone=self.backend.forget)
         self.registry = registry_of(self.scanner)
         self.requests = RequestMetrics(self.registry, self.backend, self.waiting)
         self.failure: CassieqError | None = None

@@ -72,7 +72,9 @@ class Rates:
             for ring in rings.values():
                 ring[at] = 0
             for queue, count in now.items():
-                done = count - before.get(queue, 0)
+                earlier = before.get(queue, 0)
+                # One that is below began anew: a queue of this name was deleted meanwhile.
+                done = count - earlier if count >= earlier else count
                 if done:
                     rings.setdefault(queue, array("Q", [0] * MINUTES))[at] = done
             self._before[kind] = now

@@ -11,6 +11,7 @@ import pytest
 
 import cassieq_spark
 from cassieq_spark import metrics
+from cassieq_spark.entropy import new_uuid
 from cassieq_spark.metrics import Counter, LabelledCounter
 
 PACKAGE = Path(cassieq_spark.__file__).parent
@@ -78,7 +79,45 @@ def test_a_label_with_ever_new_texts_does_not_grow_for_ever(
     for text in "abcda":
         counter.inc(text)
 
-    assert {"a": 2, "b": 1, metrics.OTHERS: 2} == counter.values
+    assert {"d": 1, "a": 1, metrics.OTHERS: 3} == counter.values
+    assert 5 == counter.value
+
+
+def test_what_was_counted_last_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "MOST_TEXTS", 2)
+    counter = LabelledCounter("tests_total", "Of this test.", label="letter")
+
+    for text in "abac":
+        counter.inc(text)
+
+    assert {"a": 2, "c": 1, metrics.OTHERS: 1} == counter.values
+
+
+def test_the_counts_of_a_queue_that_is_gone_go_to_the_others() -> None:
+    name, counters = f"q-{new_uuid().hex}", (metrics.MESSAGES_PUT, metrics.MESSAGES_ACKED)
+    for counter in counters:
+        counter.inc(name, 3)
+    before = {counter: (counter.value, counter.values) for counter in counters}
+    assert name in metrics.counted_queues()
+
+    metrics.forget_queue(name)
+    metrics.forget_queue(name)
+
+    assert name not in metrics.counted_queues()
+    for counter in counters:
+        in_all, by_queue = before[counter]
+        others = by_queue.pop(metrics.OTHERS, 0) + by_queue.pop(name)
+        assert (in_all, {**by_queue, metrics.OTHERS: others}) == (counter.value, counter.values)
+
+
+def test_only_queues_are_gone_by_their_names() -> None:
+    name = f"statement-{new_uuid().hex}"
+    metrics.STATEMENTS.inc(name)
+
+    metrics.forget_queue(name)
+
+    assert 1 == metrics.STATEMENTS.values[name]
+    assert name not in metrics.counted_queues()
 
 
 def test_a_snapshot_shows_a_labelled_counter_label_by_label() -> None:

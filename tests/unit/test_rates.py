@@ -41,3 +41,14 @@ def test_an_hour_is_kept_and_idle_queues_take_no_space() -> None:
     assert (0,) * MINUTES == minutes(rates, queue)["put"]
     rates.end_minute()
     assert queue not in rates._rings["put"]
+
+
+def test_a_queue_that_was_deleted_and_created_anew_counts_from_nothing() -> None:
+    queue = f"q-{new_uuid().hex}"
+    rates = Rates()
+    metrics.MESSAGES_PUT.inc(queue, 5)
+    rates.end_minute()
+    metrics.forget_queue(queue)
+    metrics.MESSAGES_PUT.inc(queue, 2)
+    rates.end_minute()
+    assert (5, 2) == minutes(rates, queue)["put"]
