@@ -88,15 +88,16 @@ class _Looker:
     def look(self) -> dict[str, QueueStats]:
         """Return the statistics of each queue; of all queues, those being deleted are left out."""
         found = {}
+        before, self._opened = self._opened, {}
         for name in self._names or [one.name for one in self._client.queues()]:
             try:
-                if name not in self._opened:
-                    self._opened[name] = self._client.queue(name)
-                found[name] = self._opened[name].stats()
+                queue = before.get(name) or self._client.queue(name)
+                found[name] = queue.stats()
             except (QueueDeleted, QueueNotFound):
-                self._opened.pop(name, None)
                 if self._names:
                     raise
+            else:
+                self._opened[name] = queue
         return found
 
 

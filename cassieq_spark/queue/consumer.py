@@ -112,8 +112,7 @@ class Consumer:
         self._renew_at = inf
         self._renewing: set[Place] = set()
         self._renew_again_at: dict[Place, float] = {}
-        self._look_at = -inf
-        self._look_wanted = 0
+        self._look_at, self._look_wanted = -inf, 0
 
     @property
     def stale(self) -> int:
@@ -312,10 +311,11 @@ class Consumer:
         now = self._clock.monotonic()
         with self._lock:
             soon_us = self._clock.now_us() + self._visibility_us // 2
+            self._renew_again_at = {at: s for at, s in self._renew_again_at.items() if s > now}
             by_place: dict[Place, dict[Receipt, _Held]] = {}
             for one in self._waiting:
                 place = one.receipt.place
-                is_due = one.until_us <= soon_us and self._renew_again_at.get(place, now) <= now
+                is_due = one.until_us <= soon_us and place not in self._renew_again_at
                 if is_due and place not in self._renewing:
                     by_place.setdefault(place, {})[one.receipt] = one
             self._renewing |= by_place.keys()

@@ -121,6 +121,8 @@ class Lag:
                 event(_logger, "lag_unknown", queue=lane.queue, error=str(one))
             else:
                 self._counted[lane.lane_id] = _Count(stats=one, at=at, was_quiet=was_quiet)
+        here = {queue.lane.lane_id for queue in self._subscription.queues}
+        self._counted = {at: one for at, one in self._counted.items() if at in here}
 
 
 def _total(counts: list[_Count | None]) -> dict[str, Any]:

@@ -196,7 +196,9 @@ class Renewal:
             event(_logger, "renewal_failed", **fields, error=str(failure))
         with self._lock:
             self._under_way.discard(place)
-            (self._failed.discard if failure is None else self._failed.add)(place)
+            # One that was dropped meanwhile has no next round, which would end this.
+            has_failed = failure is not None and place in self._held
+            (self._failed.add if has_failed else self._failed.discard)(place)
             # A round that was held up has set an end that is near, or over (I2): its next is due.
             self._is_due.notify()
 

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 LOOK_EVERY_S: Final = 30.0
 """How often a query looks for queues that have come or gone."""
 
+TOLD: Final = 1_000
+"""Of how many queues it is remembered that their end was told. Then all are forgotten: offsets of
+long ago, which named them, do not come back."""
+
 GO_ON: Final = "set failOnDataLoss to false to go on"
 
 _logger = get_logger("spark")
@@ -208,5 +212,7 @@ class Subscription:
         if self._options.fail_on_data_loss:
             raise DataLoss(why)
         is_news = lane_id not in self._told
+        if len(self._told) >= TOLD:
+            self._told.clear()
         self._told.add(lane_id)
         return is_news
