@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -25,7 +24,8 @@ from cassieq_spark.queue.inspect import stats
 from cassieq_spark.queue.inspect.pages import Spot
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.sink import transaction
-from cassieq_spark.queue.work import Work
+from cassieq_spark.queue.work import QUEUES
+from cassieq_spark.recent import Recent
 from cassieq_spark.repair.dry_run import heal_dry_run
 from cassieq_spark.repair.heal import heal
 from cassieq_spark.repair.lead import leading
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.queue.work import Work
     from cassieq_spark.repair.findings import VerifyReport
     from cassieq_spark.repair.progress import OnProgress
     from cassieq_spark.repair.report import RepairReport
@@ -86,8 +87,7 @@ class Client:
         """Connect; see `connect`."""
         self._session = CqlSession(options)
         self._store = Store(self._session)
-        self._lock = threading.Lock()
-        self._work: dict[LaneId, Work] = {}
+        self._works: Recent[LaneId, Work] = Recent(QUEUES)
 
     @property
     def datacenter(self) -> str:
@@ -220,7 +220,7 @@ class Client:
             UsageError: It lives in another data centre.
         """
         schema.check(self._session)
-        admin.delete(self._store, queue_name(name))
+        self._works.forget(admin.delete(self._store, queue_name(name)))
 
     def queues(self) -> list[QueueInfo]:
         """List every queue of the keyspace that this data centre knows, by name.
@@ -390,7 +390,4 @@ class Client:
         self.close()
 
     def _open(self, lane: Lane) -> Queue:
-        """Open a handle; a lane's handles share one producer, which fills its own bucket [P15]."""
-        with self._lock:
-            work = self._work.setdefault(lane.lane_id, Work())
-        return Queue(lane, work)
+        return Queue(lane, self._works)

@@ -21,15 +21,16 @@ def generator(seed: int | None = None) -> random.Random:
     return random.Random(seed)
 
 
-_shared: Final = generator()
+shared: Final = generator()
+"""For all who need no seed of their own: a generator has 2.5 KB. Thread-safe."""
 
 # Spark forks its Python workers: with the parent's state in each, all would pause for the same
 # time, and meet again [P28]. The operating system feeds uuid4, so that needs no care.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_shared.seed)
+    os.register_at_fork(after_in_child=shared.seed)
 
 
-def jitter(base_s: float, attempt: int, rng: random.Random = _shared) -> float:
+def jitter(base_s: float, attempt: int, rng: random.Random = shared) -> float:
     """Seconds to pause after failed try ``attempt`` (from 0).
 
     It is a quarter to all of ``base_s``, doubled for each try before.

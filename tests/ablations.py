@@ -1621,8 +1621,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="L of the first lane is read after that row, which may have been born again (ADR 24).",
-        old="            first.read_pointers()\n            known.add(first.lane_id)\n",
-        new="            known.add(first.lane_id)\n",
+        old="            first.read_pointers()\n            seen.is_begun = True\n",
+        new="            seen.is_begun = True\n",
         tests=(
             "tests/node/test_fixed_lanes.py::test_t14_the_first_lanes_row_may_be_that_of_a_lane_that_has_ended",
         ),

@@ -81,6 +81,7 @@ LONG_FILES = {
     "node/test_security.py",
     "node/test_sink_life.py",
     "node/test_slow_replica.py",
+    "node/test_ten_thousand_queues.py",
     "node/test_worker.py",
     "server/test_auth_hostile.py",
     "server/test_auth_queues.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Self, Unpack
+from weakref import WeakSet
 
 from cassieq_spark.aio.calls import Calls
 from cassieq_spark.aio.mirror import documented, in_thread, in_thread_then
@@ -24,7 +25,6 @@ from cassieq_spark.options.arguments import MOST_MESSAGES
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.handle import Queue
     from cassieq_spark.queue.message import Message
 
@@ -77,7 +77,7 @@ class AsyncClient:
         self._options = options
         self._calls = Calls(threads)
         self._client: Client | None = None
-        self._waiting: dict[LaneId, Waiting] = {}
+        self._polls: WeakSet[Waiting] = WeakSet()
 
     @property
     def datacenter(self) -> str:
@@ -124,12 +124,13 @@ class AsyncClient:
         if self._calls.is_closing or self._client is None:
             return
         self._calls.is_closing = True
-        for waiting in self._waiting.values():
+        polls = list(self._polls)
+        for waiting in polls:
             waiting.drain()
         for consumer in list(self._calls.consumers):
             with suppress(CassieqError):  # logged; its block, which is still open, raises it, too
                 await consumer.close()
-        for waiting in self._waiting.values():
+        for waiting in polls:
             await waiting.close()
         try:
             await self._calls.pool.run(self._client.close)
@@ -172,9 +173,11 @@ class AsyncClient:
 
     def _queue(self, opened: Queue) -> AsyncQueue:
         """Handles of one queue share their long polls."""
-        lane = opened._known_lane.lane_id  # noqa: SLF001 - what tells two queues of a name apart
-        if lane not in self._waiting:
-            self._waiting[lane] = Waiting(
+        work = opened._work  # noqa: SLF001 - what its handles share
+        waiting = work.polls
+        if not isinstance(waiting, Waiting):
+            waiting = work.polls = Waiting(
                 OnHandle(self._calls, opened), consumer=None, most_at_once=MOST_MESSAGES
             )
-        return AsyncQueue(self._calls, opened, self._waiting[lane])
+            self._polls.add(waiting)
+        return AsyncQueue(self._calls, opened, waiting)

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Final, overload
 
 from cassieq_spark import tracing
+from cassieq_spark.errors import QueueDeleted
 from cassieq_spark.options import arguments
 from cassieq_spark.queue import admin
 from cassieq_spark.queue.consumer import Consumer, Ways
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from uuid import UUID
 
+    from cassieq_spark.model.ids import LaneId
     from cassieq_spark.options import QueueSettings
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.put.results import PutResult
+    from cassieq_spark.recent import Recent
 
     Seconds = float | timedelta
 
@@ -36,9 +39,11 @@ LOOK_AGAIN_S: Final = 5.0
 class Queue(Settling):
     """One queue. Threads may share the handle; it does not pickle."""
 
-    def __init__(self, lane: Lane, work: Work | None = None) -> None:
+    def __init__(self, lane: Lane, works: Recent[LaneId, Work]) -> None:
         self._known_lane = lane
-        self._work = work or Work()
+        # A lane's handles share one producer, which fills its own bucket [P15].
+        self._work = works.get_or_make(lane.lane_id, Work)
+        self._works = works
         self._looked_at = lane.clock.monotonic()
         self._looking = threading.Lock()
 
@@ -289,6 +294,7 @@ class Queue(Settling):
         """
         lane = self._known_lane
         admin.delete(lane.store, lane.queue, lane.lane_id)
+        self._works.forget(lane.lane_id)
 
     @property
     def _lane(self) -> Lane:
@@ -298,6 +304,9 @@ class Queue(Settling):
             try:
                 self._known_lane = look_again(self._known_lane)
                 self._looked_at = now
+            except QueueDeleted:
+                self._works.forget(self._known_lane.lane_id)
+                raise
             finally:
                 self._looking.release()
         return self._known_lane

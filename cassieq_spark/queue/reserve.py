@@ -45,8 +45,8 @@ def begin_queue(first: Lane) -> None:
     Whoever gives up a queue that lost its name, and whose INSERT may have landed since, ends it by
     a CAS on that row as it was made. So it never ends a queue that is in use (I1) [T14].
     """
-    known = first.store.begun
-    if first.lane_id in known:
+    seen = first.pointers.seen
+    if seen.is_begun:
         return
     for _ in first.attempts():
         found = first.monotons.read()
@@ -56,7 +56,7 @@ def begin_queue(first: Lane) -> None:
             # A row that was ended may be born again by a copy of its INSERT, and be changed then:
             # L went up before it went, so L is read after it.
             first.read_pointers()
-            known.add(first.lane_id)
+            seen.is_begun = True
             return
         # Whatever becomes of it: the row is read again.
         first.monotons.update(found, replace(found.value, reserved_us=first.clock.now_us()))

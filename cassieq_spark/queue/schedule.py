@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import QueueDeleted, StoreError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.lanes import due_lane, first_period, looked_at, periods_end
+from cassieq_spark.model.lanes import (
+    LONGEST_PERIODS,
+    due_lane,
+    first_period,
+    looked_at,
+    periods_end,
+)
 from cassieq_spark.queue.reserve import begin_queue, close_unused
 from cassieq_spark.store.cas import Applied
 from cassieq_spark.store.tables.monotons import Monoton
@@ -76,6 +82,8 @@ class Births:
         if its_lane.lane_id not in self._known:
             if not bear(its_lane, due):
                 return None
+            if len(self._known) >= LONGEST_PERIODS:
+                self._known.clear()  # most are over; the others are found again
             self._known.add(its_lane.lane_id)
         return its_lane
 

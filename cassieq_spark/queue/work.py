@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.entropy import generator
+from cassieq_spark.entropy import shared
 from cassieq_spark.model.lanes import MAX_SHARDS, shard_of
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.get.poll import GetRequest, Getter
@@ -20,6 +19,7 @@ from cassieq_spark.queue.put.producer import Producer
 from cassieq_spark.queue.put.results import Once, Puts, results
 from cassieq_spark.queue.schedule import Births
 from cassieq_spark.queue.settle.ack_group import AckGroup
+from cassieq_spark.recent import Recent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,21 +33,33 @@ if TYPE_CHECKING:
     from cassieq_spark.store.chunk import Row
 
 
-@dataclass(slots=True)
+QUEUES: Final = 1_000
+"""How many queues that no handle is open for a client keeps its work of."""
+
+LANES: Final = 1_000
+"""The same of lanes that were put into: of due lanes there are ever more."""
+
+
+@dataclass(slots=True, weakref_slot=True)
 class Work:
     """The state that one client keeps for one queue, shared by all its handles and threads.
+
+    Whatever works on the queue holds it. A client may lose it at any other time: its producer's
+    block stays as it is, and is sealed like one whose producer has ended.
 
     Attributes:
         producers: One for each lane that was put into.
         births: The due lanes that are known to be there.
         shard: Of messages without a key: one for all, so that a trickle fills one bucket.
+        polls: What serves those who wait in an event loop; see `aio.waiting`.
     """
 
-    producers: defaultdict[LaneId, Producer] = field(default_factory=lambda: defaultdict(Producer))
+    producers: Recent[LaneId, Producer] = field(default_factory=lambda: Recent(LANES))
     births: Births = field(default_factory=Births)
     getter: Getter = field(default_factory=Getter)
     acks: AckGroup = field(default_factory=AckGroup)
-    shard: int = field(default_factory=lambda: generator().randrange(MAX_SHARDS))
+    shard: int = field(default_factory=lambda: shared.randrange(MAX_SHARDS))
+    polls: object = None
 
     def lane_for(self, lane: Lane, priority: object, key: object) -> Lane:
         """The lane of this queue that a message takes, as its producer wants it.
@@ -101,10 +113,13 @@ class Work:
     def _put(
         self, lane: Lane, due: Lane | None, packed: Sequence[Packed], keys: Keys | None = None
     ) -> list[Placed]:
-        ordinary = partial(self.producers[lane.lane_id].put, lane, keys=keys)
+        ordinary = partial(self._producer(lane).put, lane, keys=keys)
         if due is None:
             return ordinary(packed)
-        return self.producers[due.lane_id].put(due, packed, ordinary, keys)
+        return self._producer(due).put(due, packed, ordinary, keys)
+
+    def _producer(self, lane: Lane) -> Producer:
+        return self.producers.get_or_make(lane.lane_id, Producer)
 
     def request(
         self,

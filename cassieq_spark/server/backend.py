@@ -23,6 +23,7 @@ from cassieq_spark.errors import (
     StoreUnavailable,
 )
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.recent import Recent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +44,8 @@ TIME_EVERY_S: Final = 60.0
 """How often the time of the cluster is measured; between two it is counted forward."""
 
 HANDLES: Final = 10_000
-"""The most open queue handles. The oldest is forgotten first; it is opened again when needed."""
+"""The most open queue handles. What was used least recently is forgotten first, and opened again
+when it is needed."""
 
 COME_AGAIN: Final = (
     CasAmbiguous,
@@ -67,7 +69,7 @@ class Backend:
         self._pool = Pool(threads, POOL_PREFIX, most_calls=threads * CALLS_WAITING)
         self._client: Client | None = None
         self._is_closed = False
-        self._handles: dict[str, Queue] = {}
+        self._handles: Recent[str, Queue] = Recent(HANDLES)
         self._timing = Pool(1, "cassieq-time", most_calls=CALLS_WAITING)
         self._time: tuple[float, int] | None = None
 
@@ -180,14 +182,11 @@ class Backend:
 
     def keep(self, handle: Queue) -> Queue:
         """Keep a handle that somebody has just got from the client: it has the newest settings."""
-        while len(self._handles) >= HANDLES:
-            self._handles.pop(next(iter(self._handles)), None)
-        self._handles[handle.name] = handle
-        return handle
+        return self._handles.keep(handle.name, handle)
 
     def forget(self, name: str) -> None:
         """Forget the handle of a queue."""
-        self._handles.pop(name, None)
+        self._handles.forget(name)
 
     def close(self) -> None:
         """End the pool and disconnect; calls under way end by themselves."""

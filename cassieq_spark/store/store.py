@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.sizes import BYTES_IN_FLIGHT
 from cassieq_spark.options import ConnectionOptions
+from cassieq_spark.recent import Recent
 from cassieq_spark.store import schema
 from cassieq_spark.store.cas import CasSender
 from cassieq_spark.store.session import CqlSession
@@ -25,7 +26,7 @@ from cassieq_spark.store.tables.last_rows import LastRows
 from cassieq_spark.store.tables.messages import ChunkWriter, Messages
 from cassieq_spark.store.tables.monotons import Monotons
 from cassieq_spark.store.tables.overlays import Overlays
-from cassieq_spark.store.tables.pointers import PointerTable
+from cassieq_spark.store.tables.pointers import PointerTable, Seen
 from cassieq_spark.store.tables.queues import Queues
 from cassieq_spark.store.tables.schedules import Schedules
 from cassieq_spark.store.tables.sinks import Sinks
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cassieq_spark.model.ids import LaneId
+
+
+LANES: Final = 1_000
+"""Of how many lanes that nobody uses at the moment a client knows what it has seen of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +56,7 @@ class LaneTables:
 
 
 class Store:
-    """One session's tables: those of all queues, and a lane's by `lane`.
-
-    Attributes:
-        begun: First lanes whose queue is known to be in use; see `queue.reserve`.
-    """
+    """One session's tables: those of all queues, and a lane's by `lane`."""
 
     def __init__(self, session: CqlSession) -> None:
         sender = CasSender(session)
@@ -72,15 +73,14 @@ class Store:
         self.dedup = Dedup(session, sender)
         self.heartbeats = Heartbeats(session)
         self.leaders = Leaders(session, sender)
-        self._times_seen: dict[LaneId, int] = {}
+        self._seen: Recent[LaneId, Seen] = Recent(LANES)
         self._last_rows = LastRows(session.client_id, clock=lambda: self.clock)
         self._written_hints = WrittenHints()
         self._unread = Unread(clock=lambda: self.clock)
-        self.begun: set[LaneId] = set()
 
     def lane(self, lane: LaneId) -> LaneTables:
         """The tables of one lane."""
-        pointers = PointerTable(self.session, lane, self._times_seen)
+        pointers = PointerTable(self.session, lane, self._seen.get_or_make(lane, Seen))
         return LaneTables(
             monotons=Monotons(self.session, self.sender, lane),
             buckets=Buckets(self.session, self.sender, lane, last=self._last_rows),

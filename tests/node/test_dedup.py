@@ -243,11 +243,12 @@ def test_what_is_ambiguous_is_put_again_with_its_key_and_is_there_once(
             """Nothing is answered any more."""
 
     producers = door.queue._work.producers
-    alive = producers[door.lane.lane_id]
-    producers[door.lane.lane_id] = Dead()
+    alive = producers.get(door.lane.lane_id)
+    assert alive is not None
+    producers.keep(door.lane.lane_id, Dead())
     with pytest.raises(PutAmbiguous):
         door.queue.put(b"m", dedup_key="k")
-    producers[door.lane.lane_id] = alive
+    producers.keep(door.lane.lane_id, alive)
 
     door.queue.put(b"m", dedup_key="k")
     assert [b"before", b"m"] == drained(door)

@@ -13,6 +13,7 @@ from cassieq_spark.model.lanes import DueLane
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.queue import schedule
 from cassieq_spark.queue.message import time_of
+from cassieq_spark.recent import Recent
 from cassieq_spark.store.tables.monotons import Monoton
 from cassieq_spark.testing.faults import Fault
 from tests.fixtures.queues import Crash, crash
@@ -122,7 +123,7 @@ def test_a_birth_that_dies_at_any_statement_stops_no_other(
     with pytest.raises(Crash):
         door.queue.put(b"dead", due_at=due_at)
     door.queue._work.births._known.clear()
-    door.queue._work.producers.clear()
+    door.queue._work.producers = Recent(1)
 
     door.queue.put(b"m", due_at=due_at)
 

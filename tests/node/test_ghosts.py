@@ -57,7 +57,8 @@ def test_p2_a_put_is_not_acknowledged_by_the_manifest_of_a_ghost(open_door: Open
     """Its row came after the true scan and before the ghost's: nobody will ever be given it."""
     slow, helper, other = open_door(), open_door(), open_door()
     helper.queue.put(b"early")
-    producer = helper.queue._work.producers[helper.lane.lane_id]
+    producer = helper.queue._work.producers.get(helper.lane.lane_id)
+    assert producer is not None
     row = sealing_sent_twice(slow)
     true = rules.sealed(
         row.value,

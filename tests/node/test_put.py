@@ -225,7 +225,7 @@ def test_a_put_that_cannot_be_settled_is_ambiguous_by_name(door: Door) -> None:
         def _prove(self, *args: Any, **_: Any) -> None:
             calls.append(args)
 
-    door.queue._work.producers[door.lane.lane_id] = Dead()
+    door.queue._work.producers.keep(door.lane.lane_id, Dead())
     with pytest.raises(cassieq.PutAmbiguous) as raised:
         door.queue.put_many([b"a", b"b"], message_ids=[UUID(int=1), None])
     assert calls

@@ -11,7 +11,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.entropy import generator
+from cassieq_spark.entropy import shared
 from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.lanes import offered_below
@@ -60,9 +60,8 @@ class Readers:
         self._leases = owner, visibility_us
         self._due: list[Lane] = []
         self._see_to(lane.all)
-        self._random = generator()
         # Random, so that consumers which begin together do not all begin in one shard [U15].
-        self._first_shard = self._random.randrange(lane.settings.shards)
+        self._first_shard = shared.randrange(lane.settings.shards)
         self._last: LaneId | None = None
         self._news: _News | None = None
         self._rests_for_s = RESTS_FOR_S if run is None else 0.0
@@ -261,7 +260,7 @@ class Readers:
         lower = tiers[1:]
         if not lower:
             return [], 0.0
-        return lower[self._random.randrange(len(lower))], self._random.random()
+        return lower[shared.randrange(len(lower))], shared.random()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

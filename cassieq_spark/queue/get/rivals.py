@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.entropy import generator
+from cassieq_spark.entropy import shared
 from cassieq_spark.model.ids import union
 from cassieq_spark.model.lease import claimable, visible
 from cassieq_spark.queue.get.gather import came_back_us, is_crowded
@@ -44,10 +44,9 @@ class Rivals:
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._random = generator()
         self._lost: dict[BucketNo, float] = {}
         self._salt, self._drawn_at = 0, -math.inf
-        self._turns_began_at = lane.clock.monotonic() - self._random.uniform(0.0, TURN_EVERY_S / 3)
+        self._turns_began_at = lane.clock.monotonic() - shared.uniform(0.0, TURN_EVERY_S / 3)
 
     @property
     def are_there(self) -> bool:
@@ -133,7 +132,7 @@ class Rivals:
         return lasts_s % TURN_EVERY_S >= TURN_EVERY_S - TURN_FOR_S
 
     def _draw(self) -> None:
-        self._salt = self._random.getrandbits(32)
+        self._salt = shared.getrandbits(32)
         self._drawn_at = self._lane.clock.monotonic()
 
 

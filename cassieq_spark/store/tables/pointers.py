@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.model.ids import BucketNo
@@ -15,14 +16,26 @@ if TYPE_CHECKING:
     from cassieq_spark.store.session import CqlSession
 
 
+@dataclass(slots=True, weakref_slot=True)
+class Seen:
+    """What one client has seen of a lane that it uses.
+
+    Attributes:
+        time: The time pointer, as it was last read.
+        is_begun: Its queue is known to be in use; see `queue.reserve`. Only of first lanes.
+    """
+
+    time: int = 0
+    is_begun: bool = False
+
+
 class PointerTable:
     """The pointers of one lane."""
 
-    def __init__(self, session: CqlSession, lane: LaneId, times: dict[LaneId, int]) -> None:
-        """Args: times: The time pointers of all lanes, as this client last read them."""
+    def __init__(self, session: CqlSession, lane: LaneId, seen: Seen) -> None:
         self._session = session
         self._lane = lane
-        self._times = times
+        self.seen = seen
 
     def read(self) -> Pointers:
         """Read all pointers of a lane by one quorum read; absent = 0."""
@@ -35,7 +48,7 @@ class PointerTable:
 
     def _pointers(self, rows: Iterable[Any]) -> Pointers:
         values = {row.kind: row.value or 0 for row in rows}
-        time = self._times[self._lane] = values.get(Pointer.TIME.value, 0)
+        time = self.seen.time = values.get(Pointer.TIME.value, 0)
         return Pointers(
             reader=BucketNo(values.get(Pointer.READER.value, 0)),
             repair=BucketNo(values.get(Pointer.REPAIR.value, 0)),
@@ -49,7 +62,7 @@ class PointerTable:
 
     def time_seen(self) -> int:
         """The time pointer as this client last read it; it may be further by now."""
-        return self._times.get(self._lane, 0)
+        return self.seen.time
 
     def advance(self, pointer: Pointer, value: int) -> None:
         """Move a pointer up; a value below the present one changes nothing.
