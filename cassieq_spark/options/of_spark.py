@@ -200,7 +200,7 @@ FORMATS: Final[tuple[Option, ...]] = (
         example=7,
         has_variable=False,
         doc="The number of the batch, which is written only once, like Delta's `txnVersion`. "
-        "Only for `df.write` with `sinkId`.",
+        "For `df.write`, which needs both, or neither of `sinkId` and `batchId`.",
     ),
     Option(
         name="chunkMessages",

@@ -198,7 +198,7 @@ def parse_view(given: Mapping[str, Any]) -> str:
 def parse_sink(given: Mapping[str, Any]) -> SinkOptions:
     """Parse the options of ``writeStream`` and ``write``; raises as `parse_connection`.
 
-    Only one of the two needs a batch id with a sink id, so the writers check that.
+    Only ``write`` needs a batch id with a sink id, so its writer checks that.
     """
     found = _read(given, Scope.SINK)
     if found["batchId"] is not None and found["sinkId"] is None:

@@ -7,8 +7,9 @@ tasks' messages carry what the commit must know (Spark 4.2, 4.3).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from pyspark import TaskContext
@@ -19,7 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import UsageError
+from cassieq_spark.errors import OptionInvalid, UsageError
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Begun, Identity, TaskResult
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.sink import transaction
@@ -46,9 +47,12 @@ if TYPE_CHECKING:
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
-RUN_ID = "spark.jobGroup.id"
+JOB_GROUP = "spark.jobGroup.id"
+JOB_TAGS = "spark.job.tags"
 """Local properties that tasks of a streaming query see (measured on 4.2 and 4.3)."""
 
+ROOT_TAG: Final = re.compile(r"\bspark-session-([0-9a-f-]{36})-execution-root-id-\d+\b")
+"""Spark's tag of the outermost SQL execution. In a streaming query, that is the batch's."""
 
 _guess = Guess()
 """This worker's. A task that is expected to have rows reserves its buckets at once, and opens the
@@ -60,6 +64,14 @@ class Written(WriterCommitMessage):
     """The report of one winning task attempt to the commit."""
 
     result: TaskResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Named:
+    """The batch that a program has named: it is written once."""
+
+    sink_id: str
+    batch_id: int
 
 
 @boundary.spark_facing
@@ -94,7 +106,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             lane=lane.first.lane_id,
             query_id=query_id,
             checkpoint=_canonical(self._checkpoint),
-            run=run_id(context),
+            run=context.getLocalProperty(JOB_GROUP),
         )
         admission = transaction.admit(lane, who, int(batch_id))
         return _write(lane, self._options, who, admission, batches, meter=meter)
@@ -114,44 +126,55 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_sink_schema(schema)
         self._options = options
-        self._once: Begun | None = None
-        if options.sink_id is None:
+        named = _named(options)
+        if named is None:
             # The driver creates the row and no task may: a task must not begin a transaction again
             # that is over (design 8).
             lane = open_lane(store.shared(options.connection), options.queue)
-            self._once = transaction.begin_once(lane, f"once:{new_uuid()}")
+            self._transaction: Begun | _Named = transaction.begin_once(lane, f"once:{new_uuid()}")
+        else:
+            self._transaction = named
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write a partition. Runs in a task, once per attempt; each has its own buckets [P8]."""
         options, meter, batches = self._options, Meter(), Ahead(iterator)
         lane = open_lane(task_store(options.connection), options.queue)
-        if self._once is not None:
-            once = transaction.admit_once(lane, self._once)
-            return _write(lane, options, self._once.who, once, batches, meter=meter)
+        ours = self._transaction
+        if isinstance(ours, Begun):
+            once = transaction.admit_once(lane, ours)
+            return _write(lane, options, ours.who, once, batches, meter=meter)
         context = _context()
         query_id = context.getLocalProperty(QUERY_ID)
         who = Identity(
-            sink_id=options.sink_id or "",
+            sink_id=ours.sink_id,
             lane=lane.first.lane_id,
             query_id=query_id,
-            run=None if query_id is None else run_id(context),
+            run=None if query_id is None else run_of_batch(context),
         )
-        admission = transaction.admit(lane, who, options.batch_id or 0, refuse_second_write=True)
+        admission = transaction.admit(lane, who, ours.batch_id, refuse_second_write=True)
         return _write(lane, options, who, admission, batches, meter=meter)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit. Runs in the driver, in another process, on a pickled copy of this writer."""
         settle_in()
-        _commit(
-            self._options,
-            messages,
-            self._options.batch_id or 0,
-            once=self._once,
-            refuse_second_write=True,
-        )
+        ours = self._transaction
+        under = ours if isinstance(ours, Begun) else ours.batch_id
+        _commit(self._options, messages, under, refuse_second_write=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing, as in `StreamWriter.abort`."""
+
+
+def _named(options: SinkOptions) -> _Named | None:
+    if options.sink_id is None:
+        return None
+    if options.batch_id is None:
+        raise OptionInvalid(
+            f"option 'sinkId' is {options.sink_id!r}, but 'batchId' is not set: every write but "
+            "the first one would be taken for a replay of it, and lost. Set both, and a batch is "
+            "written once; or neither, and each write is a new transaction"
+        )
+    return _Named(sink_id=options.sink_id, batch_id=options.batch_id)
 
 
 def _write(
@@ -203,9 +226,8 @@ def _begin(writer: BulkWriter, lanes: Iterable[Lane]) -> None:
 def _commit(
     options: SinkOptions,
     messages: Sequence[WriterCommitMessage | None],
-    batch_id: int,
+    under: Begun | int,
     *,
-    once: Begun | None = None,
     refuse_second_write: bool = False,
 ) -> None:
     results = [message.result for message in messages if isinstance(message, Written)]
@@ -214,10 +236,10 @@ def _commit(
     lane = open_lane(store.shared(options.connection), options.queue)
     who = results[0].who
     with Heartbeat(lane, who.sink_id):
-        if once is not None:
-            transaction.commit_once(lane, once, results)
+        if isinstance(under, Begun):
+            transaction.commit_once(lane, under, results)
             return
-        transaction.commit(lane, who, batch_id, results, refuse_second_write=refuse_second_write)
+        transaction.commit(lane, who, under, results, refuse_second_write=refuse_second_write)
 
 
 def _context() -> TaskContext:
@@ -233,17 +255,26 @@ def _partition() -> int:
     return 0 if context is None else context.partitionId()
 
 
-def run_id(context: TaskContext | SparkContext) -> str | None:
-    """The run of the streaming query; None if the user has replaced its job group by another.
+def run_of_batch(context: TaskContext | SparkContext) -> str:
+    """One and the same text for all that a run of a query does in ``foreachBatch``.
 
-    A name that the user chose would be the same in every run, and a replay would look like a
-    second write of one run.
+    Spark tags a batch's SQL execution with the session that it makes for each run (4.2, 4.3). A
+    program's own job group, which replaces the one that names the run, leaves the tag alone.
+
+    Raises:
+        UsageError: Neither is there. A second write of a batch would be taken for a replay.
     """
-    group = context.getLocalProperty(RUN_ID)
+    tags, group = (context.getLocalProperty(name) or "" for name in (JOB_TAGS, JOB_GROUP))
+    tag = ROOT_TAG.search(tags)
     try:
-        return None if group is None else str(UUID(group))
+        return tag[1] if tag else str(UUID(group))
     except ValueError:
-        return None
+        raise UsageError(
+            "the run of this streaming query is unknown, because the program has removed Spark's "
+            f"own job tags and has set the job group {group!r}: a second write of a batch could "
+            "not be told from a replay, and would be lost. Leave Spark's tags: remove only your "
+            "own ones, with removeJobTag"
+        ) from None
 
 
 def _canonical(checkpoint: str | None) -> str | None:

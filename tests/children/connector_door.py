@@ -428,6 +428,7 @@ def refused() -> None:
     def twice(frame: DataFrame, batch_id: int) -> None:
         again = door("refused", sink_id=f"{prefix}.twice")
         again(frame, batch_id)
+        spark.sparkContext.setJobGroup("nightly", "the program's own name")
         again(frame, batch_id)
 
     found["twice"] = failure_of(lambda: query_of("refused", twice, rows=5).awaitTermination())

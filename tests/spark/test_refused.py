@@ -82,6 +82,17 @@ def test_a_batch_id_is_refused_in_a_streaming_query(streams: Streams) -> None:
         use("writeStream", streams, sinkId="s", batchId=1)
 
 
+def test_a_sink_id_without_a_batch_id_is_refused_before_anything_is_written(
+    streams: Streams,
+) -> None:
+    """All such writes would be batch 0, and only the first one would be stored."""
+    says = r"\[cassieq:option_invalid\] option 'sinkId' is 's', but 'batchId' is not set: .*neither"
+    with pytest.raises(PySparkException, match=says):
+        use("write", streams, sinkId="s")
+    assert streams.lane.store.sinks.read("s") is None
+    assert 0 == streams.queue.stats().visible
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_a_queue_that_is_not_there_is_named(streams: Streams, door: str) -> None:
     says = r"\[cassieq:queue_not_found\] there is no queue 'nosuch' in keyspace"

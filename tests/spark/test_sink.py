@@ -12,9 +12,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import SinkFenced
+from cassieq_spark.errors import SinkFenced, UsageError
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult, WriteUnder
 from cassieq_spark.queue.sink import transaction
+from cassieq_spark.spark.sink import run_of_batch
 from cassieq_spark.testing import wait_until
 from tests.fixtures.streams import Collected, Streams, bodies, bodies_of, failure_of
 
@@ -107,12 +108,16 @@ def test_a_write_that_fails_half_way_leaves_nothing_to_be_seen(streams: Streams)
 
 @pytest.mark.invariant("I7")
 def test_a_replayed_batch_of_a_query_is_in_its_target_once(streams: Streams) -> None:
-    """foreachBatch wrote its batch, then failed: the restart writes it under the same id."""
+    """foreachBatch wrote its batch, then failed: the restart writes it under the same id.
+
+    Both runs have the job group that the program sets for its jobs.
+    """
     target = streams.another("target")
     streams.put(streams.numbered(0, 800))
     seen = Collected()
 
     def handler(frame: DataFrame, batch_id: int) -> None:
+        frame.sparkSession.sparkContext.setJobGroup("nightly", "the program's own name")
         seen(frame, batch_id)
         target.put(frame.select("body"), sinkId=target.queue.name, batchId=batch_id)
         if seen.batch_ids == [0, 1]:
@@ -138,13 +143,21 @@ def test_a_query_from_queue_to_queue_moves_every_message_once(streams: Streams) 
     assert streams.is_empty()
 
 
-def test_two_writes_of_one_batch_under_one_sink_id_are_refused(streams: Streams) -> None:
-    """The second would be taken for a replay of the first, and lost [R26]."""
+@pytest.mark.parametrize("groups", [[None, None], ["one", "one"], [None, "two"]])
+def test_two_writes_of_one_batch_under_one_sink_id_are_refused(
+    streams: Streams, groups: list[str | None]
+) -> None:
+    """The second would be taken for a replay of the first, and lost [R26].
+
+    A program may set a job group of its own before either.
+    """
     target = streams.another("target")
     streams.put(streams.numbered(0, 100))
 
     def handler(frame: DataFrame, batch_id: int) -> None:
-        for _ in range(2):
+        for group in groups:
+            if group is not None:
+                frame.sparkSession.sparkContext.setJobGroup(group, "the program's own name")
             target.put(frame.select("body"), sinkId=target.queue.name, batchId=batch_id)
 
     failure = failure_of(streams.start(streams.source(), handler))
@@ -152,6 +165,30 @@ def test_two_writes_of_one_batch_under_one_sink_id_are_refused(streams: Streams)
     assert "[cassieq:sink_id_reused]" in failure
     assert "Give each write of a batch its own sink id" in failure
     assert bodies(0, 100) == bodies_of(target.look().collect())
+
+
+class _Properties:
+    """The local properties of a task or of a driver's thread."""
+
+    def __init__(self, **properties: str) -> None:
+        self._properties = {name.replace("_", "."): one for name, one in properties.items()}
+
+    def getLocalProperty(self, key: str) -> str | None:  # noqa: N802 - Spark's name
+        return self._properties.get(key)
+
+
+def test_a_run_that_nothing_names_is_refused_and_not_taken_for_another() -> None:
+    of_run, other = str(new_uuid()), str(new_uuid())
+    tags = f"mine,spark-session-{other},spark-session-{of_run}-execution-root-id-17"
+    known = [
+        _Properties(spark_job_tags=tags, spark_jobGroup_id="mine"),
+        _Properties(spark_job_tags="mine", spark_jobGroup_id=of_run),
+    ]
+    assert [of_run, of_run] == [run_of_batch(one) for one in known]  # type: ignore[arg-type]  # has what it asks
+
+    for group in ({}, {"spark_jobGroup_id": "mine"}):
+        with pytest.raises(UsageError, match="the run of this streaming query is unknown"):
+            run_of_batch(_Properties(spark_job_tags="mine", **group))  # type: ignore[arg-type]  # as above
 
 
 def test_two_queries_with_one_sink_id_are_told(streams: Streams) -> None:

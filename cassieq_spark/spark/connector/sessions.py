@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.spark.sink import RUN_ID
+from cassieq_spark.spark.sink import JOB_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +82,7 @@ class _Watch:
     def __init__(self, spark: SparkSession, timeout_s: float) -> None:
         context = spark.sparkContext
         self._connector = connector_of(context)
-        self._group = context.getLocalProperty(RUN_ID)
+        self._group = context.getLocalProperty(JOB_GROUP)
         self._tracker = context.statusTracker()
         # A refresh may wait for another to end; each waits for agreement, and for its own queries.
         self._answers_within_s = 2 * (AGREEMENT_S + 2 * timeout_s)

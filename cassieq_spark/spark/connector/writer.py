@@ -36,7 +36,7 @@ from cassieq_spark.spark.connector.sessions import java_class, saving
 from cassieq_spark.spark.environment import driver_context
 from cassieq_spark.spark.lane_packer import SortedLanes, sorting
 from cassieq_spark.spark.packer import check_sink_schema
-from cassieq_spark.spark.sink import QUERY_ID, run_id
+from cassieq_spark.spark.sink import QUERY_ID, run_of_batch
 from cassieq_spark.store import store
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class ConnectorWriter:
             sink_id=sink_id,
             lane=lane.first.lane_id,
             query_id=query_id,
-            run=None if query_id is None else run_id(context),
+            run=None if query_id is None else run_of_batch(context),
         )
 
     def _write(self, frame: DataFrame, lane: Lane, who: Identity, epoch: int) -> TaskResult:
