@@ -27,8 +27,8 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "ack_came_late": Event(
         level=logging.WARNING,
-        meaning="A batch was acked after leases of it had ended: others were given these messages, "
-        "or will be.",
+        meaning="A batch was acked after leases of it had run out: others were given these "
+        "messages, or will be.",
     ),
     "acks_stale": Event(
         level=logging.WARNING,

@@ -196,7 +196,7 @@ MESSAGES_PREPARED: Final = _by_queue(
 )
 ACKS: Final = _counter("ack_writes_total", "Buckets in which messages were acknowledged.")
 LEASES_LOST: Final = _by_queue(
-    "leases_lost_total", "Leases that ended before their messages were acked."
+    "leases_lost_total", "Leases that ran out before their messages were settled."
 )
 LEASE_RENEWALS: Final = _counter("lease_renewals_total", "Buckets whose leases were extended.")
 CHUNKS_WRITTEN: Final = _counter("chunks_written_total", "Chunks sent to Cassandra.")

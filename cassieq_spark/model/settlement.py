@@ -13,8 +13,9 @@ from uuid import UUID
 
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import Bucket, Returned, merge_returned
-from cassieq_spark.model.dead import add_dead
+from cassieq_spark.model.dead import OUT_OF_DELIVERIES, add_dead
 from cassieq_spark.model.ids import EMPTY, Runs, union
+from cassieq_spark.model.taken import EXPIRED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -172,6 +173,12 @@ def judge(row: Bucket, asked: Asked) -> Judged:
             if runs is not None and (left := runs - mine):
                 rest.append((lease_id, action, left))
     return Judged(held=held) if not rest else _judge_rest(row, held, rest)
+
+
+def rejected(row: Bucket) -> Runs:
+    """The messages that a consumer has rejected, and that wait for repair to move them."""
+    own = (OUT_OF_DELIVERIES, EXPIRED)
+    return union(part.runs for part in row.dead if part.target is None and part.reason not in own)
 
 
 def _is_for(row: Bucket, lease_id: UUID, action: Action) -> bool:

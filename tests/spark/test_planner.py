@@ -12,11 +12,9 @@ import pytest
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import DataLoss, LeaseLost, StoreTimeout, StreamFenced
-from cassieq_spark.model.ids import union
 from cassieq_spark.model.offset import INITIAL, SourceOffset, by_bucket
 from cassieq_spark.model.pointer import Pointer
-from cassieq_spark.model.settlement import Release
-from cassieq_spark.queue.settle import batches, settle
+from cassieq_spark.queue.settle import batches
 from cassieq_spark.spark.source.admission import Limits
 from cassieq_spark.spark.source.planner import Planner
 from cassieq_spark.testing import wait_until
@@ -315,29 +313,6 @@ def test_acks_are_counted_when_they_are_found_once_however_often_they_are_asked_
     with run_of(streams) as restarted:
         assert end == restarted.latest(end, ALL)
     assert 90 == metrics.MESSAGES_ACKED.value - before
-
-
-def test_an_ack_that_comes_after_a_lease_has_ended_says_so_and_acks_the_rest(
-    streams: Streams, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A claim that was answered late is given back uncounted: no later delivery shows the loss."""
-    streams.put(streams.numbered(0, 90, 1).coalesce(1))
-    streams.put(streams.numbered(90, 120, 1).coalesce(1))
-    before = metrics.LEASES_LOST.value
-    with caplog.at_level(logging.WARNING), run_of(streams) as planner:
-        end = planner.latest(START, ALL)
-        place, leases = next(iter(by_bucket(SourceOffset.from_json(end).leases).items()))
-        lost = union(runs for runs in leases.values() if runs is not None)
-        given_back = settle.of_leases(leases, Release(is_counted=False))
-        settle.settle_bucket(streams.lane.sibling(place.lane), place.bucket, given_back)
-        planner.ack(end)
-    assert len(leases) == metrics.LEASES_LOST.value - before
-    (late,) = [one for one in caplog.records if one.event == "ack_came_late"]
-    assert {"queue": streams.lane.queue, "bucket": place.bucket, "messages": lost.count} == {
-        name: late.fields[name] for name in ("queue", "bucket", "messages")
-    }
-    again = streams.consumer().get(200)
-    assert [(1, lost.count)] == [(one.lease.delivery_count, one.lease.runs.count) for one in again]
 
 
 def test_messages_that_a_program_has_settled_itself_are_counted_with_their_batch(

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import EMPTY, Place, Runs, union
-from cassieq_spark.model.settlement import Ack
+from cassieq_spark.model.settlement import Ack, rejected
 from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.settle.settle import Outcome, of_leases, settle_bucket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from uuid import UUID
 
     from cassieq_spark.model.bucket import Bucket
@@ -38,7 +38,7 @@ class Acked:
 
     Attributes:
         count: How many messages this call has acked: those that were still held.
-        late: By bucket, the leases that had ended, and their messages, which are not acked.
+        late: By bucket, the leases that had run out, and their messages, which are not acked.
     """
 
     count: int
@@ -68,29 +68,38 @@ def ack_leases(
     acked: Mapping[Place, Mapping[UUID, Runs | None]],
     *,
     known: Mapping[Place, Stored[Bucket]] | None = None,
+    unbroken: Callable[[], Mapping[UUID, Runs]] = dict,
 ) -> Acked:
     """Ack messages by lease id, whatever run the lease carries [R17].
 
-    A lease that is missing was acked before, or ran out and was claimed by somebody else: it is
-    skipped, and the latter is reported. A bucket that was dropped is skipped too.
+    What a lease does not hold any more was settled by its receipts, or the lease ran out and
+    somebody else has claimed it: it is skipped, and the latter is reported. A bucket that was
+    dropped is skipped too.
 
     Args:
         acked: Per bucket and lease the messages that are done; None = all of the lease.
         known: Rows as last seen, to save reads.
+        unbroken: Asked after the CASes, the messages whose leases cannot have run out by then.
 
     Raises:
         StoreError: A bucket could not be reached; the others' messages are acked [T5].
     """
 
-    def one(place: Place) -> Outcome:
+    def ack(place: Place) -> Outcome:
         asked: dict[UUID, dict[Action, Runs | None]] = {
             lease_id: {Ack(): runs} for lease_id, runs in acked[place].items()
         }
         its_lane = lane.sibling(place.lane)
         return settle_bucket(its_lane, place.bucket, asked, known=(known or {}).get(place))
 
-    outcomes = each_bucket(lane, one, acked)
-    late = {place: one.judged.stale for place, one in outcomes.items() if one.judged.stale}
+    outcomes = each_bucket(lane, ack, acked)
+    settled = unbroken()
+    late: dict[Place, dict[UUID, Runs]] = {}
+    for place, one in outcomes.items():
+        over = EMPTY if one.row is None else rejected(one.row.value)
+        for lease_id, runs in one.judged.stale.items():
+            if left := runs - over - settled.get(lease_id, EMPTY):
+                late.setdefault(place, {})[lease_id] = left
     for place, leases in late.items():
         event(
             _logger,

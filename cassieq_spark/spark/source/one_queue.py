@@ -19,10 +19,11 @@ from cassieq_spark.queue.settle.batches import ack_leases, count_settled
 from cassieq_spark.spark.source.replay import Replay
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from uuid import UUID
 
     from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import LaneId, Place, QueueName
+    from cassieq_spark.model.ids import LaneId, Place, QueueName, Runs
     from cassieq_spark.model.offset import LeasedRuns
     from cassieq_spark.options import SourceOptions
     from cassieq_spark.queue.fetch import Planned
@@ -152,17 +153,33 @@ class OneQueue:
         """The messages of a batch that an earlier run has logged; see `Replay.plan`."""
         return self._replay.plan(leases, seq)
 
-    def ack(self, leases: tuple[LeasedRuns, ...], *, is_of_this_run: bool) -> None:
-        """Ack the messages of a batch; with ``ackMode`` manual, count those that were settled."""
+    def ack(self, leases: tuple[LeasedRuns, ...], delivered: Mapping[UUID, Runs]) -> None:
+        """Ack the messages of a batch; with ``ackMode`` manual, count those that were settled.
+
+        Args:
+            delivered: What this run has delivered of each lease. An earlier run has delivered, and
+                may have settled, the rest.
+        """
         done = by_bucket(leases)
         held = self._renewal.drop(done)
+
+        def unbroken() -> dict[UUID, Runs]:
+            now_us = self.lane.clock.now_us()
+            known = {lease_id for lease_id, until_us in held.items() if until_us > now_us}
+            return {lease_id: runs for lease_id, runs in delivered.items() if lease_id in known}
+
         if self._acks:
-            late = ack_leases(self.lane, done, known=self._rows).late
+            late = ack_leases(self.lane, done, known=self._rows, unbroken=unbroken).late
             # Others are counted already: by their renewal, or by the run that lost them.
-            lost = sum(len(held[place] & leases.keys()) for place, leases in late.items())
+            lost = sum(len(held.keys() & leases.keys()) for leases in late.values())
             metrics.LEASES_LOST.inc(self.name, lost)
-        elif is_of_this_run:
-            metrics.MESSAGES_ACKED.inc(self.name, count_settled(self.lane, done))
+        else:
+            ours = {
+                place: some
+                for place, ids in done.items()
+                if (some := {one: delivered[one] for one in ids if one in delivered})
+            }
+            metrics.MESSAGES_ACKED.inc(self.name, count_settled(self.lane, ours))
         self._rows = {}
 
     def _get(self, limits: Limits, claimed: list[Claimed]) -> list[Claimed]:

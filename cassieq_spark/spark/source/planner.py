@@ -220,10 +220,9 @@ class Planner:
     def _ack(self, offset: SourceOffset, known: dict[QueueName, OneQueue]) -> None:
         if not offset.leases or self._acked == (offset.stream, offset.seq):
             return
-        is_of_this_run = _key(offset.to_json()) in self._plans
-        self._each(
-            lambda queue, leases: queue.ack(leases, is_of_this_run=is_of_this_run), offset, known
-        )
+        plan = self._plans.get(_key(offset.to_json()), [])
+        delivered = {one.lease_id: one.runs for _, some in plan for one in some if one.lease_id}
+        self._each(lambda queue, leases: queue.ack(leases, delivered), offset, known)
         self._acked = (offset.stream, offset.seq)
 
     def _each(

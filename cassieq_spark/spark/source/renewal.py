@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from uuid import UUID
 
+    from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import Place
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.store import Store
@@ -39,11 +40,17 @@ _logger = get_logger("spark")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """The leases that are renewed in one bucket, and for how long each time."""
+    """The leases that are renewed in one bucket, and for how long each time.
+
+    Attributes:
+        until_us: Until then none of them has run out, at any time since they were granted; 0: one
+            may have.
+    """
 
     lane: Lane
     ids: frozenset[UUID]
     visibility_us: int
+    until_us: int = 0
 
     @property
     def period_s(self) -> float:
@@ -117,6 +124,7 @@ class Renewal:
                     lane=lane.sibling(place.lane),
                     ids=ids if known is None else known.ids | ids,
                     visibility_us=visibility_us,
+                    until_us=until_us if known is None else min(known.until_us, until_us),
                 )
                 # After a slow CAS they have less than a whole timeout left.
                 due = self._clock.monotonic() + min(held.period_s, left_s / 2)
@@ -130,10 +138,19 @@ class Renewal:
         if not left_s:
             event(_logger, "lease_short", queue=lane.queue, until_us=until_us)
 
-    def drop(self, leases: Mapping[Place, Iterable[UUID]]) -> dict[Place, frozenset[UUID]]:
-        """Stop to renew these: they are about to be acked. Return those that were renewed."""
+    def drop(self, leases: Mapping[Place, Iterable[UUID]]) -> dict[UUID, int]:
+        """Stop to renew these: they are about to be acked.
+
+        Returns:
+            Each that was renewed, with its `_Held.until_us`.
+        """
+        found: dict[UUID, int] = {}
         with self._lock:
-            return {place: self._drop(place, frozenset(ids)) for place, ids in leases.items()}
+            for place, ids in leases.items():
+                held = self._held.get(place)
+                until_us = 0 if held is None else held.until_us
+                found |= dict.fromkeys(self._drop(place, frozenset(ids)), until_us)
+        return found
 
     def close(self) -> None:
         """End the thread. A round that is under way ends by itself, before the next. Idempotent."""
@@ -208,6 +225,8 @@ class Renewal:
         metrics.LEASE_RENEWALS.inc()
         runs = {} if row is None else {one.lease_id: one.run for one in row.value.leases}
         self._note_ended(place, held.ids - runs.keys())
+        if row is not None:
+            self._note_renewed(place, held, row.value)
         taken_over = [one for one in held.ids if one in runs and runs[one] != self._run]
         if taken_over:
             with self._lock:
@@ -217,6 +236,17 @@ class Renewal:
                     "Two queries must not share a checkpoint: stop one of them"
                 )
                 self._held.clear()
+
+    def _note_renewed(self, place: Place, renewed: _Held, row: Bucket) -> None:
+        """Note the new end of these leases, unless they have run out before."""
+        until_us = min(
+            (one.until_us for one in row.leases if one.lease_id in renewed.ids), default=0
+        )
+        with self._lock:
+            held = self._held.get(place)
+            if held is not None and held.ids <= renewed.ids:
+                is_unbroken = held.until_us > self._clock.now_us()
+                self._held[place] = replace(held, until_us=until_us if is_unbroken else 0)
 
     def _drop(self, place: Place, ids: frozenset[UUID]) -> frozenset[UUID]:
         """Hold these leases of a bucket no longer; return those that were held.
@@ -238,13 +268,15 @@ class Renewal:
     def _note_ended(self, place: Place, ended: frozenset[UUID]) -> None:
         """Report held leases that ran out and were re-claimed: two consumers get their messages.
 
-        A lease that was just acked is not held any more [P25]. Where the query's own program
-        settles messages, leases end that way, and settling reports those it had lost.
+        A lease that was just acked is not held any more [P25]. One that has not run out was ended
+        by its own receipts. Where the query's own program settles all messages, settling reports
+        those that it had lost.
         """
         with self._lock:
             held = self._held.get(place)
             lost = self._drop(place, ended)
-        if held is not None and lost and not self._is_settled_by_others:
+        has_run_out = held is not None and held.until_us <= self._clock.now_us()
+        if held is not None and lost and has_run_out and not self._is_settled_by_others:
             metrics.LEASES_LOST.inc(held.lane.queue, len(lost))
             event(
                 _logger,

@@ -12,7 +12,7 @@ from cassieq_spark import metrics
 from cassieq_spark.errors import DataLoss, LeaseLost
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import EMPTY
-from cassieq_spark.model.settlement import TakeOver
+from cassieq_spark.model.settlement import TakeOver, rejected
 from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.settle.batches import take_over
@@ -102,7 +102,7 @@ class Replay:
                 purged = EMPTY if row is None else row.value.purged & leased.runs
                 if purged:
                     self._purged(leased.place, purged.count)
-                elif self._options.ack_mode == "commit":
+                elif self._options.ack_mode == "commit" and not _is_rejected(row, leased):
                     self._lose(leased, is_gone=is_gone)
                 # Else what is missing was settled, before a crash kept Spark from committing.
                 continue
@@ -163,3 +163,8 @@ class Replay:
                 "Start with a new checkpoint, or set failOnDataLoss to false to go on without them"
             )
         event(_logger, "batch_purged", **self._fields(place), messages=messages)
+
+
+def _is_rejected(row: Stored[Bucket] | None, leased: LeasedRuns) -> bool:
+    """Whether the query's program has rejected all of it. No delivery of it comes any more."""
+    return row is not None and leased.runs.issubset(rejected(row.value))
