@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bench.bodies import Bodies
 from cassieq_spark import metrics
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.entropy import generator
+from cassieq_spark.entropy import generator, new_uuid
 from cassieq_spark.queue.reserve import reserve
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ class _Trigger:
         from cassieq_spark.options import parse_source  # noqa: PLC0415 - of this work alone
         from cassieq_spark.spark.source.reader import StreamReader  # noqa: PLC0415 - it needs PySpark
 
-        self._reader = StreamReader(parse_source(options), ("body",))
+        self._reader = StreamReader(parse_source(options), ("body",), new_uuid())
         self._offset = self._reader.initialOffset()
 
     def ask(self) -> None:

@@ -1,6 +1,6 @@
 """Define the data source ``cassieq``, which Spark asks for its readers and writers.
 
-Spark makes a fresh object in a Python process of its own for each, so nothing is kept here.
+Spark gives a copy of it to the Python process of each, so nothing is kept here but the load's id.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError, UsageError
 from cassieq_spark.options import parse_read, parse_sink, parse_source, parse_view
 from cassieq_spark.options.at_load import check_load, refuse_path
@@ -32,6 +33,11 @@ T = TypeVar("T")
 @boundary.spark_facing
 class CassieqDataSource(DataSource):
     """``format("cassieq")`` for readStream, writeStream, read and write."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Called once for each ``load()``; all that reads it gets this object (4.2, 4.3)."""
+        super().__init__(options)
+        self._load = new_uuid()
 
     @classmethod
     def name(cls) -> str:
@@ -69,7 +75,8 @@ class CassieqDataSource(DataSource):
             environment.check_here()
             from cassieq_spark.spark.source.reader import StreamReader  # noqa: PLC0415 - after the check
 
-            return StreamReader(_parsed(parse_source, self.options), resolve(schema))
+            parsed = _parsed(parse_source, self.options)
+            return StreamReader(parsed, resolve(schema), self._load)
         except CassieqError as error:
             return RefusedStreamReader(error)
 

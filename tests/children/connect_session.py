@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users write it
 
@@ -76,4 +76,20 @@ query = (
 )
 query.awaitTermination(120)
 says("back", spark.read.format("cassieq").options(**here).load().count())
+messages = spark.readStream.format("cassieq").options(**here).load()
+query = (
+    messages.alias("x")
+    .join(messages.alias("y"), F.expr("x.body = y.body"))
+    .select("x.body")
+    .writeStream.format("parquet")
+    .option("path", str(directory / "joined"))
+    .option("checkpointLocation", str(directory / "of-join"))
+    .trigger(availableNow=True)
+    .start()
+)
+try:
+    query.awaitTermination(120)
+    says("joined", "it is not refused")
+except StreamingQueryException as error:
+    says("joined", "this query reads one load() twice" in str(error))
 spark.stop()

@@ -32,4 +32,5 @@ def test_a_queue_is_registered_read_streamed_and_written_in_a_session_of_spark_c
     assert "6" == said["visible"] == said["stats"] == said["copied"] == said["back"]
     assert "[cassieq:option_unknown] 'maxmesages' is not an option of" in said["refused"]
     assert said["settle"].startswith("[cassieq:usage] settle needs the driver's own Spark session")
+    assert "True" == said["joined"]
     assert 6 == streams.queue.stats().visible

@@ -15,9 +15,11 @@ from cassieq_spark.model.offset import INITIAL
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.partition import PlannedPartition, spread
 from cassieq_spark.spark.source.admission import Limits, read_limit
+from cassieq_spark.spark.source.one_load import OneLoad
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from uuid import UUID
 
     import pyarrow as pa
 
@@ -29,9 +31,10 @@ if TYPE_CHECKING:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The consumer of one streaming query."""
 
-    def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
+    def __init__(self, options: SourceOptions, names: tuple[str, ...], load: UUID) -> None:
         self._options = options
         self._names = names
+        self._load = OneLoad(load)
         self._planner: Planner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -40,11 +43,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """A constant: Spark calls it several times, and again on a restart of batch 0 [P23]."""
+        self._load.starts()
         return INITIAL.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The limit by the ``...PerTrigger`` options; without any: all that is visible."""
-        return read_limit(self._options)
+        with self._load.asked_for_limits():
+            return read_limit(self._options)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Ack what ``start`` names, then claim the next batch.
@@ -52,6 +57,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Called after every batch, also when idle and once after the last AvailableNow batch; its
         ``start`` is in Spark's commit log already (Spark 4.2, 4.3), so acking it is safe.
         """
+        self._load.starts()
         return self._plan().latest(start, Limits.of(self._options, limit))
 
     def reportLatestOffset(self) -> dict[str, Any]:
@@ -60,10 +66,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Set the target: every id that has been handed out by now."""
-        self._plan().aim_at_now()
+        with self._load.asked_for_limits():
+            self._plan().aim_at_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch. Called once per batch and action, on a restart before `latestOffset`."""
+        self._load.starts()
         planner = self._plan()
         return spread(
             planner.plan(start, end),
