@@ -1,14 +1,15 @@
-"""Check free space first: a disk that fills up half-way gives a less helpful error."""
+"""What a disk has and does: check its free space first, and know its file system.
+
+A disk that fills up half-way gives a less helpful error.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cassieq_spark.errors import DiskFull
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _MEGABYTE = 10**6
 
@@ -24,13 +25,34 @@ def check_space(directory: Path, need: int, *, what: str) -> None:
     Raises:
         DiskFull: It names the directory, the free space and what is needed.
     """
-    there = next(one for one in (directory, *directory.parents) if one.exists())
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(_existing(directory)).free
     if free < need:
         raise DiskFull(
             f"the disk of {directory} has {free // _MEGABYTE:,} MB free, but {what} needs "
             f"{-(-need // _MEGABYTE):,} MB. Free space there, or name another directory"
         )
+
+
+def file_system(directory: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> str | None:
+    """The name of the file system that a directory is on, such as ``ext4``; None: unknown.
+
+    Args:
+        directory: It may not exist yet.
+        mounts: Linux's list of what is mounted; other systems have none.
+    """
+    number = _existing(directory).stat().st_dev
+    device = f"{os.major(number)}:{os.minor(number)}"
+    try:
+        lines = mounts.read_text("utf-8").splitlines()
+    except OSError:
+        return None
+    # 36 35 98:0 / /data rw,noatime shared:1 - ext4 /dev/sda rw: any number of fields up to the "-".
+    found = [line.partition(" - ")[2].split()[0] for line in lines if line.split()[2] == device]
+    return found[0] if found else None
+
+
+def _existing(directory: Path) -> Path:
+    return next(one for one in (directory, *directory.parents) if one.exists())
 
 
 def size_of(directory: Path) -> int:
