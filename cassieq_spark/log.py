@@ -158,6 +158,11 @@ EVENTS: Final[dict[str, Event]] = {
         meaning="A leader of repair or of scans lost its lease. Two may now run at once: twice the "
         "work, but no harm.",
     ),
+    "lead_outlived": Event(
+        level=logging.INFO,
+        meaning="The row of a lead was still there after the lead had ended: the clock of the node "
+        "that wrote it was ahead. The lead was taken over.",
+    ),
     "lease_lost_in_batch": Event(
         level=logging.WARNING,
         meaning="Leases of a running batch ran out. Another consumer processes its messages too.",

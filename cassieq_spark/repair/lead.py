@@ -37,14 +37,15 @@ class Lead:
     def is_held(self) -> bool:
         """Whether the lease still runs, by this process's own clock: nobody else leads until then.
 
-        Cassandra counts a TTL in whole seconds, so the last one is not counted on.
+        Cassandra counts a TTL, which older releases wait for, in whole seconds, so the last one is
+        not counted on.
         """
         return self._store.clock.monotonic() < self._until_s
 
     def take(self) -> bool:
         """Take the lead, or keep it; return whether this process has it."""
         asked_s = self._store.clock.monotonic()
-        is_ours = self._store.leaders.lead(self._name, self._holder, ttl_s=LEASE_S)
+        is_ours = self._store.leaders.lead(self._name, self._holder, lease_s=LEASE_S)
         self._until_s = asked_s + LEASE_S - 1 if is_ours else 0.0
         return is_ours
 

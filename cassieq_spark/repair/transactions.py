@@ -136,7 +136,9 @@ def is_silent(lane: Lane, sink_id: str, row: SinkRow, since_us: int) -> bool:
         timeout_s = LONGEST_PATIENCE_S
     patience_s = max(lane.settings.repair_timeout_s, min(timeout_s, LONGEST_PATIENCE_S))
     is_old = lane.clock.now_us() - since_us > int(patience_s * 1e6)
-    return is_old and not lane.store.heartbeats.is_alive(sink_id)
+    return is_old and not lane.store.heartbeats.is_alive(
+        sink_id, timeout_s=lane.settings.repair_timeout_s
+    )
 
 
 def _has_rested(row: SinkRow, now_us: int) -> bool:

@@ -57,10 +57,11 @@ DELETE_ACCOUNT_KEY: Final = _statement(
     "delete_account_key", Kind.CAS, "DELETE FROM {ks}.account_key WHERE key_id = ? IF EXISTS",
     Reach.WORLD,
 )  # fmt: skip
-# For people who look for unused keys; nothing depends on it. It ends by its TTL.
+# For people who look for unused keys; nothing depends on it. It ends by its TTL. Its time is its
+# write time, so that the newest use wins, whatever the clock of the node is that takes it.
 WRITE_KEY_USE: Final = _statement(
     "write_key_use", Kind.WRITE,
-    "INSERT INTO {ks}.key_use (key_id, at_us) VALUES (?, ?) USING TTL 31536000",
+    "INSERT INTO {ks}.key_use (key_id, at_us) VALUES (?, ?) USING TIMESTAMP ? AND TTL 31536000",
 )  # fmt: skip
 READ_KEY_USE: Final = _statement(
     "read_key_use", Kind.READ, "SELECT at_us FROM {ks}.key_use WHERE key_id = ?",

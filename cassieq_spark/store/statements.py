@@ -246,9 +246,15 @@ DROP_SINK_LIST: Final = _statement(
 )  # fmt: skip
 
 # It saves double work and decides nothing, so it needs no tags: a client in doubt asks again.
+READ_LEAD: Final = _statement(
+    "read_lead", Kind.READ, "SELECT holder, since_us FROM {ks}.leader WHERE name = ?",
+)  # fmt: skip
+# Both columns are null where nobody leads. Its end is judged by `since_us`; the TTL is for older
+# releases, which wait for it, and removes the row.
 TAKE_LEAD: Final = _statement(
     "take_lead", Kind.CAS,
-    "INSERT INTO {ks}.leader (name, holder, since_us) VALUES (?, ?, ?) IF NOT EXISTS USING TTL ?",
+    """UPDATE {ks}.leader USING TTL ? SET holder = ?, since_us = ?
+       WHERE name = ? IF holder = ? AND since_us = ?""",
 )  # fmt: skip
 KEEP_LEAD: Final = _statement(
     "keep_lead", Kind.CAS,
@@ -370,7 +376,7 @@ LIST_SCHEDULES: Final = _statement(
 
 WRITE_ALIVE: Final = _statement(
     "write_alive", Kind.WRITE,
-    "INSERT INTO {ks}.alive (sink_id, at_us) VALUES (?, ?) USING TTL ?",
+    "INSERT INTO {ks}.alive (sink_id, at_us) VALUES (?, ?) USING TIMESTAMP ? AND TTL ?",
 )  # fmt: skip
 READ_ALIVE: Final = _statement(
     "read_alive", Kind.READ, "SELECT at_us FROM {ks}.alive WHERE sink_id = ?",

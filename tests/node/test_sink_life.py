@@ -226,12 +226,13 @@ def test_t18_a_move_that_takes_longer_than_the_timeout_is_neither_aborted_nor_ta
     others: list[QueueRepair] = []
 
     def a_long_copy() -> None:
+        for one in (a, b):
+            one.clock.advance(60)
         wait_until(
-            lambda: a.store.heartbeats.is_alive(sink_id),
+            lambda: a.store.heartbeats.is_alive(sink_id, timeout_s=6),
             deadline_s=SOON_S,
             describe=lambda: "the mover beats",
         )
-        b.clock.advance(60)
         others.append(repair(b))
         others.extend(b.client.repair(graves.queue.name).queues)
 

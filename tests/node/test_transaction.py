@@ -238,9 +238,9 @@ def test_r24_a_long_list_is_kept_beside_the_row_and_read_back_whole(door: Door) 
 def test_r3_a_writer_is_known_to_be_at_work_from_its_first_moment(door: Door) -> None:
     """Repair aborts what looks abandoned: a beat must not wait for the first period's end."""
     heartbeats = door.store.heartbeats
-    assert not heartbeats.is_alive(door.queue.name)
+    assert not heartbeats.is_alive(door.queue.name, timeout_s=60)
     with Heartbeat(door.lane, door.queue.name):
-        assert heartbeats.is_alive(door.queue.name)
+        assert heartbeats.is_alive(door.queue.name, timeout_s=60)
 
 
 def test_r14_a_task_never_creates_the_row_of_a_sink_for_one_transaction(door: Door) -> None:

@@ -194,7 +194,7 @@ class KeyUses:
 
     def record(self, key_id: str, at_us: int) -> None:
         """Record a use, if Cassandra answers at once: a request waits for this, and need not."""
-        self._session.attempt(statements.WRITE_KEY_USE, (key_id, at_us))
+        self._session.attempt(statements.WRITE_KEY_USE, (key_id, at_us, at_us))
 
     def last_us(self, key_id: str) -> int | None:
         """When a key was last used; None: not in the last year."""

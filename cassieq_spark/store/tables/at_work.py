@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.sign_of_life import is_at_work, leads
 from cassieq_spark.store import statements
 
 if TYPE_CHECKING:
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
 
     from cassieq_spark.store.cas import CasSender
     from cassieq_spark.store.session import CqlSession
+
+_logger = get_logger("store")
 
 
 class Leaders:
@@ -21,24 +25,34 @@ class Leaders:
         self._session = session
         self._sender = sender
 
-    def lead(self, name: str, holder: UUID, *, ttl_s: int) -> bool:
-        """Take the lease, or keep it; return whether it is ours for ``ttl_s`` seconds.
+    def lead(self, name: str, holder: UUID, *, lease_s: int) -> bool:
+        """Take the lease, or keep it; return whether it is ours for ``lease_s`` seconds.
 
         A first sending whose answer was lost may have taken it: then the last look says so.
         """
-        return self._keep(name, holder, ttl_s) or self._take(name, holder, ttl_s)
+        return self._keep(name, holder, lease_s) or self._take(name, holder, lease_s)
 
     def give_up(self, name: str, holder: UUID) -> None:
         """Let the next process begin at once."""
         self._sender.answer(statements.GIVE_LEAD_UP, (name,), (name, holder))
 
-    def _take(self, name: str, holder: UUID, ttl_s: int) -> bool:
-        params = (name, holder, self._session.clock.now_us(), ttl_s)
+    def _take(self, name: str, holder: UUID, lease_s: int) -> bool:
+        # A refusal has completed every earlier CAS, so this read shows its row.
+        row = self._session.one(statements.READ_LEAD, (name,))
+        now_us = self._session.clock.now_us()
+        # A row that an INSERT of an older release has made may outlive its columns.
+        before, since_us = (None, None) if row is None else (row.holder, row.since_us)
+        if since_us is not None:
+            if leads(since_us, now_us=now_us, lease_s=lease_s):
+                return False
+            silent_s = round((now_us - since_us) / 1e6, 1)
+            event(_logger, "lead_outlived", name=name, holder=str(before), silent_s=silent_s)
+        params = (lease_s, holder, now_us, name, before, since_us)
         is_taken = self._sender.answer(statements.TAKE_LEAD, (name,), params)
-        return is_taken or self._keep(name, holder, ttl_s)
+        return is_taken or self._keep(name, holder, lease_s)
 
-    def _keep(self, name: str, holder: UUID, ttl_s: int) -> bool:
-        params = (ttl_s, holder, self._session.clock.now_us(), name, holder)
+    def _keep(self, name: str, holder: UUID, lease_s: int) -> bool:
+        params = (lease_s, holder, self._session.clock.now_us(), name, holder)
         return self._sender.answer(statements.KEEP_LEAD, (name,), params)
 
 
@@ -50,11 +64,14 @@ class Heartbeats:
 
     def beat(self, sink_id: str, *, ttl_s: float) -> None:
         """Record that a writer is at work, for the next ``ttl_s`` seconds (at least 1)."""
-        self._session.run(
-            statements.WRITE_ALIVE,
-            (sink_id, self._session.clock.now_us(), max(1, math.ceil(ttl_s))),
-        )
+        now_us = self._session.clock.now_us()
+        # Its own time is its write time, too: a node whose clock is ahead must not make one last
+        # that later ones cannot replace.
+        params = (sink_id, now_us, now_us, max(1, math.ceil(ttl_s)))
+        self._session.run(statements.WRITE_ALIVE, params)
 
-    def is_alive(self, sink_id: str) -> bool:
-        """Whether a writer has recorded that lately."""
-        return self._session.one(statements.READ_ALIVE, (sink_id,)) is not None
+    def is_alive(self, sink_id: str, *, timeout_s: float) -> bool:
+        """Whether a writer has recorded that within ``timeout_s`` seconds."""
+        row = self._session.one(statements.READ_ALIVE, (sink_id,))
+        now_us = self._session.clock.now_us()
+        return row is not None and is_at_work(row.at_us, now_us=now_us, timeout_s=timeout_s)
