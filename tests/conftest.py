@@ -73,6 +73,7 @@ LONG_FILES = {
     "node/test_expiry.py",
     "node/test_fixed_lanes.py",
     "node/test_install.py",
+    "node/test_let_in_again.py",
     "node/test_looks_away.py",
     "node/test_redrive.py",
     "node/test_repair_ends.py",

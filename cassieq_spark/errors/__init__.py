@@ -6,10 +6,9 @@
     ├─ QueueError                    QueueNotFound · QueueExists · QueueDeleted
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
     ├─ PutAmbiguous
-    ├─ StoreError                    StoreUnavailable · StoreTimeout · CasAmbiguous · CasContention
+    ├─ StoreError                    StoreUnavailable (AuthenticationRefused · TlsFailed)
+    │                                StoreTimeout · CasAmbiguous · CasContention · RowCorrupt
     │                                SchemaMissing · SchemaMismatch (ReplicationDiffers)
-    │                                RowCorrupt
-    │                                AuthenticationRefused · TlsFailed
     ├─ StreamError                   LeaseLost · DataLoss · OffsetUnreadable · SinkFenced
     │                                SinkIdReused · SinkDiverged · StreamFenced
     ├─ AccountError                  AccountNotFound · AccountExists · AccountInUse · KeyNotFound
@@ -299,18 +298,23 @@ class RowCorrupt(StoreError):
     remedy = "Stop the consumers of that queue, run a verify pass, and report it."
 
 
-class AuthenticationRefused(StoreError):
+class AuthenticationRefused(StoreUnavailable):
     """The nodes refuse this role, or ask for a login where none was given."""
 
     code = "authentication_refused"
+    retriable = False
     meaning = "A node asks for a login and got none, or it refused the login that it got."
-    remedy = "Set username and password. Check that the role exists and may log in."
+    remedy = (
+        "Set username and password, and check that the role exists and may log in. A client that "
+        "runs recovers by itself when its login is right again."
+    )
 
 
-class TlsFailed(StoreError):
+class TlsFailed(StoreUnavailable):
     """A node and this client cannot agree on an encrypted connection."""
 
     code = "tls_failed"
+    retriable = False
     meaning = "One side does not speak TLS, or does not accept the other's certificate."
     remedy = (
         "Do what the message says. docs/operations/security.md describes the set-up of both sides."

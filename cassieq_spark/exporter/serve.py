@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.errors import StoreTimeout, StoreUnavailable
+from cassieq_spark.errors import AuthenticationRefused, StoreTimeout, StoreUnavailable, TlsFailed
 from cassieq_spark.exporter.collector import registry_of
 from cassieq_spark.exporter.listen import listening
 from cassieq_spark.exporter.scan import Scanner
@@ -62,6 +62,8 @@ def _connected(open_client: Callable[[], Client], pause: Callable[[float], bool]
     while True:
         try:
             client = open_client()
+        except (AuthenticationRefused, TlsFailed):
+            raise
         except (StoreUnavailable, StoreTimeout) as error:
             event(_logger, "exporter_waits", error=str(error))
             if not pause(AGAIN_S):

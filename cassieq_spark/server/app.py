@@ -15,7 +15,7 @@ from starlette.routing import Mount, Route
 
 from cassieq_spark.aio.pool import Busy
 from cassieq_spark.aio.waiting import Waiting
-from cassieq_spark.errors import CassieqError
+from cassieq_spark.errors import AuthenticationRefused, CassieqError
 from cassieq_spark.exporter.collector import registry_of
 from cassieq_spark.exporter.scan import Scanner
 from cassieq_spark.server.backend import Backend
@@ -98,7 +98,7 @@ class Gateway:
         )
         return Starlette(
             routes=[
-                Route("/healthz", _healthz),
+                Route("/healthz", self._healthz),
                 Route("/readyz", self._readyz),
                 *self._metrics_routes(),
                 Mount(PREFIX, RestDoor(self.backend, self.waiting, self.sending, self.gate)),
@@ -160,6 +160,17 @@ class Gateway:
         text = await run_in_threadpool(encode, self.registry)
         return Response(text, headers={"Content-Type": media_type})
 
+    async def _healthz(self, _: Request) -> Response:
+        """The process is alive, whatever Cassandra does, unless it refuses the login.
+
+        The gateway was given its password when it started. If the role has another one now, only a
+        restart brings that one; if it is set back, the client recovers by itself.
+        """
+        refusal = self.backend.refusal
+        if isinstance(refusal, AuthenticationRefused):
+            return PlainTextResponse(f"{refusal.code}\n", status_code=503)
+        return PlainTextResponse("alive\n")
+
     async def _readyz(self, _: Request) -> Response:
         """Whether Cassandra answers, with the tables of this release."""
         try:
@@ -183,8 +194,3 @@ class _Shortcut:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_sqs = scope["type"] == "http" and scope["path"] == "/" and scope["method"] == "POST"
         await (self._sqs if is_sqs else self._app)(scope, receive, send)
-
-
-async def _healthz(_: Request) -> Response:
-    """The process is alive, whatever Cassandra does."""
-    return PlainTextResponse("alive\n")

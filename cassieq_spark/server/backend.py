@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from cassieq_spark.aio.pool import CALLS_WAITING, Pool
 from cassieq_spark.errors import (
+    AuthenticationRefused,
     CasAmbiguous,
     CasContention,
     CassieqError,
@@ -21,6 +22,7 @@ from cassieq_spark.errors import (
     SchemaMissing,
     StoreTimeout,
     StoreUnavailable,
+    TlsFailed,
 )
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.recent import Recent
@@ -88,6 +90,11 @@ class Backend:
         return self._client
 
     @property
+    def refusal(self) -> CassieqError | None:
+        """Why Cassandra refuses the client that was connected; it needs no thread and no answer."""
+        return None if self._client is None else self._client.store.session.refusal
+
+    @property
     def calls(self) -> int:
         """How many calls run or wait for a thread; any thread may ask."""
         return self._pool.calls
@@ -106,6 +113,8 @@ class Backend:
         while True:
             try:
                 await self._connect_once()
+            except (AuthenticationRefused, TlsFailed):
+                raise
             except (StoreUnavailable, StoreTimeout) as error:
                 event(_logger, "gateway_waits", error=str(error))
                 await asyncio.sleep(AGAIN_S)

@@ -19,13 +19,14 @@ from uuid import UUID
 
 import msgpack
 from cassandra import Unavailable
+from cassandra.cluster import NoHostAvailable
 
 from cassieq_spark import metrics
 from cassieq_spark.entropy import jitter, new_uuid
 from cassieq_spark.errors import CasAmbiguous, RowCorrupt, StoreError, StoreTimeout
 from cassieq_spark.store import retries
 from cassieq_spark.store.session import DEADLINE_S
-from cassieq_spark.store.translate import DRIVER_ERRORS, is_refusal, translate
+from cassieq_spark.store.translate import DRIVER_ERRORS, is_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -343,31 +344,36 @@ class CasSender:
                 return _Answer(is_applied=bool(rows[0][0]), was_sent_once=is_first)
             except DRIVER_ERRORS as error:
                 if is_refusal(error):
-                    refused = translate(error, statement.name, self._session.keyspace)
+                    refused = self._session.translated(error, statement.name)
                     if is_first:
                         raise refused from error
                     # This sending did nothing; an earlier one without an answer may have [T23].
                     raise _ambiguous(statement, f"sent again it was refused: {refused}") from error
-                metrics.CAS_UNKNOWN.inc()
-                is_first = False
+                if not isinstance(error, NoHostAvailable):  # else it was sent to nobody
+                    metrics.CAS_UNKNOWN.inc()
+                    is_first = False
                 left_s = deadline - clock.monotonic()
+                waited = retries.Waited(seconds=at_most_s - left_s, sent=sent_times)
+                problem = self._session.translated(error, statement.name, waited)
                 if left_s <= 0:
-                    waited = retries.Waited(seconds=at_most_s - left_s, sent=sent_times)
-                    raise CasAmbiguous(
-                        f"statement {statement.name!r} stayed unanswered for {waited} "
-                        f"({type(error).__name__}: {error}). It may have been applied, or may "
-                        "still be. "
-                        + (
-                            "Too few replicas are up for a quorum"
-                            if isinstance(error, Unavailable)
-                            else "Look at the cluster's health; the next caller settles the row"
-                        )
-                    ) from error
+                    raise problem if is_first else _unanswered(statement, error, waited) from error
                 pause_s = min(pause, at_most_s / 4)
                 retries.tell(statement, error, sent=sent_times, pause_s=pause_s, left_s=left_s)
                 clock.wait(pause_s)
                 metrics.RETRIES.inc()
         raise AssertionError("the pauses never end")
+
+
+def _unanswered(statement: Statement, error: BaseException, waited: retries.Waited) -> CasAmbiguous:
+    return CasAmbiguous(
+        f"statement {statement.name!r} stayed unanswered for {waited} "
+        f"({type(error).__name__}: {error}). It may have been applied, or may still be. "
+        + (
+            "Too few replicas are up for a quorum"
+            if isinstance(error, Unavailable)
+            else "Look at the cluster's health; the next caller settles the row"
+        )
+    )
 
 
 def _ambiguous(statement: Statement, why: str) -> CasAmbiguous:

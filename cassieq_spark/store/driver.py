@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import ssl
 import zlib
 from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from cassandra import ProtocolVersion
+from cassandra import AuthenticationFailed, ProtocolVersion
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, DefaultConnection, ExecutionProfile
-from cassandra.connection import CrcMismatchException, ProtocolError, _Frame, defunct_on_error
+from cassandra.connection import (
+    ConnectionException,
+    CrcMismatchException,
+    EndPoint,
+    ProtocolError,
+    _Frame,
+    defunct_on_error,
+)
 from cassandra.policies import (
+    ConvictionPolicy,
     DCAwareRoundRobinPolicy,
     ExponentialReconnectionPolicy,
     FallthroughRetryPolicy,
@@ -30,15 +39,42 @@ from cassandra.segment import (
 
 if TYPE_CHECKING:
     import io
-    import ssl
     from collections.abc import Iterable, Sequence
 
     from cassandra.query import PreparedStatement
 
     from cassieq_spark.options import ConnectionOptions
+    from cassieq_spark.store.tls import Files
 
 REQUEST_TIMEOUT_S: Final = 6.0
 """The timeout of one request. Cassandra's own (2-5 s by default) come first and say more."""
+
+
+class LoginRefused(ConnectionException):  # type: ignore[misc]  # the driver has no types
+    """A node has refused a login. After an ``AuthenticationFailed`` the driver never tries again.
+
+    The password may be set back, and a node that has just booted refuses every login until it can
+    read the roles.
+    """
+
+
+class HandshakeFailed(ConnectionException):  # type: ignore[misc]
+    """TLS has failed; ``__cause__`` says why, of which the driver keeps only a text."""
+
+
+class Convicted(ConvictionPolicy):  # type: ignore[misc]
+    """Every failure of a connection makes the driver connect to its node again, with pauses.
+
+    By default a timeout does not: a node whose first connection times out is left out for good, and
+    one that stops to answer is tried without a pause.
+    """
+
+    def add_failure(self, _: Exception) -> bool:
+        """Convict the node."""
+        return True
+
+    def reset(self) -> None:
+        """Forget nothing: there is nothing."""
 
 
 class Segments(SegmentCodec):  # type: ignore[misc]  # the driver has no types
@@ -75,8 +111,35 @@ class Connection(DefaultConnection):  # type: ignore[misc]  # the driver has no 
     what is received, a client takes 0.8 s for 400 MB where it took 1.4 (2 runs of 3 rounds).
     """
 
+    failures: ClassVar[dict[EndPoint, Exception]]
+    """Why the last connection to a node was not made; of each cluster object."""
+
     in_buffer_size = 128 * 1024
     out_buffer_size = 128 * 1024
+
+    @classmethod
+    def factory(cls, endpoint: EndPoint, *args: Any, **options: Any) -> Any:
+        """Connect, and note why that failed: the errors of statements do not say it."""
+        try:
+            made = super().factory(endpoint, *args, **options)
+        except Exception as error:
+            cls.failures[endpoint] = error
+            raise
+        cls.failures.pop(endpoint, None)
+        return made
+
+    def defunct(self, error: Exception) -> Any:
+        """End it, and let the driver try again whatever the reason."""
+        if isinstance(error, AuthenticationFailed):
+            error = LoginRefused(str(error), self.endpoint)
+        return super().defunct(error)
+
+    def _initiate_connection(self, address: Any) -> None:
+        try:
+            super()._initiate_connection(address)
+        except ssl.SSLError as error:
+            self._socket.close()
+            raise HandshakeFailed(str(error), self.endpoint) from error
 
     def push(self, data: bytes) -> None:
         """Send it. The driver cuts it into parts: a view's parts are not copied."""
@@ -160,7 +223,7 @@ _SEGMENTS: Final = Segments()
 
 
 def cluster(
-    options: ConnectionOptions, local: DCAwareRoundRobinPolicy, context: ssl.SSLContext | None
+    options: ConnectionOptions, local: DCAwareRoundRobinPolicy, files: Files | None
 ) -> Cluster:
     """Make the driver's cluster object; it is not connected yet."""
     profile = ExecutionProfile(
@@ -181,15 +244,17 @@ def cluster(
         ),
         port=next(iter(ports)),
         auth_provider=_auth_provider(options),
-        ssl_context=context,
+        ssl_context=files,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
         connect_timeout=options.connect_timeout_s,
         control_connection_timeout=options.connect_timeout_s,
-        reconnection_policy=ExponentialReconnectionPolicy(0.2, 5.0),
+        # By default it gives a node up after 64 attempts, five minutes.
+        reconnection_policy=ExponentialReconnectionPolicy(0.2, 5.0, max_attempts=None),
+        conviction_policy_factory=Convicted,
         # Cassandra 4.0 and later; without it each connect tries higher versions and logs two
         # warnings.
         protocol_version=ProtocolVersion.V5,
-        connection_class=Connection,
+        connection_class=type("Connection", (Connection,), {"failures": {}}),
         # What is long is compressed already. The driver would do it again wherever a package named
         # lz4 happens to be installed.
         compression=False,

@@ -12,6 +12,7 @@ from cassandra.cluster import NoHostAvailable
 from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import StoreTimeout, StoreUnavailable
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.store.driver import LoginRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +88,8 @@ def tell(
 def cause_of(error: BaseException | None) -> str:
     """The driver's error in few words."""
     if isinstance(error, NoHostAvailable):
-        return "no node can be reached"
+        is_refused = any(isinstance(one, LoginRefused) for one in error.errors.values())
+        return "the login is refused" if is_refused else "no node can be reached"
     if isinstance(error, Unavailable) and error.required_replicas is not None:
         return (
             f"{error.alive_replicas} of the {error.required_replicas} replicas that are needed are "

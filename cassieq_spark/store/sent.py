@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cassieq_spark.store.side_by_side import Patience
     from cassieq_spark.store.statements import Statement
+
+
+class Interceptor(Protocol):
+    """A hook that fault tests put around every statement; None in production."""
+
+    def around(
+        self, statement: Statement, params: tuple[Any, ...], proceed: Callable[[], Any]
+    ) -> Any:
+        """Call ``proceed`` zero or more times and return its result, or raise a driver error."""
 
 
 class Done:

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from contextlib import contextmanager
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import tenacity
 from cassandra.policies import DCAwareRoundRobinPolicy
@@ -24,7 +24,13 @@ from cassieq_spark.store.node_clocks import NodeClocks, warn_of
 from cassieq_spark.store.sent import Done, Sent, note_failure, raising
 from cassieq_spark.store.side_by_side import SideBySide
 from cassieq_spark.store.statements import Kind, Statement
-from cassieq_spark.store.translate import DRIVER_ERRORS, addresses, translate, why_unconnected
+from cassieq_spark.store.translate import (
+    DRIVER_ERRORS,
+    addresses,
+    translate,
+    why_shut_out,
+    why_unconnected,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,21 +42,13 @@ if TYPE_CHECKING:
 
     from cassieq_spark.errors import CassieqError
     from cassieq_spark.options import ConnectionOptions
+    from cassieq_spark.store.sent import Interceptor
 
 DEADLINE_S: Final = 20.0
 """The deadline of a call with all its retries: callers learn within 30 s that Cassandra is away."""
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class Interceptor(Protocol):
-    """A hook that fault tests put around every statement; None in production."""
-
-    def around(
-        self, statement: Statement, params: tuple[Any, ...], proceed: Callable[[], Any]
-    ) -> Any:
-        """Call ``proceed`` zero or more times and return its result, or raise a driver error."""
 
 
 class CqlSession:
@@ -86,26 +84,25 @@ class CqlSession:
         self._is_closed = False
         self._lock = threading.Lock()
         self._local = DCAwareRoundRobinPolicy(options.datacenter or "")
-        context = None if options.tls is None else tls.context(options.tls)
+        context = None if options.tls is None else tls.Files(options.tls)
         clock = SystemClock()
         began_s = clock.monotonic()
+        made = None
         try:
-            # Here, too: it looks host names up, and fails if none of them has an address.
-            self._cluster = driver.cluster(options, self._local, context)
+            # It looks host names up, too, and fails if none of them has an address.
+            self._cluster = made = driver.cluster(options, self._local, context)
+            self._session: Session = made.connect()
         except DRIVER_ERRORS as error:
             waited_s = clock.monotonic() - began_s
-            raise why_unconnected(error, options, context, waited_s) from error
-        try:
-            self._session: Session = self._cluster.connect()
-        except DRIVER_ERRORS as error:
-            waited_s = clock.monotonic() - began_s
-            self._cluster.shutdown()
-            # With a wrong data centre the driver finds nodes, but none that it may talk to.
-            self._check_datacenter()
+            if made is not None:
+                made.shutdown()
+                # With a wrong data centre the driver finds nodes, but none that it may talk to.
+                self._check_datacenter()
             raise why_unconnected(error, options, context, waited_s) from error
         # The server's clock orders plain writes: a client's could be minutes off [R9]. Pointers
         # carry their value as timestamp by hand (G4).
         self._session.use_client_timestamp = False
+        self._failures = self._cluster.connection_class.failures
         self.datacenter = self._check_datacenter()
         self._side_by_side = SideBySide()
         self.node_clocks = NodeClocks(self._session, self.datacenter, self._check_open)
@@ -125,8 +122,7 @@ class CqlSession:
 
     def one(self, statement: Statement, params: Sequence[Any] = ()) -> Any | None:
         """The first row of `run`, None if there is none."""
-        rows = self.run(statement, params)
-        return rows[0] if rows else None
+        return next(iter(self.run(statement, params)), None)
 
     def attempt(self, statement: Statement, params: Sequence[Any] = ()) -> list[Any] | None:
         """Run a read once; None if it was not answered: the caller can ask elsewhere instead.
@@ -140,6 +136,18 @@ class CqlSession:
     def run_once(self, statement: Statement, params: Sequence[Any]) -> list[Any]:
         """Send a statement once and let the driver's own error out: for `store/cas.py` alone."""
         return list(self._execute(statement, tuple(params)))
+
+    @property
+    def refusal(self) -> CassieqError | None:
+        """Why nodes refuse this client's login or its TLS; None: a node is connected, or silent."""
+        is_connected = any(pool.open_count for pool in self._session.get_pools())
+        return None if is_connected else why_shut_out(self._failures, self.options)
+
+    def translated(
+        self, error: BaseException, name: str, waited: retries.Waited | None = None
+    ) -> CassieqError:
+        """The error that a caller sees."""
+        return translate(error, name, self.options, self._failures, waited)
 
     def start(self, statement: Statement, params: Sequence[Any]) -> Sent:
         """Send without waiting; pass the result to `finish` or `answer`, once.
@@ -261,14 +269,14 @@ class CqlSession:
         try:
             self._session.execute(ddl, timeout=DEADLINE_S)
         except DRIVER_ERRORS as error:
-            raise translate(error, "define", self.keyspace) from error
+            raise self.translated(error, "define") from error
 
     def raw_one(self, cql: str) -> Any | None:
         """The first row of a plain read of the cluster's own tables."""
         try:
             return self._session.execute(cql).one()
         except DRIVER_ERRORS as error:
-            raise translate(error, "raw_one", self.keyspace) from error
+            raise self.translated(error, "raw_one") from error
 
     def nodes(self) -> Counter[str]:
         """How many nodes each data centre of the cluster has, up or not."""
@@ -278,12 +286,10 @@ class CqlSession:
     def prepare(self, statement: Statement) -> PreparedStatement:
         """The prepared form, which carries both consistencies (G1) [P20]."""
         self._check_open()
-        prepared = self._prepared.get(statement.name)
-        if prepared is not None:
+        if (prepared := self._prepared.get(statement.name)) is not None:
             return prepared
         with self._lock:
-            prepared = self._prepared.get(statement.name)
-            if prepared is None:
+            if (prepared := self._prepared.get(statement.name)) is None:
                 prepared = self._session.prepare(statement.cql.format(ks=self.keyspace))
                 prepared.consistency_level = statement.consistency
                 if statement.kind is Kind.CAS:
@@ -360,7 +366,7 @@ class CqlSession:
 
     def _problem(self, error: BaseException, sent: Sent, *, times: int) -> CassieqError:
         waited = retries.Waited(seconds=self.clock.monotonic() - sent.began_s, sent=times)
-        return translate(error, sent.statement.name, self.keyspace, waited)
+        return self.translated(error, sent.statement.name, waited)
 
     def _count(self, statement: Statement, times: int = 1) -> None:
         with self._lock:

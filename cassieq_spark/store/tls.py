@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.errors import OptionInvalid, TlsFailed
 
@@ -51,7 +51,27 @@ def context(tls: TlsOptions) -> ssl.SSLContext:
     return made
 
 
-def disagreement(options: ConnectionOptions, own: ssl.SSLContext | None) -> TlsFailed | None:
+class Files:
+    """What the driver takes for a context: the files are read for each connection.
+
+    So certificates can be renewed while clients run.
+    """
+
+    def __init__(self, tls: TlsOptions) -> None:
+        context(tls)  # which names the file that cannot be used
+        self._tls = tls
+        self.check_hostname = tls.verifies_hostname
+
+    def wrap_socket(self, plain: socket.socket, **options: Any) -> ssl.SSLSocket:
+        """Encrypt one connection.
+
+        Raises:
+            OptionInvalid: See `context`.
+        """
+        return context(self._tls).wrap_socket(plain, **options)
+
+
+def disagreement(options: ConnectionOptions, own: Files | None) -> TlsFailed | None:
     """Why no node could be connected to, if TLS is the cause; None if it is not, or does not show.
 
     Call it after a failure: the driver wraps what OpenSSL says in a text of its own, and says
@@ -126,7 +146,7 @@ def _check_readable(option: str, path: str) -> None:
         ) from error
 
 
-def _look(host: str, port: int, own: ssl.SSLContext, tls: TlsOptions | None) -> str | None:
+def _look(host: str, port: int, own: Files, tls: TlsOptions | None) -> str | None:
     """Find what is wrong between this client's TLS and a node."""
     said = "it closed the connection"
     with socket.create_connection((host, port), _LOOK_S) as plain:
@@ -138,8 +158,7 @@ def _look(host: str, port: int, own: ssl.SSLContext, tls: TlsOptions | None) -> 
                 if _answers(encrypted):
                     return None
         except ssl.SSLCertVerificationError as error:
-            words = error.verify_message
-            return f"shows a certificate that cannot be accepted ({words}). {_advice(error)}"
+            return _unacceptable(error)
         except ssl.SSLError as error:
             said = (error.reason or said).replace("_", " ").lower()
         except ConnectionError:
@@ -149,6 +168,22 @@ def _look(host: str, port: int, own: ssl.SSLContext, tls: TlsOptions | None) -> 
             "does not speak TLS, but 'sslCaFile' demands it. Encrypt its native transport "
             "(client_encryption_options in cassandra.yaml), or leave out the ssl options"
         )
+    return _broken_off(said, tls)
+
+
+def told(error: ssl.SSLError, tls: TlsOptions | None) -> str:
+    """What is wrong with a node's TLS, by the error of a connection to it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _unacceptable(error)
+    return _broken_off((error.reason or str(error)).replace("_", " ").lower(), tls)
+
+
+def _unacceptable(error: ssl.SSLCertVerificationError) -> str:
+    words = error.verify_message
+    return f"shows a certificate that cannot be accepted ({words}). {_advice(error)}"
+
+
+def _broken_off(said: str, tls: TlsOptions | None) -> str:
     if tls is not None and tls.cert_file is None:
         return (
             f"breaks off TLS ({said}), and this client shows no certificate. If nodes demand one "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 from typing import TYPE_CHECKING, Final
 
 from cassandra import (
-    AuthenticationFailed,
     DriverException,
     InvalidRequest,
     OperationTimedOut,
@@ -30,12 +30,16 @@ from cassieq_spark.errors import (
     StoreError,
     StoreTimeout,
     StoreUnavailable,
+    TlsFailed,
     UsageError,
 )
 from cassieq_spark.store import tls
+from cassieq_spark.store.driver import LoginRefused
 
 if TYPE_CHECKING:
-    import ssl
+    from collections.abc import Mapping
+
+    from cassandra.connection import EndPoint
 
     from cassieq_spark.options import ConnectionOptions
     from cassieq_spark.store.retries import Waited
@@ -64,25 +68,36 @@ def is_refusal(error: BaseException) -> bool:
     """
     return isinstance(
         error,
-        RequestValidationException | RequestInvalid | Unauthorized | AuthenticationFailed,
+        RequestValidationException | RequestInvalid | Unauthorized,
     )
 
 
 def translate(
-    error: BaseException, statement: str, keyspace: str, waited: Waited | None = None
+    error: BaseException,
+    statement: str,
+    options: ConnectionOptions,
+    failures: Mapping[EndPoint, BaseException],
+    waited: Waited | None = None,
 ) -> CassieqError:
     """The error a caller sees for a read or an idempotent write.
 
     Args:
+        failures: Why the last connection to a node was not made. The driver only says that none is
+            there: where that is all, ``error`` quotes them from now on.
         waited: The time that was really waited, with all tries; unless it was sent only once.
     """
+    if isinstance(error, NoHostAvailable):
+        error.errors |= failures
+        refusal = why_shut_out(failures, options)
+        if refusal is not None:
+            return refusal
     words = f"{type(error).__name__}: {error}"
     if isinstance(error, InvalidRequest | RequestInvalid) and _is_missing(str(error)):
         return SchemaMissing(
-            f"keyspace {keyspace!r} or its tables do not exist ({words}). Create them with "
+            f"keyspace {options.keyspace!r} or its tables do not exist ({words}). Create them with "
             "client.bootstrap(replication=...)"
         )
-    if login_failure(error) is not None or is_refusal(error):
+    if is_refusal(error):
         return _refused(error, statement, words)
     if isinstance(error, Timeout | OperationTimedOut):
         return StoreTimeout(
@@ -107,24 +122,24 @@ def translate(
     return StoreUnavailable(f"statement {statement!r} failed ({words})")
 
 
-def login_failure(error: BaseException) -> AuthenticationFailed | None:
-    """The refused login in an error of the driver, which keeps it by node."""
-    if isinstance(error, AuthenticationFailed):
-        return error
-    by_node = error.errors if isinstance(error, NoHostAvailable) else None
-    if isinstance(by_node, dict):
-        for one in by_node.values():
-            if isinstance(one, AuthenticationFailed):
-                return one
+def why_shut_out(
+    failures: Mapping[EndPoint, BaseException], options: ConnectionOptions
+) -> AuthenticationRefused | TlsFailed | None:
+    """Why nodes do not let this client in, by its last connections; None: not for login or TLS."""
+    for node, error in list(failures.items()):
+        if isinstance(error, LoginRefused) and _CANNOT_CHECK not in str(error):
+            return _not_let_in(options, str(error))
+        broken = error if isinstance(error, ssl.SSLError) else error.__cause__
+        if isinstance(broken, ssl.SSLError):
+            return TlsFailed(f"the node at {node} {tls.told(broken, options.tls)}")
     return None
 
 
-def _refused(error: BaseException, statement: str, words: str) -> CassieqError:
-    if login_failure(error) is not None:
-        return AuthenticationRefused(
-            f"the nodes no longer let this client in ({words}). Was the role's password changed, "
-            "or the role dropped?"
-        )
+_CANNOT_CHECK: Final = "Unable to perform authentication"
+"""The words of a node that cannot read the roles now, as after a power cut (Cassandra 4.0 on)."""
+
+
+def _refused(error: BaseException, statement: str, words: str) -> UsageError:
     if isinstance(error, Unauthorized):
         return _not_permitted(statement, words)
     return UsageError(f"Cassandra refused statement {statement!r} ({words})")
@@ -159,7 +174,7 @@ def _is_missing(words: str) -> bool:
 def why_unconnected(
     error: BaseException,
     options: ConnectionOptions,
-    context: ssl.SSLContext | None,
+    context: tls.Files | None,
     waited_s: float,
 ) -> StoreError:
     """The error that a user sees, for what the driver has raised while it connected.
@@ -170,9 +185,18 @@ def why_unconnected(
     Args:
         waited_s: How long the driver has tried: a node that refuses is no wait.
     """
-    refused = login_failure(error)
-    if refused is not None:
-        return _not_let_in(options, str(refused))
+    # The driver puts only addresses there if it had a node, and lost it at once.
+    errors = error.errors if isinstance(error, NoHostAvailable) else None
+    by_node = errors if isinstance(errors, dict) else {}
+    refused = why_shut_out(by_node, options)
+    if isinstance(refused, AuthenticationRefused):
+        return refused
+    for one in by_node.values():
+        if isinstance(one, LoginRefused):
+            return StoreUnavailable(
+                f"the cluster at {addresses(options)} cannot check a login now ({one}). Are enough "
+                "nodes up for a quorum of the roles?"
+            )
     unknown = _without_address(options)
     if len(unknown) < len({host for host, _ in options.contact_points}):
         disagreement = tls.disagreement(options, context)

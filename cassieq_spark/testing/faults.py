@@ -167,7 +167,7 @@ class FaultyStore:
         params: tuple[Any, ...],
         proceed: Callable[[], Any],
     ) -> Any:
-        """See `cassieq_spark.store.session.Interceptor`."""
+        """See `cassieq_spark.store.sent.Interceptor`."""
         name = statement.name
         with self._lock:
             self._seen[name] += 1

@@ -36,7 +36,7 @@ class Killer:
         params: tuple[Any, ...],  # noqa: ARG002 - the protocol has it
         proceed: Callable[[], Any],
     ) -> Any:
-        """See `cassieq_spark.store.session.Interceptor`."""
+        """See `cassieq_spark.store.sent.Interceptor`."""
         if statement.kind in WRITES:
             with self._lock:
                 self._begun += 1

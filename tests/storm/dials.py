@@ -159,7 +159,7 @@ class PartlyAway:
     def around(
         self, statement: Statement, params: tuple[Any, ...], proceed: Callable[[], Any]
     ) -> Any:
-        """See `cassieq_spark.store.session.Interceptor`."""
+        """See `cassieq_spark.store.sent.Interceptor`."""
         self._dials.refuse(statement, params)
         return proceed()
 
