@@ -321,7 +321,7 @@ class Client:
         history; the delivery count starts again.
 
         Args:
-            queue: The queue that holds them; any queue will do.
+            queue: The queue that holds them: a dead-letter queue, or with ``to`` any queue.
             messages: Only these, as `peek` returns them, or lane and id of each, or their ids if
                 the queue has one lane; default: all.
             where: Redrive only messages for which this is true. It gets each as `peek` shows it.
@@ -331,7 +331,8 @@ class Client:
             on_progress: Called after each bucket with a `Progress`.
 
         Raises:
-            OptionInvalid: An argument has a wrong form, or ``to`` is the queue itself.
+            OptionInvalid: An argument has a wrong form, ``to`` is the queue itself, or there is no
+                ``to`` and no queue names this one as its dead-letter queue.
             QueueNotFound: The queue, or the one that ``to`` names, does not exist.
             StoreError: Nothing was taken; or it is unknown (`CasAmbiguous`) and the next repair
                 carries over what was. Later failures are among the report's problems.

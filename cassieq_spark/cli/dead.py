@@ -153,8 +153,8 @@ def redrive(
         str | None,
         typer.Option(
             metavar="QUEUE",
-            help="The queue to send them to. Default: each message goes to the queue that it came "
-            "from.",
+            help="The queue to send them to. Default: each dead letter goes to the queue that it "
+            "came from.",
             autocompletion=queue_names,
         ),
     ] = None,

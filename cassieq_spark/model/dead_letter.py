@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "cassieq-"
 
 HISTORY: Final = "cassieq-history"
-"""All moves of a message, oldest first, as JSON; the last one also as headers of their own."""
+"""All moves of a message, oldest first, as JSON; the last death also as headers of their own."""
 
 SOURCE_QUEUE: Final = "source-queue"
 SOURCE_ID: Final = "source-id"
@@ -23,18 +24,22 @@ REASON: Final = "reason"
 PRIORITY: Final = "priority"
 SHARD: Final = "shard"
 
+_OF_A_DEATH: Final = frozenset(
+    PREFIX + name for name in (SOURCE_QUEUE, SOURCE_ID, DELIVERIES, FIRST_TIME, LAST_TIME)
+)
+
 MOST_DIGITS: Final = 19
 """Python refuses to read a number of 5,000 digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterHeaders:
-    """The last move of a message; all None if repair has never moved it.
+    """The death of a message; all None if it never died. A redriven one has only a reason.
 
     Producers may write these headers, too: what cannot be read is None.
 
     Attributes:
-        source_queue: The queue it was in before.
+        source_queue: The queue it died in. Older releases wrote it when they redrove, too.
         reason: ``max_deliveries``, ``redrive``, or the words of whoever rejected it.
         deliveries: How many it had there.
         priority, shard: Which lane it was in there, if that queue had several.
@@ -70,6 +75,28 @@ def headers_of(headers: Mapping[str, str]) -> DeadLetterHeaders:
 def _number(text: str | None) -> int | None:
     has_digits = text is not None and text.isascii() and text.isdigit()
     return int(text) if text is not None and has_digits and len(text) < MOST_DIGITS else None
+
+
+def moved(headers: Mapping[str, str], hop: Mapping[str, str], *, dies: bool) -> dict[str, str]:
+    """The headers of a message after a move.
+
+    Args:
+        hop: What the history says about the move, by names without their prefix.
+        dies: Whether it moves because it is dead. A redriven message is alive: its headers name no
+            queue that it died in, or the next redrive would send it there.
+    """
+    now = {PREFIX + name: text for name, text in hop.items() if dies or name == REASON}
+    kept = {name: text for name, text in headers.items() if dies or name not in _OF_A_DEATH}
+    return {**kept, **now, HISTORY: json.dumps([*history_of(headers), dict(hop)])}
+
+
+def history_of(headers: Mapping[str, str]) -> list[Any]:
+    """All moves. A producer may use the header, too: then it holds anything, or no history."""
+    try:
+        found = json.loads(headers.get(HISTORY, "[]"))
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []
 
 
 def way_back(headers: Mapping[str, str], queue: str) -> tuple[str | None, str]:

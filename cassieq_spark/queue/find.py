@@ -10,6 +10,8 @@ from cassieq_spark.queue.lane import Lane
 from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cassieq_spark.model.ids import LaneId, QueueName
     from cassieq_spark.options import QueueSettings
     from cassieq_spark.store.cas import Stored
@@ -151,10 +153,24 @@ def rows_at_home(store: Store, status: QueueStatus) -> list[QueueRow]:
     return [row for row in every_row(store) if row.status is status and at_home(store, row)]
 
 
-def every_row(store: Store) -> list[QueueRow]:
+def sources_of(store: Store, name: str) -> list[QueueName]:
+    """The queues whose dead letters go to this one."""
+
+    def has_it(row: QueueRow) -> bool:
+        return row.status is QueueStatus.ACTIVE and row.settings.dead_letter_queue == name
+
+    return [row.name for row in every_row(store, has_it) if has_it(row)]
+
+
+def every_row(
+    store: Store, is_wanted: Callable[[QueueRow], bool] = lambda _: True
+) -> list[QueueRow]:
     """Every queue that a quorum of this data centre knows, by name, with the status that counts.
 
     One pointer read for each that lives here: its row may be outdated, or born again [T14].
+
+    Args:
+        is_wanted: Only queues for which this is true, by a row that may be outdated.
     """
 
     def as_it_is(row: QueueRow) -> QueueRow | None:
@@ -163,7 +179,8 @@ def every_row(store: Store) -> list[QueueRow]:
         now = read_row(store, row.name)
         return None if now is None else now.value
 
-    return [row for row in store.session.map(as_it_is, store.queues.find_all()) if row is not None]
+    found = filter(is_wanted, store.queues.find_all())
+    return [row for row in store.session.map(as_it_is, found) if row is not None]
 
 
 def at_home(store: Store, row: QueueRow) -> bool:

@@ -12,17 +12,15 @@ removed the row since, and a row that is born again is another version [T3].
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import SinkFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model import dead_letter
 from cassieq_spark.model.bucket import Bucket, Status
-from cassieq_spark.model.dead_letter import HISTORY, PREFIX
 from cassieq_spark.model.ids import first_id, union
 from cassieq_spark.model.sink_txn import (
     NO_BATCH,
@@ -259,21 +257,8 @@ def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:
         body=message.body,
         message_id=message.uuid.bytes,
         tag=message.tag,
-        headers={
-            **message.headers,
-            **{PREFIX + name: value for name, value in hop.items()},
-            HISTORY: json.dumps([*_earlier(message), hop]),
-        },
+        headers=dead_letter.moved(message.headers, hop, dies=dead.target is None),
     )
-
-
-def _earlier(message: Message) -> list[Any]:
-    """Moves before this one. A producer may use the header, too: then it holds no history."""
-    try:
-        found = json.loads(message.headers.get(HISTORY, "[]"))
-    except ValueError:
-        return []
-    return found if isinstance(found, list) else []
 
 
 def _is_there(lane: Lane, bucket: BucketNo, set_id: UUID) -> bool:

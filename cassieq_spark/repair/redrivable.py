@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.errors import CassieqError, OptionInvalid, StoreError
 from cassieq_spark.model import redrive as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
+from cassieq_spark.model.dead import REDRIVE
+from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.model.ids import BucketNo, Place, Runs, bucket_of, first_id
-from cassieq_spark.options import arguments
+from cassieq_spark.options import arguments, queue_name
+from cassieq_spark.queue.find import open_lane, sources_of
 from cassieq_spark.queue.inspect.pages import Spot
 from cassieq_spark.queue.message import Message
 
@@ -75,6 +78,45 @@ def spans_of(ids: Mapping[BucketNo, Runs] | None) -> list[range] | None:
         else:
             spans.append(range(bucket, bucket + 1))
     return spans
+
+
+def check_is_for_dead(lane: Lane) -> None:
+    """Refuse a queue whose messages did not die elsewhere: they have no queue to go back to.
+
+    A live queue's messages may name one all the same, and would be buried there.
+
+    Raises:
+        OptionInvalid: It is no dead-letter queue.
+    """
+    if not sources_of(lane.store, lane.queue):
+        raise OptionInvalid(
+            f"no queue names {lane.queue!r} as its dead-letter queue, so its messages have none to "
+            "go back to, and nothing was redriven. To send them to another queue, name a queue "
+            "with 'to'"
+        )
+
+
+def open_source(lane: Lane, name: str) -> Lane | str:
+    """The queue of that name, or why nothing can be sent there."""
+    try:
+        target = open_lane(lane.store, queue_name(name))
+    except StoreError:
+        raise
+    except CassieqError as error:
+        return str(error)
+    if target.lane_id in lane.lanes:
+        return "they came from this very queue; name another queue with 'to'"
+    return target
+
+
+def was_redriven(message: Message, source: Lane, lane: Lane) -> bool:
+    """Whether a message of ``lane`` was sent there from a dead-letter queue, and has not died.
+
+    Older releases wrote it as if it had died in that queue. Whoever rejects may give any reason, so
+    a message that says it was redriven is dead if its source buries its dead here.
+    """
+    reason = headers_of(message.headers).reason
+    return reason == REDRIVE and source.settings.dead_letter_queue != lane.queue
 
 
 def listed(messages: Iterable[Message | Spot | int]) -> list[Message | Spot | int]:

@@ -28,7 +28,6 @@ from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.dead import may_redrive
 from cassieq_spark.model.dead_letter import way_back
 from cassieq_spark.model.ids import BucketNo, Place, Runs, union
-from cassieq_spark.options import queue_name
 from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.apart import first_of, named
 from cassieq_spark.queue.fetch import Planned
@@ -39,7 +38,14 @@ from cassieq_spark.queue.message import read_messages
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.repair import dead
 from cassieq_spark.repair.progress import Tracker
-from cassieq_spark.repair.redrivable import ByState, by_state, spans_of
+from cassieq_spark.repair.redrivable import (
+    ByState,
+    by_state,
+    check_is_for_dead,
+    open_source,
+    spans_of,
+    was_redriven,
+)
 from cassieq_spark.repair.report import Redriven
 
 if TYPE_CHECKING:
@@ -68,7 +74,8 @@ class RedriveRequest:
     Attributes:
         ids: Offsets by place; None: all.
         where: Redrive only messages for which this is true.
-        to: The target; None: the queue that each header ``cassieq-source-queue`` names.
+        to: The target; None: the queue that each header ``cassieq-source-queue`` names, if this
+            is a dead-letter queue.
         at_most: The most messages; the highest class and the lowest ids go first.
     """
 
@@ -94,12 +101,14 @@ def redrive(
 
     Raises:
         QueueNotFound, UsageError: The target does not exist, is in another data centre, or is this
-            queue; nothing was changed.
+            queue; or none is named, and this is no dead-letter queue. Nothing was changed.
         QueueDeleted: The queue is gone.
         StoreError: Nothing was taken; or it is unknown (`CasAmbiguous`) and the next repair carries
             over what was. Later errors are among the problems: a bucket that does not answer stops
             no other.
     """
+    if wanted.to is None:
+        check_is_for_dead(lane)
     done = Redriven(queue=lane.queue)
     failure: StoreError | None = None
     left = wanted.at_most
@@ -296,24 +305,14 @@ class _Redrive:
             self._stay_for(why_not)
             return None
         if name not in self._targets:
-            self._targets[name] = self._open(name)
+            self._targets[name] = open_source(self._lane, name)
         found = self._targets[name]
+        if not isinstance(found, str) and was_redriven(message, found, self._lane):
+            found = f"they were redriven from {name!r}, and live; name a queue with 'to'"
         if isinstance(found, str):
             self._stay_for(found)
             return None
         return found.queue
-
-    def _open(self, name: str) -> Lane | str:
-        """The queue of that name, or why nothing can be sent there."""
-        try:
-            target = open_lane(self._lane.store, queue_name(name))
-        except StoreError:
-            raise
-        except CassieqError as error:
-            return str(error)
-        if target.lane_id in self._lane.lanes:
-            return "they came from this very queue; name another queue with 'to'"
-        return target
 
     def _stay_for(self, why: str) -> None:
         known = why in self._stay or len(self._stay) < REASONS_TOLD

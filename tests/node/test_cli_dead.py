@@ -188,6 +188,16 @@ def test_without_a_terminal_it_wants_yes(cli: CommandLine, letters: Letters) -> 
     assert 3 == len(letters.dead.peek())
 
 
+def test_a_live_queue_is_refused_by_a_slip_of_the_name(cli: CommandLine, letters: Letters) -> None:
+    assert 0 == cli("dead", "redrive", letters.dead.name, "--yes").code
+    for flags in (("--yes",), ("--dry-run",), ("--yes", "--where", "reason=redrive")):
+        done = cli("dead", "redrive", letters.queue.name, *flags)
+        assert (2, "") == (done.code, done.out)
+        assert f"no queue names '{letters.queue.name}' as its dead-letter queue" in done.err
+        assert "name a queue with --to" in done.err
+    assert (3, 0) == (len(letters.queue.peek()), len(letters.dead.peek()))
+
+
 def test_what_cannot_go_back_is_exit_code_1_and_says_why(
     cli: CommandLine, letters: Letters
 ) -> None:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 import threading
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.model import dead_letter
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.dead import REDRIVE
+from cassieq_spark.model.dead_letter import HISTORY, headers_of, history_of, moved
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.repair import redrive
-from cassieq_spark.repair.dead import HISTORY
 from cassieq_spark.testing.faults import Fault
 from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from cassieq_spark import Message
     from tests.fixtures.queues import Door, OpenDoor
@@ -91,6 +93,78 @@ def test_a_redriven_message_dies_and_is_redriven_again(open_door: OpenDoor) -> N
     assert ["timeout", REDRIVE, "still", REDRIVE, "still"] == [
         hop["reason"] for hop in json.loads(letter.headers[HISTORY])
     ]
+
+
+def test_a_redriven_message_says_that_it_was_redriven_and_not_that_it_died(
+    open_door: OpenDoor,
+) -> None:
+    door, graves = died(open_door, [b"m"])
+    (letter,) = graves.queue.peek()
+    graves.client.redrive(graves.queue.name)
+    (back,) = door.queue.peek()
+    assert {"cassieq-reason": REDRIVE} == {
+        name: text for name, text in back.headers.items() if name != HISTORY
+    }
+    assert [door.queue.name, graves.queue.name] == [
+        hop["source-queue"] for hop in history_of(back.headers)
+    ]
+    died_at, sent_at = (hop["last-time"] for hop in history_of(back.headers))
+    assert headers_of(letter.headers).last_time == datetime.fromisoformat(died_at)
+    assert died_at < sent_at
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_live_queue_is_not_redriven_unless_a_target_is_named(
+    open_door: OpenDoor, older: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slip after a redrive: what it sent back says where it was, if an older release sent it."""
+    door, graves = died(open_door, [b"redriven"])
+    if older:
+        monkeypatch.setattr(dead_letter, "moved", as_an_older_release)
+    graves.client.redrive(graves.queue.name)
+    monkeypatch.undo()
+    door.queue.put(b"never died")
+
+    for more in ({}, {"dry_run": True}, {"messages": door.queue.peek()}, {"where": bool}):
+        with pytest.raises(OptionInvalid, match=r"no queue names .* name a queue with 'to'"):
+            door.client.redrive(door.queue.name, **more)
+    assert (2, 0) == (door.queue.stats().visible, graves.queue.stats().visible)
+
+    other = open_door(".other")
+    assert 2 == door.client.redrive(door.queue.name, to=other.queue.name).moved
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_queue_between_two_sends_back_what_died_and_keeps_what_was_redriven(
+    open_door: OpenDoor, older: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the dead-letter queue of one, and has one. Whoever rejects may say "redrive", too."""
+    middle, graves = died(open_door, [b"redriven"])
+    first = open_door(".first", max_deliveries=1, dead_letter_queue=middle.queue.name)
+    first.queue.put_many([b"a", b"b"])
+    a, b = sorted(first.queue.get(2), key=lambda one: one.body)
+    first.queue.reject(a, reason="timeout")
+    first.queue.reject(b, reason=REDRIVE)
+    first.client.repair(first.queue.name)
+    if older:
+        monkeypatch.setattr(dead_letter, "moved", as_an_older_release)
+    graves.client.redrive(graves.queue.name)
+    monkeypatch.undo()
+
+    done = middle.client.redrive(middle.queue.name)
+
+    assert ({first.queue.name: 2}, 1) == (done.by_target, done.homeless)
+    (problem,) = done.problems
+    assert ("were redriven from" if older else "no source queue") in problem
+    assert ([b"a", b"b"], [b"redriven"]) == (got(first.queue), got(middle.queue))
+
+
+def as_an_older_release(
+    headers: Mapping[str, str], hop: Mapping[str, str], *, dies: bool
+) -> dict[str, str]:
+    """What it wrote was the same whether a message died or was redriven."""
+    del dies
+    return moved(headers, hop, dies=True)
 
 
 def test_they_go_elsewhere_if_told_so(open_door: OpenDoor) -> None:
@@ -207,6 +281,7 @@ def test_those_without_a_queue_to_go_to_stay_and_say_why(open_door: OpenDoor) ->
     graves.queue.put(b"put there by hand")
     graves.queue.put(b"no name", headers={"cassieq-source-queue": "a b"})
     graves.queue.put(b"itself", headers={"cassieq-source-queue": graves.queue.name})
+    open_door(".alive", dead_letter_queue=graves.queue.name)
     door.queue.delete()
 
     done = graves.client.redrive(graves.queue.name)

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 import cassieq_spark as cassieq
+from cassieq_spark.model import dead_letter
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo
-from cassieq_spark.repair import dead
 from cassieq_spark.testing.faults import Fault
 from tests.fixtures.cassandra import own_keyspace
 
@@ -66,7 +66,7 @@ def test_a_message_out_of_deliveries_moves_with_its_history(open_door: OpenDoor)
         moved.tag,
         moved.headers["k"],
     )
-    (hop,) = json.loads(moved.headers[dead.HISTORY])
+    (hop,) = json.loads(moved.headers[dead_letter.HISTORY])
     assert {
         "source-queue": door.queue.name,
         "source-id": str(last.id),
@@ -121,7 +121,7 @@ def test_chained_dead_letter_queues_keep_the_whole_history(open_door: OpenDoor) 
     middle.client.repair(middle.queue.name)
     (moved,) = last.get()
     assert [first.queue.name, middle.queue.name] == [
-        hop["source-queue"] for hop in json.loads(moved.headers[dead.HISTORY])
+        hop["source-queue"] for hop in json.loads(moved.headers[dead_letter.HISTORY])
     ]
 
 

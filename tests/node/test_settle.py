@@ -13,6 +13,7 @@ import cassieq_spark as cassieq
 from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.model import dead_letter
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
@@ -21,7 +22,6 @@ from cassieq_spark.model.settlement import Ack, Reject, Release
 from cassieq_spark.queue.message import read_messages
 from cassieq_spark.queue.settle.counts import Settled, counted
 from cassieq_spark.queue.settle.settle import settle_bucket
-from cassieq_spark.repair import dead
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def test_a_rejected_message_moves_with_its_updated_body_and_the_reason(
     moved = target.get()
     assert [b"1", b"new"] == sorted(one.body for one in moved)
     for one in moved:
-        (hop,) = json.loads(one.headers[dead.HISTORY])
+        (hop,) = json.loads(one.headers[dead_letter.HISTORY])
         assert (WHY, WHY, "1") == (
             hop["reason"],
             one.headers["cassieq-reason"],

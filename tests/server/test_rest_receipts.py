@@ -181,6 +181,9 @@ def test_rejected_messages_are_found_by_reason_and_redriven(
     done = rest.post(f"{dead}/redrive", json={"where": ["reason=no order"]}).json()
     assert (1, {name: 1}, []) == (done["moved"], done["by_target"], done["problems"])
     assert ["a"] == [one["body"] for one in lease(rest, queue, max=10, wait=5)]
+    refused = rest.post(f"{queue}/redrive", json={})
+    assert (400, "option_invalid") == problem(refused)[:2]
+    assert "no queue names" in refused.json()["detail"]
     missing = rest.post(f"{dead}/redrive", json={"to": "nothing"})
     assert (404, "queue_not_found", None) == problem(missing)
     rest.delete(dead)

@@ -215,11 +215,28 @@ def test_dead_letters_move_and_are_redriven_by_a_task(
         task(sqs, arn)["Status"],
         task(sqs, arn)["ApproximateNumberOfMessagesMoved"],
     )
-    back = sqs.receive_message(QueueUrl=source, WaitTimeSeconds=5)["Messages"]
+    back = sqs.receive_message(QueueUrl=source, WaitTimeSeconds=5, AttributeNames=["All"])[
+        "Messages"
+    ]
     assert ["bad"] == [one["Body"] for one in back]
+    assert "DeadLetterQueueSourceArn" not in back[0]["Attributes"]
+    client.queue(source_name).put(
+        b"by an older release", headers={DIED_IN: name, "cassieq-reason": "redrive"}
+    )
+    (older,) = sqs.receive_message(QueueUrl=source, WaitTimeSeconds=5, AttributeNames=["All"])[
+        "Messages"
+    ]
+    assert "DeadLetterQueueSourceArn" not in older["Attributes"]
+    source_arn = arn.replace(f":{name}", f":{source_name}")
+    for more in ({}, {"DestinationArn": arn}):
+        with pytest.raises(ClientError, match="must be configured as a Dead Letter Queue"):
+            sqs.start_message_move_task(SourceArn=source_arn, **more)
     with pytest.raises(sqs.exceptions.UnsupportedOperation):
         sqs.cancel_message_move_task(TaskHandle=handle)
     sqs.delete_queue(QueueUrl=source)
+
+
+DIED_IN = "cassieq-source-queue"
 
 
 def task(sqs: Any, arn: str) -> dict[str, Any]:

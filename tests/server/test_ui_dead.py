@@ -144,6 +144,17 @@ def test_all_that_match_are_sent_back(local: Visitor, place: Place) -> None:
     assert 2 == place.dead.stats().visible
 
 
+def test_a_live_queue_has_nothing_to_send_back(local: Visitor, place: Place) -> None:
+    place.orders.put(b"alive")
+    path = f"/ui/queues/{place.orders.name}"
+    shown = local.get(f"{path}/dead-letters")
+    assert "No queue names" in text_of(shown)
+    assert [] == spots(shown.text)
+    refused = local.post(f"{path}/redrive", {"all": "true", "sure": "true"})
+    assert (400, "option_invalid") == problem_of(refused)
+    assert 1 == place.orders.stats().visible
+
+
 def test_wrong_choices_are_named_and_do_nothing(local: Visitor, place: Place) -> None:
     place.bury(1)
     path = f"{place.path}/redrive"

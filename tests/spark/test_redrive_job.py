@@ -161,6 +161,7 @@ def test_a_wrong_argument_is_named_and_nothing_is_taken(
         (("--to", graves.queue.name), 2, "which has the messages already"),
         (("--to", "a b"), 2, "not a queue name"),
         (("--to", "missing"), 1, "[cassieq:queue_not_found]"),
+        (("--queue", streams.queue.name), 2, "name a queue with"),
     ]:
         assert (code, None) == run(graves, *flags), flags
         assert named in capsys.readouterr().err

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users
 
 import cassieq_spark as cassieq
 from cassieq_spark.errors import OptionInvalid, OptionUnknown
-from cassieq_spark.repair import dead
+from cassieq_spark.model import dead_letter
 from cassieq_spark.store import store
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.processes import CHILDREN
@@ -130,7 +130,7 @@ def test_each_message_goes_the_way_of_its_verdict(orders: Streams) -> None:
     moved = dead_letters(orders).get(1_000)
     assert {b"m-%d" % number for number in range(2, 1_200, 4)} == {one.body for one in moved}
     for one in moved:
-        (hop,) = json.loads(one.headers[dead.HISTORY])
+        (hop,) = json.loads(one.headers[dead_letter.HISTORY])
         assert (WHY, "1", orders.queue.name) == (
             hop["reason"],
             hop["deliveries"],

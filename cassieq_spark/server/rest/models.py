@@ -339,7 +339,9 @@ class Redrive(Strict):
     """Which messages are sent, and where to."""
 
     to: str | None = Field(
-        None, description="The target. Default: the queue that each message came from."
+        None,
+        description="The target. Default: the queue that each message died in, if this is a "
+        "dead-letter queue.",
     )
     where: list[str] = Field([], description="As for the listing of dead letters.")
     before: str | None = None

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.errors import CassieqError, ReceiptExpired, ReceiptInvalid, StoreTimeout
+from cassieq_spark.model.dead import REDRIVE
 from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.queue.settle.ack_group import Verdict
 from cassieq_spark.server.sending import Outgoing
@@ -230,7 +231,9 @@ def _system_attributes(call: Call, message: Message, now_ms: int) -> dict[str, s
         known["ApproximateFirstReceiveTimestamp"] = str(max(now_ms, sent_ms))
     if (trace := message.headers.get(bodies.TRACE_HEADER)) is not None:
         known["AWSTraceHeader"] = trace
-    source = headers_of(message.headers).source_queue
+    letter = headers_of(message.headers)
+    # Older releases wrote into a redriven message, too, where it came from.
+    source = None if letter.reason == REDRIVE else letter.source_queue
     if source is not None and (arn := call.arn(source)) is not None:
         known["DeadLetterQueueSourceArn"] = arn
     return known

@@ -15,6 +15,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Right
+from cassieq_spark.queue.find import sources_of
 from cassieq_spark.server.sqs.actions import RIGHTS
 from cassieq_spark.server.sqs.errors import SqsError, invalid
 
@@ -81,7 +82,7 @@ async def start(call: Call) -> dict[str, Any]:
 
     def work(queue: Queue) -> dict[str, Any]:
         client = call.backend.client
-        if not any(one.settings.dead_letter_queue == queue.name for one in client.queues()):
+        if not sources_of(client.store, queue.name):
             raise invalid("Source queue must be configured as a Dead Letter Queue.")
         note = {
             "TaskHandle": handle,

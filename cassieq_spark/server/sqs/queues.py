@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from cassieq_spark.errors import QueueExists, QueueNotFound
+from cassieq_spark.queue.find import sources_of
 from cassieq_spark.server.sqs import attributes
 from cassieq_spark.server.sqs.errors import SqsError, invalid, missing, no_queue
 from cassieq_spark.server.sqs.names import name_of_url
@@ -96,11 +97,7 @@ async def list_sources(call: Call) -> dict[str, Any]:
     name = call.queue()
 
     def work(queue: Queue) -> list[str]:
-        return call.visible(
-            one.name
-            for one in call.backend.client.queues()
-            if one.settings.dead_letter_queue == queue.name
-        )
+        return call.visible(sources_of(call.backend.client.store, queue.name))
 
     found = await call.backend.on_queue(name, work)
     return {"queueUrls": [], **_page(call, found, "queueUrls")}

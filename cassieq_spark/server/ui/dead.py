@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field
 
 from cassieq_spark.errors import OptionInvalid
-from cassieq_spark.model.dead_letter import HISTORY, PREFIX, headers_of
+from cassieq_spark.model.dead_letter import PREFIX, headers_of, history_of
 from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.rights import Right
-from cassieq_spark.queue.find import open_lane
+from cassieq_spark.queue.find import open_lane, sources_of
 from cassieq_spark.queue.inspect.letters import conditions
 from cassieq_spark.queue.inspect.pages import Spot, page
 from cassieq_spark.server.rest.fields import Strict
@@ -123,6 +122,11 @@ async def show(visit: Visit) -> Shown:
     is_wanted = given.condition(visit.principal)
     after = None if not given.after else spot_of(given.after)
 
+    may_redrive = visit.principal.may(Right.REDRIVE, visit.queue)
+
+    def has_sources() -> bool:
+        return bool(sources_of(visit.backend.client.store, visit.queue))
+
     def work() -> tuple[list[Message], Spot | None]:
         lane = open_lane(visit.backend.client.store, QueueName(visit.queue))
         found: list[Message] = []
@@ -141,6 +145,7 @@ async def show(visit: Visit) -> Shown:
         return found, at
 
     found, at = await visit.backend.run(work)
+    is_for_dead = may_redrive and await visit.backend.run(has_sources)
     return Shown(
         template="dead.html",
         values={
@@ -154,7 +159,8 @@ async def show(visit: Visit) -> Shown:
             "next": None if at is None else f"{at.lane}:{at.id}",
             "together": TOGETHER,
             "at_once": AT_ONCE,
-            "may_redrive": visit.principal.may(Right.REDRIVE, visit.queue),
+            "may_redrive": is_for_dead,
+            "is_alive": may_redrive and not is_for_dead,
         },
     )
 
@@ -218,12 +224,8 @@ def _letter(principal: Principal, message: Message, how: bodies.How) -> Letter:
 
 def _moves(principal: Principal, message: Message) -> list[dict[str, str]]:
     """The history that repair wrote; a producer may have written anything there."""
-    try:
-        found: Any = json.loads(message.headers.get(HISTORY, "[]"))
-    except (ValueError, RecursionError):
-        return []
     moves = []
-    for one in found if isinstance(found, list) else []:
+    for one in history_of(message.headers):
         if not isinstance(one, dict):
             continue
         texts = {key: str(value) for key, value in one.items() if isinstance(value, str | int)}
