@@ -10,16 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.model.ids import Runs, union
+from cassieq_spark.model.ids import EMPTY, Runs, union
 from cassieq_spark.model.row_limits import (
     CLOSED_SETS,
     FURTHER_REASONS,
     REASONS_BYTES,
     REDRIVEN_SETS,
+    TIMES_OF_DEATH,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from uuid import UUID
 
     from cassieq_spark.model.ids import QueueName
@@ -40,6 +41,8 @@ class DeadSet:
     Attributes:
         deliveries: The count of each message in it.
         died_us: Cluster time of the CAS by which they died, the last if by several.
+        earlier: Those that died by CASes before that one, ascending: each with its time. A release
+            that does not know them leaves them out: then ``died_us`` stands for all.
         reason: The words of whoever rejected them, or that they were out of deliveries.
         target: The queue that a redrive sends them to; None: the queue's dead-letter queue.
         is_open: Whether more may be put into the set: no mover has it, nor may take it.
@@ -52,6 +55,12 @@ class DeadSet:
     reason: str = OUT_OF_DELIVERIES
     target: QueueName | None = None
     is_open: bool = False
+    earlier: tuple[tuple[int, Runs], ...] = ()
+
+    def deaths(self) -> Iterator[tuple[int, Runs]]:
+        """When they died, ascending, and which."""
+        yield from self.earlier
+        yield self.died_us, self.runs - union(runs for _, runs in self.earlier)
 
 
 Dead = tuple[DeadSet, ...]
@@ -75,16 +84,45 @@ def add_dead(
     set_id = next(iter(entries.values())).set_id if entries else new_id()
     reason = _fitting(dead, reason)
     for deliveries, runs in died:
-        before = entries.get((reason, deliveries))
-        entries[reason, deliveries] = DeadSet(
+        new = DeadSet(
             set_id=set_id,
-            runs=runs if before is None else before.runs | runs,
+            runs=runs,
             deliveries=deliveries,
             died_us=now_us,
             reason=reason,
             is_open=True,
         )
-    return (*others, *entries.values())
+        before = entries.get((reason, deliveries))
+        entries[reason, deliveries] = new if before is None else _joined(before, new)
+    return (*others, *_few_times([*entries.values()]))
+
+
+def _joined(before: DeadSet, new: DeadSet) -> DeadSet:
+    """One entry of both. The clocks of two clients differ: the new one may be the earlier."""
+    return _at_times(replace(new, runs=before.runs | new.runs), [*before.deaths(), *new.deaths()])
+
+
+def _at_times(entry: DeadSet, deaths: Iterable[tuple[int, Runs]]) -> DeadSet:
+    by_time: dict[int, Runs] = {}
+    for us, runs in deaths:
+        by_time[us] = by_time.get(us, EMPTY) | runs
+    *earlier, (last_us, _) = sorted(by_time.items())
+    return replace(entry, died_us=last_us, earlier=tuple(earlier))
+
+
+def _few_times(entries: list[DeadSet]) -> list[DeadSet]:
+    """Round times up, by the smallest step with which they are few enough for a row [T2]."""
+    times_us = [us for part in entries for us, _ in part.deaths()]
+    step_us = (max(times_us) - min(times_us)) // TIMES_OF_DEATH
+    while sum(len(part.earlier) for part in entries) > TIMES_OF_DEATH:
+        step_us = 1 << step_us.bit_length()
+        entries = [_rounded_up(part, step_us) for part in entries]
+    return entries
+
+
+def _rounded_up(entry: DeadSet, step_us: int) -> DeadSet:
+    deaths = [(-(-us // step_us) * step_us, runs) for us, runs in entry.deaths()]
+    return _at_times(entry, [(min(us, entry.died_us), runs) for us, runs in deaths])
 
 
 def may_close(dead: Dead) -> bool:

@@ -11,7 +11,7 @@ and no move may be refused for it: then nothing can stop a queue. There are two 
 | returned | 15 | an entry has a delivery count and a set of runs |
 | delayed | 24 | the same with a due time; steps are widened above 4,096 groups [R7] |
 | leases | 74 | an entry has an id, an end, a holder (run id, owner), a count, runs |
-| dead | 35 | an entry has a set, a reason, a time, a count, runs |
+| dead | 35 | an entry has a set, a reason, a time, a count, runs; or it has a time and runs |
 | revisions | 9 | beside its place: offsets as a set, 8 bytes for each number |
 
 *What does not.* These have limits of their own, below: words that programs choose, closed dead
@@ -66,6 +66,10 @@ when one is gone, and takes in what dies meanwhile [R14] [T2]."""
 
 REDRIVEN_SETS: Final = 64
 """The most dead sets with a target of their own. A redrive waits while there are so many [R6]."""
+
+TIMES_OF_DEATH: Final = 1_024
+"""The most times at which messages of one open set died. With more, a time is rounded up, by a
+small share of the time that all of them took: a row of single rejects stays small [T2]."""
 
 BYTES_PER_MESSAGE: Final = 84
 """The bytes of a message's place and its revision: the sum above, rounded up."""

@@ -12,7 +12,7 @@ removed the row since, and a row that is born again is another version [T3].
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -186,7 +186,10 @@ def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) 
         bucket_bytes=BUCKET_BYTES,
         writes_in_flight=WRITES_IN_FLIGHT,
     ) as writer:
-        entries = {offset: part for part in dead for offset in part.runs.offsets()}
+        entries: dict[int, DeadSet] = {}
+        for part in dead:
+            for us, runs in part.deaths():
+                entries |= dict.fromkeys(runs.offsets(), replace(part, died_us=us))
         base = first_id(bucket, lane.bucket_size)
         for some in _together(_dead_messages(lane, bucket, dead)):
             by_lane: dict[LaneId, list[chunks.Row]] = {}

@@ -11,7 +11,11 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.model import dead_letter
 from cassieq_spark.model.bucket import Status
-from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.dead_letter import headers_of
+from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.queue.inspect.letters import conditions
+from cassieq_spark.queue.message import time_of, us_of
+from cassieq_spark.store.tables import claims
 from cassieq_spark.testing.faults import Fault
 from tests.fixtures.cassandra import own_keyspace
 
@@ -76,6 +80,41 @@ def test_a_message_out_of_deliveries_moves_with_its_history(open_door: OpenDoor)
     }.items() <= hop.items()
     assert hop["last-time"] > hop["first-time"]
     assert door.queue.name == moved.headers["cassieq-source-queue"]
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_each_dead_letter_says_when_it_died_itself(
+    open_door: OpenDoor, older: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are one set, and move together; a client of an older release may have a hand in it."""
+    door, target = dead_letters(open_door, max_deliveries=5)
+    other = open_door(max_deliveries=5, dead_letter_queue=target.name)
+    door.queue.put_many([b"%d" % number for number in range(4)])
+    died_us = []
+    for one in sorted(door.queue.get(4, visibility_timeout=600), key=lambda one: one.body):
+        by = other if older and one.body == b"2" else door
+        if by is other:
+            monkeypatch.setattr(claims, "_encode_deaths", lambda _: [])
+        for its_clock in (door.clock, other.clock):
+            its_clock.advance(50)
+        died_us.append(by.clock.now_us())
+        by.queue.reject(one, reason="timeout")
+        monkeypatch.undo()
+    door.clock.advance(50)
+    (dead_set,) = door.value(0).dead
+    assert Runs.span(0, 3) == dead_set.runs
+
+    door.client.repair(door.queue.name)
+
+    letters = sorted(target.peek(), key=lambda one: one.body)
+    found = [us_of(died) for one in letters if (died := headers_of(one.headers).last_time)]
+    expected = [died_us[2]] * 3 + died_us[3:] if older else died_us
+    assert all(0 <= us - at < 10_000_000 for us, at in zip(found, expected, strict=True))
+    if not older:
+        before = time_of(died_us[2] - 10_000_000).isoformat()
+        after = time_of(died_us[1] - 10_000_000).isoformat()
+        is_between = conditions(None, before, after)
+        assert [b"1"] == [one.body for one in letters if is_between(one)]
 
 
 def test_repair_finds_the_dead_that_nobody_asked_for_again(open_door: OpenDoor) -> None:

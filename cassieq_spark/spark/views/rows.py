@@ -6,17 +6,20 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from cassieq_spark.errors import QueueDeleted, QueueNotFound
 from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.dead import DeadSet
+from cassieq_spark.model.ids import Runs
 from cassieq_spark.queue.fetch import Found, Planned, fetch
 from cassieq_spark.queue.find import LaneSpec, at_home, every_row, find_row, lane_of
 from cassieq_spark.queue.inspect import facts, stats
 from cassieq_spark.queue.inspect.hours import by_hour
 from cassieq_spark.queue.schedule import every_lane
+from cassieq_spark.spark.arrays import integers
 from cassieq_spark.spark.columns import Builder
 from cassieq_spark.spark.schema import ALL
 from cassieq_spark.spark.views import pushdown
@@ -281,12 +284,22 @@ def _dead_batch(
         bodies=found.bodies,
     )
     count = found.chunk.count if found.keep is None else found.keep.count
-    same = {"died_at": part.died_us, **_of_set(part)}
+    same = _of_set(part)
     schema = arrow_schema(DEAD, names)
     arrays = [
         pa.repeat(pa.scalar(same[field.name], field.type), count)
         if field.name in same
+        else _died_at(found, part, field.type)
+        if field.name == "died_at"
         else built.column(field.name)
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _died_at(found: Found, part: DeadSet, kind: pa.DataType) -> pa.Array:
+    """When each message that was found died."""
+    chunk = found.chunk
+    keep = Runs.span(chunk.first, chunk.last) if found.keep is None else found.keep
+    times = {offset: us for us, runs in part.deaths() for offset in (runs & keep).offsets()}
+    return integers(np.array([times[offset] for offset in keep.offsets()], dtype=np.int64), kind)

@@ -7,6 +7,7 @@ once, and entries refer to them by number: `model.row_limits` has the most an en
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -41,6 +42,8 @@ def encode(row: Bucket) -> bytes:
         claims["leases"] = encode_leases(row.leases)
     if row.dead:
         claims["dead"] = encode_dead(row.dead)
+        if deaths := _encode_deaths(row.dead):
+            claims["deaths"] = deaths
     if row.revisions:
         claims["revisions"] = _encode_revisions(row.revisions)
     if row.expiring:
@@ -59,6 +62,8 @@ def decode(encoded: bytes) -> dict[str, Any]:
         ValueError, TypeError, KeyError, IndexError, struct.error: All of it is something else.
     """
     claims = msgpack.unpackb(encoded)
+    if "deaths" in claims:
+        claims["dead"].append(claims["deaths"])
     return {
         field: decode_one(claims[name])
         for name, field, decode_one in (
@@ -135,7 +140,7 @@ def encode_dead(dead: tuple[DeadSet, ...]) -> list[Any]:
 
 def decode_dead(encoded: Any) -> tuple[DeadSet, ...]:
     """Read what `encode_dead` wrote."""
-    sets, reasons, entries = encoded
+    sets, reasons, entries, *deaths = encoded
     heads = [
         (UUID(bytes=set_id), is_open, QueueName(target[0]) if target else None)
         for set_id, is_open, *target in sets
@@ -154,7 +159,32 @@ def decode_dead(encoded: Any) -> tuple[DeadSet, ...]:
                 is_open=is_open,
             )
         )
+    for at, times in deaths[0] if deaths else ():
+        dead[at] = replace(dead[at], earlier=_decode_times(dead[at].died_us, times))
     return tuple(dead)
+
+
+def _encode_deaths(dead: tuple[DeadSet, ...]) -> list[Any]:
+    """Times of single messages: beside the sets, where older releases do not look for them."""
+    return [[at, _encode_times(part)] for at, part in enumerate(dead) if part.earlier]
+
+
+def _encode_times(part: DeadSet) -> list[Any]:
+    """Store times as steps back from the last one, which is stored with its set."""
+    encoded: list[Any] = []
+    after_us = part.died_us
+    for us, runs in reversed(part.earlier):
+        encoded += [after_us - us, runs.encode()]
+        after_us = us
+    return encoded
+
+
+def _decode_times(died_us: int, encoded: list[Any]) -> tuple[tuple[int, Runs], ...]:
+    times = []
+    for back_us, runs in zip(encoded[::2], encoded[1::2], strict=True):
+        died_us -= back_us
+        times.append((died_us, Runs.decode(runs)))
+    return tuple(reversed(times))
 
 
 def _head(part: DeadSet) -> list[Any]:
