@@ -24,7 +24,6 @@ from cassieq_spark.clock import Clock, SystemClock
 from cassieq_spark.errors import (
     CassieqError,
     OptionInvalid,
-    OutputFailed,
     PutAmbiguous,
     ReceiptInvalid,
     UsageError,
@@ -213,7 +212,7 @@ def get(
         interrupt.end(is_done=False)
         try:
             _print_messages(found, as_json=as_json)
-        except (BrokenPipeError, OutputFailed):
+        except Exception:
             give_back(opened, found)
             raise
         if ack:

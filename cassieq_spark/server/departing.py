@@ -20,7 +20,7 @@ async def unless_gone(
 
     Args:
         request: Its body has been read.
-        give_back: Called if the client has gone and the work was done nevertheless.
+        give_back: Called if the client has gone: the work may have been done nevertheless.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_gone(request))
@@ -31,8 +31,9 @@ async def unless_gone(
         if not task.done():
             task.cancel()  # `Waiting.receive` gives back what comes too late
             await asyncio.wait({task})
-        if not task.cancelled() and task.exception() is None:
-            give_back()
+        if not task.cancelled():
+            task.exception()  # nobody is there to be told
+        give_back()
         return None
     finally:
         gone.cancel()

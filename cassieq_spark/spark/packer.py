@@ -128,10 +128,12 @@ def from_input(batch: pa.RecordBatch, *, position: int) -> pa.RecordBatch:
         ``priority`` as int64, ``key`` as text.
 
     Raises:
-        BodyInvalid: A body is null or too large, a delay negative or too long, or a message id is
-            not a UUID; it names the row.
+        BodyInvalid: A body is null or too large, a text is not UTF-8, a header has no value, a
+            delay is negative or too long, or a message id is not a UUID; it names the row.
     """
     _check_columns({field.name: field.type for field in batch.schema})
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        _check_text(name, column, position)
     columns: dict[str, pa.Array] = {}
     for name in batch.schema.names:
         column = batch.column(name)
@@ -325,6 +327,31 @@ def _check_bodies(bodies: pa.Array, position: int) -> None:
             )
 
 
+def _check_text(name: str, column: pa.Array, position: int) -> None:
+    """Refuse what no program could read: Spark's text may hold any bytes, and its maps nulls."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        for row in range(len(column)):
+            try:
+                column[row].as_py()
+            except UnicodeDecodeError:
+                raise BodyInvalid(
+                    f"row {position + row} of its input partition has text that is not UTF-8 in "
+                    f"column {name!r}. Write such bytes into the body, or make them text, as by "
+                    "base64()"
+                ) from error
+    if name == HEADERS and column.items.null_count:
+        for row in range(len(column)):
+            empty = [key for key, value in column[row].as_py() or () if value is None]
+            if empty:
+                raise BodyInvalid(
+                    f"row {position + row} of its input partition has no value for header "
+                    f"{empty[0]!r}. Leave it out: F.map_filter('headers', lambda name, value: "
+                    "value.isNotNull()), or give it an empty text"
+                )
+
+
 def _check_extras(batch: pa.RecordBatch, position: int) -> None:
     sizes = _extra_sizes(batch)
     if len(sizes) and sizes.max() > MAX_EXTRA_BYTES:
@@ -365,22 +392,4 @@ def _message_ids(column: pa.Array, position: int) -> pa.Array:
         )
     if not is_text:
         return column.cast(STORED_TYPES[MESSAGE_ID])
-    return _from_hex(column)
-
-
-_NIBBLES: Final = np.zeros(256, dtype=np.uint8)
-for _at, _digit in enumerate("0123456789abcdef"):
-    _NIBBLES[ord(_digit)] = _NIBBLES[ord(_digit.upper())] = _at
-_DIGITS: Final = np.array([at for at in range(_UUID_TEXT) if at not in (8, 13, 18, 23)])
-
-
-def _from_hex(column: pa.Array) -> pa.Array:
-    """Convert checked UUID texts to bytes, all at once."""
-    filled = pc.fill_null(column.cast(pa.string()), "0" * _UUID_TEXT)
-    text = np.frombuffer("".join(filled.to_pylist()).encode("ascii"), dtype=np.uint8)
-    nibbles = _NIBBLES[text.reshape(-1, _UUID_TEXT)[:, _DIGITS]]
-    raw = np.ascontiguousarray((nibbles[:, 0::2] << 4) | nibbles[:, 1::2])
-    values = pa.FixedSizeBinaryArray.from_buffers(
-        STORED_TYPES[MESSAGE_ID], len(column), [None, pa.py_buffer(raw)]
-    )
-    return pc.if_else(column.is_valid(), values, pa.scalar(None, STORED_TYPES[MESSAGE_ID]))
+    return arrays.uuids(column)

@@ -156,13 +156,35 @@ def rows(
     wanted: Sequence[int] = range(batch.num_rows) if positions is None else positions
     some = batch if positions is None else _take(batch, positions)
     columns = {
-        name: some.column(name).to_pylist() if name in some.schema.names else [None] * len(wanted)
+        name: _values(some.column(name)) if name in some.schema.names else [None] * len(wanted)
         for name in STORED_TYPES
     }
     for at, body, message_id, tag, headers in zip(
         wanted, columns[BODY], columns[MESSAGE_ID], columns[TAG], columns[HEADERS], strict=True
     ):
-        yield at, Row(body=body, message_id=message_id, tag=tag, headers=dict(headers or ()))
+        yield at, Row(body=body, message_id=message_id, tag=tag, headers=_headers(headers))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """The values of a column; text as it can be shown, though its bytes are no UTF-8.
+
+    Sinks of older releases took such text, and headers without a value.
+    """
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        kind = pa.binary() if column.type == pa.string() else pa.map_(pa.binary(), pa.binary())
+        return [_readable(value) for value in column.cast(kind).to_pylist()]
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return [tuple(map(_readable, pair)) for pair in value] if isinstance(value, list) else value
+
+
+def _headers(pairs: list[tuple[str, str | None]] | None) -> dict[str, str]:
+    return {name: text or "" for name, text in pairs} if pairs else {}
 
 
 def _take(batch: pa.RecordBatch, positions: Sequence[int]) -> pa.RecordBatch:

@@ -182,6 +182,14 @@ def test_a_frame_that_cannot_be_put_is_refused_by_its_column(
             "now() + make_dt_interval(401) as due_at",
             r"row 0 of its input partition is due in 401\.0 days, .* 400 days ahead",
         ),
+        (
+            "map('a', 'x', 'b', if(id % 2 = 1, null, 'y')) as headers",
+            "row [01] of its input partition has no value for header 'b'",
+        ),
+        (
+            "cast(X'41ff' as string) as tag",
+            "row 0 of its input partition has text that is not UTF-8 in column 'tag'",
+        ),
     ],
 )
 def test_a_value_that_cannot_be_put_is_refused_by_its_row(

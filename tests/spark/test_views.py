@@ -20,7 +20,8 @@ from cassieq_spark.options import parse_read
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.spark.views.columns import VIEWS
 from cassieq_spark.spark.views.reader import PushingLookReader, PushingViewReader, reader
-from cassieq_spark.store import store
+from cassieq_spark.store import chunk, store
+from tests.fixtures.rows import as_an_older_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -201,6 +202,22 @@ def test_dead_messages_are_shown_as_they_were_put_until_repair_has_moved_them(
     ]
     small.client.repair(small.queue.name)
     assert [] == rows(view(small, "dead"))
+
+
+def test_each_dead_message_has_its_own_time(small: Streams) -> None:
+    small.queue.put_many([b"a", b"b"])
+    for one in sorted(small.queue.get(2, visibility_timeout=600), key=lambda one: one.body):
+        small.queue.reject(one, reason="timeout")
+    found = {bytes(row["body"]): row["died_at"] for row in rows(view(small, "dead"))}
+    assert found[b"a"] < found[b"b"]
+
+
+def test_what_older_sinks_stored_is_shown(small: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk, "from_rows", as_an_older_sink)
+    small.queue.put(b"odd")
+    (found,) = rows(small.look())
+    assert ("\ufffd", {"none": None, "\ufffd": "\ufffd"}) == (found["tag"], found["headers"])
+    assert 1 == small.look().where("headers['none'] is null and length(tag) = 1").count()
 
 
 def test_queues_and_stats_are_of_one_queue_or_of_all(small: Streams, streams: Streams) -> None:

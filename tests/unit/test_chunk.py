@@ -15,6 +15,7 @@ from cassieq_spark.errors import BodyInvalid, OptionInvalid, RowCorrupt
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 from cassieq_spark.spark import packer
 from cassieq_spark.store import chunk
+from tests.fixtures.rows import no_text
 
 IDS = [UUID(int=5), None, UUID("0189abcd-ef01-7234-8567-89abcdef0123")]
 
@@ -187,3 +188,41 @@ def test_what_does_not_compress_is_mostly_stored_as_it_is() -> None:
     assert all(share > chunk.WORTHWHILE for share in random_)
     assert sum(share < chunk.WORTHWHILE for share in text) > 40 - chunk.TRIED_EVERY
     assert text[-1] < 0.5
+
+
+def no_texts(*pairs: tuple[bytes, bytes | None]) -> pa.Array:
+    keys, items = (no_text(*some) for some in zip(*pairs, strict=True))
+    ends = pa.array([0, 0, len(pairs)], pa.int32())
+    return pa.MapArray.from_arrays(ends, keys, items)
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ({"tag": no_text(b"t", b"\xff")}, "row 8 .* not UTF-8 in column 'tag'"),
+        ({"key": no_text(b"t", b"\xff")}, "row 8 .* not UTF-8 in column 'key'"),
+        ({"message_id": no_text(None, b"\xff")}, "row 8 .* not UTF-8 in column 'message_id'"),
+        ({"headers": no_texts((b"\xff", b"x"))}, "row 8 .* not UTF-8 in column 'headers'"),
+        ({"headers": no_texts((b"a", b"x\xff"))}, "row 8 .* not UTF-8 in column 'headers'"),
+        ({"headers": no_texts((b"a", b"x"), (b"b", None))}, "row 8 .* no value for header 'b'"),
+    ],
+)
+def test_text_that_nobody_could_read_is_refused_by_its_row(
+    columns: dict[str, pa.Array], named: str
+) -> None:
+    given_batch = batch(body=pa.array([b"0", b"1"]), **columns)
+    with pytest.raises(BodyInvalid, match=named):
+        packer.from_input(given_batch, position=7)
+    (good,) = packer.from_input(given_batch.slice(0, 1), position=7).to_pylist()
+    assert b"0" == good["body"]
+
+
+def test_what_older_sinks_stored_can_be_read() -> None:
+    pairs = no_texts((b"a", None), (b"\xff", b"\xfe"))
+    stored = batch(body=pa.array([b"0", b"1"]), tag=no_text(b"\xff", None), headers=pairs)
+    found = [row for _, row in chunk.rows(chunk.decode(chunk.encode(stored)))]
+    assert [("\ufffd", {}), (None, {"a": "", "\ufffd": "\ufffd"})] == [
+        (row.tag, row.headers) for row in found
+    ]
+    again = chunk.from_rows(found)
+    assert found == [row for _, row in chunk.rows(again)]

@@ -122,13 +122,9 @@ class Call:
         return queue
 
     async def confirm(self) -> None:
-        """Return if the caller may still do this, after a long time; else give everything back.
+        """Return if the caller may still do this, after a long time.
 
         Raises:
             AccessError: Its key was disabled, or has lost the right.
         """
-        try:
-            await self.gate.confirm(self.principal, self.operation.right, self.queue)
-        except Exception:
-            self.give_back()
-            raise
+        await self.gate.confirm(self.principal, self.operation.right, self.queue)

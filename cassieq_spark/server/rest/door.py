@@ -100,9 +100,13 @@ class RestDoor:
             body=_read(operation, request.headers, body),
             is_raw=_wants_raw(operation, request.headers),
         )
-        found = await operation.run(call)
-        asked_of(request.scope).failed += failed_in(found.body)
-        return _response(found, request.scope["cassieq.request_id"])
+        try:
+            found = await operation.run(call)
+            asked_of(request.scope).failed += failed_in(found.body)
+            return _response(found, request.scope["cassieq.request_id"])
+        except BaseException:
+            call.give_back()
+            raise
 
 
 def _read(operation: Operation, headers: Mapping[str, str], body: bytes) -> Any:

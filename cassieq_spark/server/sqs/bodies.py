@@ -12,6 +12,7 @@ import binascii
 import hashlib
 import re
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from cassieq_spark.server.sqs.actions import Typed
 from cassieq_spark.server.sqs.errors import SqsError, invalid
@@ -94,7 +95,8 @@ def attributes_of(headers: Mapping[str, str], wanted: Iterable[str]) -> dict[str
     for name, text in headers.items():
         if name.startswith("sqs.") or not _is_wanted(name, names):
             continue
-        found[name] = _typed(text, headers.get(TYPE_PREFIX + name, "String"))
+        shown_as = name if _TEXT.fullmatch(name) else quote(name)
+        found[shown_as] = _typed(text, headers.get(TYPE_PREFIX + name, "String"))
     return found
 
 
@@ -172,8 +174,10 @@ def _typed(text: str, data_type: str) -> Typed:
         try:
             return Typed(data_type=data_type, raw=base64.b64decode(text, validate=True))
         except (binascii.Error, ValueError):
-            return Typed(data_type="String", text=text)  # somebody else wrote the header
-    return Typed(data_type=data_type, text=text)
+            data_type = "String"  # somebody else wrote the header
+    if not _TEXT.fullmatch(text):
+        return Typed(data_type="Binary", raw=text.encode())
+    return Typed(data_type=data_type if _TYPE.fullmatch(data_type) else "String", text=text)
 
 
 def _is_wanted(name: str, names: Iterable[str]) -> bool:

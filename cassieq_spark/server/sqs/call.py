@@ -114,16 +114,12 @@ class Call:
         return [one for one in full_names if self.principal.may(right, one)]
 
     async def confirm(self, full_name: str) -> None:
-        """Return if the caller may still do this; else give back what was leased for it.
+        """Return if the caller may still do this.
 
         Raises:
             AuthenticationFailed, AccessDenied: It may not.
         """
-        try:
-            await self.gate.confirm(self.principal, RIGHTS[self.action], full_name)
-        except BaseException:
-            self.give_back()
-            raise
+        await self.gate.confirm(self.principal, RIGHTS[self.action], full_name)
 
     def give_back(self) -> None:
         """Give back what was leased: nobody will see it."""

@@ -107,14 +107,18 @@ class SqsDoor:
             failed=noted.failed,
         )
         run = HANDLERS[action]
-        if action == "ReceiveMessage":
-            result = await unless_gone(request, run(call), call.give_back)
-            if result is None:
-                return None
-        else:
-            result = await run(call)
-        body = asked.protocol.answer(result, asked.request_id)
-        return _response(asked.protocol, body, asked.request_id)
+        try:
+            if action == "ReceiveMessage":
+                result = await unless_gone(request, run(call), call.give_back)
+                if result is None:
+                    return None
+            else:
+                result = await run(call)
+            body = asked.protocol.answer(result, asked.request_id)
+            return _response(asked.protocol, body, asked.request_id)
+        except BaseException:
+            call.give_back()
+            raise
 
 
 HANDLERS: Final[dict[str, Callable[[Call], Awaitable[dict[str, Any]]]]] = {

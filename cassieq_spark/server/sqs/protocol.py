@@ -20,6 +20,9 @@ FIELDS: Final = 2_000
 """The most fields of a form: ten entries with all their attributes have fewer."""
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
+_NO_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""One such character, wherever a producer wrote it, and no client can read the answer."""
+
 _MEMBERS: Final = {
     "AWSAccountIds": "AWSAccountId",
     "Actions": "ActionName",
@@ -132,7 +135,7 @@ def protocol_of(target: str | None, body: bytes, query: str) -> JsonProtocol | Q
 
 def _bytes(root: Xml.Element) -> bytes:
     text: bytes = Xml.tostring(root, encoding="utf-8", xml_declaration=True)
-    return text
+    return text.replace(b"\r", b"&#13;")  # else a client reads it as the end of a line
 
 
 def _read(fields: Mapping[str, str], wanted: Parameters, action: str, at: str) -> dict[str, Any]:
@@ -214,7 +217,7 @@ def _write(parent: Xml.Element, result: Mapping[str, Any], action: str) -> None:
             first, second = ("Key", "Value") if name == "Tags" else ("Name", "Value")
             for key, one in value.items():
                 pair = Xml.SubElement(parent, _MEMBERS[name])
-                Xml.SubElement(pair, first).text = key
+                _write_one(pair, first, key, action)
                 _write_one(pair, second, one, action)
         else:
             _write_one(parent, name, value, action)
@@ -227,7 +230,7 @@ def _write_one(parent: Xml.Element, tag: str, value: object, action: str) -> Non
     elif isinstance(value, bool):
         element.text = str(value).lower()
     else:
-        element.text = str(value)
+        element.text = _NO_XML.sub("\N{REPLACEMENT CHARACTER}", str(value))
 
 
 def _tag(name: str, action: str) -> str:
