@@ -221,20 +221,24 @@ class ClusterClock:
         return round(self._base.now_us() - anchor.wall_us - passed_us)
 
     def _renewed(self, old: _Anchor | None) -> _Anchor:
-        if old is None:
-            self._measuring.acquire()
-        elif not self._measuring.acquire(blocking=False):
+        began_s = self._base.monotonic()
+        if not self._measuring.acquire(timeout=PATIENCE_S if old is None else 0):
+            if old is None:
+                raise _unknown("too few")
             return old  # another thread is at it; a minute's drift is no reason to wait
         try:
             if self._anchor is None or self._anchor is old:
-                self._anchor = self._measured(old)
+                self._anchor = self._measured(old, began_s)
             return self._anchor
         finally:
             self._measuring.release()
 
-    def _measured(self, old: _Anchor | None) -> _Anchor:
-        """Ask until a majority agrees; a clock that runs already asks once, and is carried on."""
-        began_s = self._base.monotonic()
+    def _measured(self, old: _Anchor | None, began_s: float) -> _Anchor:
+        """Ask until a majority agrees; a clock that runs already asks once, and is carried on.
+
+        Args:
+            began_s: When the caller began to wait, also for another thread's measurement.
+        """
         spans: dict[str, _Span] = {}
         while True:
             known = self._ask_nodes(spans)
@@ -249,7 +253,7 @@ class ClusterClock:
             self._base.wait(_PAUSE_S)
         if not is_half:
             if old is None:
-                raise _unknown(len(offsets), known)
+                raise _unknown(f"{len(offsets)} of {known}")
             return self._carried_on(old)
         own = None if old is None else old.cluster_us - old.monotonic_s * 1e6
         chosen = _middle(offsets.values(), own)
@@ -321,9 +325,9 @@ def _middle(offsets: Iterable[float], own: float | None) -> float:
     return lower if own is None or abs(lower - own) <= abs(upper - own) else upper
 
 
-def _unknown(told: int, known: int) -> StoreUnavailable:
+def _unknown(told: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"the cluster's time is unknown: {told} of {known} nodes of this data centre told their "
+        f"the cluster's time is unknown: {told} nodes of this data centre told their "
         f"time within {PATIENCE_S:g} s, with round trips below {WIDEST_US // 1_000} ms. Check "
         "that the nodes are up, and that neither this machine nor the network is too slow. Then "
         "try again"

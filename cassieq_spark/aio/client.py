@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Self, Unpack
@@ -133,7 +134,7 @@ class AsyncClient:
         for waiting in polls:
             await waiting.close()
         try:
-            await self._calls.pool.run(self._client.close)
+            await asyncio.to_thread(self._client.close)
         finally:
             await self._calls.pool.join()
 

@@ -100,7 +100,7 @@ class AsyncConsumer:
             if not getter.answer.done():
                 getter.answer.set_result(None)
         try:
-            await self._calls.pool.run(self._consumer.close)
+            await asyncio.to_thread(self._consumer.close)
         finally:
             if self._puller is not None:
                 await asyncio.wait({self._puller})
@@ -171,8 +171,9 @@ class AsyncConsumer:
         wait_s = max(0.0, min(LOOK_S, left_s))
         try:
             message = await self._thread.run(lambda: consumer.get(wait_s))
-        except Exception as error:  # noqa: BLE001 - it is raised where a task waits
-            if first := self._waiting():
+        except Exception as error:  # noqa: BLE001 - it is raised where the tasks wait
+            # In all: each would wait for a failure of its own, one after the other.
+            while first := self._waiting():
                 first.answer.set_exception(error)
             return
         first = self._waiting()

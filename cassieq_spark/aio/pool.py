@@ -8,6 +8,12 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import StoreTimeout
+from cassieq_spark.store import call
+from cassieq_spark.store.call import LONGEST_S
+from cassieq_spark.store.side_by_side import one_call
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextvars import Context
@@ -17,6 +23,9 @@ T = TypeVar("T")
 CALLS_WAITING: Final = 64
 """How many calls may wait for each thread. Beyond that, an answer would come too late to be used,
 so the caller is told to come again."""
+
+
+_CLOCK: Final = SystemClock()
 
 
 class Busy(Exception):
@@ -45,16 +54,39 @@ class Pool:
 
         Raises:
             Busy: Too many calls wait already.
+            StoreTimeout: No thread was free in time. Nothing was done.
         """
         if self._most_calls is not None and self._calls >= self._most_calls:
             raise Busy
+        loop = asyncio.get_running_loop()
+        context = copy_context() if context is None else context
+        asked_s = context.get(call.asked_s) or _CLOCK.monotonic()
+
+        def run() -> T:
+            # The call's time runs while it waits for a thread, and for a group to go with.
+            with one_call(LONGEST_S, waited_s=_CLOCK.monotonic() - asked_s):
+                return work()
+
+        submitted = self._threads.submit(context.run, run)
+        is_late = False
+
+        def give_up() -> None:
+            nonlocal is_late
+            is_late = submitted.cancel()  # nothing happens once a thread has begun
+
+        timer = loop.call_later(asked_s + LONGEST_S - _CLOCK.monotonic(), give_up)
         self._calls += 1
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(
-                self._threads, (copy_context() if context is None else context).run, work
-            )
+            return await asyncio.wrap_future(submitted)
+        except asyncio.CancelledError:
+            if is_late:
+                raise StoreTimeout(
+                    f"all {self.threads} threads were busy for {LONGEST_S:.0f} s. Nothing was "
+                    "done. Try again, later or with more threads"
+                ) from None
+            raise
         finally:
+            timer.cancel()
             self._calls -= 1
 
     @property

@@ -321,7 +321,8 @@ class _Poller:
                 min(self._most_at_once, sum(one.at_most for one in asked))
             )
         except Exception as error:  # noqa: BLE001 - it is raised where the requests wait
-            for waiter in asked:
+            # Also of those who came since: each would wait for a look of its own that fails.
+            for waiter in self._waiters:
                 if not waiter.answer.done():
                     waiter.answer.set_exception(error)
             found = []

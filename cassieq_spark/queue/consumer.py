@@ -93,7 +93,9 @@ class Consumer:
         self._waiting: deque[_Held] = deque()
         self._looks_begun = self._looks_ended = 0
         self._pace = Pace()
-        self._failure: Exception | None = None  # raised once
+        self._failure: Exception | None = None  # raised to all who wait, or once to the next one
+        self._failures = 0
+        self._is_told = False
         self._end: Exception | None = None  # raised for every caller: the thread is gone
         self._is_closing = False
         self._acks = AckBuffer(
@@ -211,8 +213,9 @@ class Consumer:
         deadline = inf if wait_s is None else self._clock.monotonic() + wait_s
         last_look = None
         with self._lock:
+            failures = self._failures
             while (message := self._next()) is None:
-                self._raise_failure()
+                self._raise_failure(failures)
                 left_s = deadline - self._clock.monotonic()
                 if left_s <= 0:
                     # Only a look that begins now may answer None: earlier ones may be long ago,
@@ -248,10 +251,17 @@ class Consumer:
         """Whether at most half of the prefetch waits here: then one claim takes many messages."""
         return len(self._waiting) <= self._prefetch // 2
 
-    def _raise_failure(self) -> None:
-        """Raise what a thread has failed with. The caller holds the lock."""
-        failure, self._failure = self._failure, self._end
+    def _raise_failure(self, known: int) -> None:
+        """Raise what a thread has failed with. The caller holds the lock.
+
+        Args:
+            known: How many failures there were when the caller began to wait. One that came since
+                is for all who wait: each would wait for a failure of its own, one after another.
+        """
+        is_for_caller = self._failures > known or not self._is_told
+        failure = (self._failure if is_for_caller else None) or self._end
         if failure is not None:
+            self._is_told = True
             raise failure
 
     # --- the threads --------------------------------------------------------------------------
@@ -270,8 +280,8 @@ class Consumer:
             work()
         except Exception as error:  # noqa: BLE001 - it is raised where the program waits
             with self._lock:
-                self._failure = self._end = error
-                self._arrived.notify_all()
+                self._end = error
+                self._note(error)
 
     def _await(self, condition: threading.Condition, due: Callable[[], float]) -> bool:
         """Wait until the time is due; False when the consumer closes."""
@@ -298,10 +308,16 @@ class Consumer:
         """Raise the error where the program next waits; a final error is raised every time."""
         event(_logger, "consumer_failed", queue=self._lane.queue, error=str(error))
         with self._lock:
-            self._failure = error
             if isinstance(error, QueueDeleted) or not isinstance(error, CassieqError):
                 self._end = error
-            self._arrived.notify_all()
+            self._note(error)
+
+    def _note(self, failure: Exception) -> None:
+        """Keep a failure for the program. The caller holds the lock."""
+        self._failure = failure
+        self._failures += 1
+        self._is_told = False
+        self._arrived.notify_all()
 
     def _renew(self) -> None:
         """Renew the leases of all that waits here: the program may take long over what it has.

@@ -334,7 +334,8 @@ class Queue(Settling):
         keys = arguments.dedup_keys(dedup_keys, len(rows), window_s=window_s)
         if not rows:
             return Puts([])
-        with tracing.sending(self.name, [row.headers for row in rows]) as context:
+        call = lane.store.session.call()
+        with tracing.sending(self.name, [row.headers for row in rows]) as context, call:
             if context:
                 rows = [encode.with_context(row, context) for row in rows]
             return self._work.put(lane, rows, due_in_us=due_in_us, ttl_us=ttl_us, keys=keys)

@@ -7,7 +7,6 @@ the ack of a bucket that it did not ask about.
 from __future__ import annotations
 
 import asyncio
-from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +14,7 @@ from cassieq_spark.errors import ReceiptInvalid
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.server.groups import Groups
 from cassieq_spark.server.settling import each
+from cassieq_spark.store.call import asked_now
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +88,7 @@ class Deleting:
         asked = _Asked(
             receipts=receipts,
             answer=asyncio.get_running_loop().create_future(),
-            context=copy_context(),
+            context=asked_now(),
         )
         self._groups.add(key, asked)
         # A client that goes away does not take back what others' receipts are acked with.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,6 +15,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import PutAmbiguous, UsageError
 from cassieq_spark.queue.put.results import PutResult
 from cassieq_spark.server.groups import Groups
+from cassieq_spark.store.call import asked_now
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -134,7 +134,7 @@ class Sending:
             messages=messages,
             ids=[one.message_id or str(new_uuid()) for one in messages],
             answer=asyncio.get_running_loop().create_future(),
-            context=copy_context(),
+            context=asked_now(),
         )
         self._groups.add(key, asked)
         # A client that goes away does not take back what others' messages are put with.

@@ -23,14 +23,14 @@ from cassandra.cluster import NoHostAvailable
 
 from cassieq_spark import metrics
 from cassieq_spark.entropy import jitter, new_uuid
-from cassieq_spark.errors import CasAmbiguous, RowCorrupt, StoreError, StoreTimeout
+from cassieq_spark.errors import CasAmbiguous, RowCorrupt, StoreError
 from cassieq_spark.store import retries
-from cassieq_spark.store.session import DEADLINE_S
+from cassieq_spark.store.call import DEADLINE_S
+from cassieq_spark.store.side_by_side import in_turn, present
 from cassieq_spark.store.translate import DRIVER_ERRORS, is_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
@@ -203,22 +203,13 @@ class _RowLocks:
 
     @contextmanager
     def holding(self, key: tuple[Any, ...], at_most_s: float) -> Iterator[None]:
-        """Hold a row; raises StoreTimeout if another CAS of this client holds it for so long."""
+        """Hold a row; raises StoreTimeout if other calls of this client hold it for so long."""
         with self._guard:
             lock, users = self._users.get(key, (threading.Lock(), 0))
             self._users[key] = (lock, users + 1)
         try:
-            if not lock.acquire(timeout=at_most_s):
-                # The holder waits for an answer: further CASes on the same row would wait for each
-                # before them, one after the other.
-                raise StoreTimeout(
-                    f"another CAS of this client on row {key} has not been answered for "
-                    f"{at_most_s:g} s. Nothing was sent. Try again"
-                )
-            try:
+            with in_turn(lock, f"row {key}", at_most_s):
                 yield
-            finally:
-                lock.release()
         finally:
             with self._guard:
                 lock, users = self._users.pop(key)
@@ -265,7 +256,7 @@ class CasSender:
             version = self._next_version(before)
             params = bind(version)
             base = 0 if before is None else before.row_version
-            answer = self._until_answered(statement, params)
+            answer = self._answered(statement, params)
             if answer.is_applied:
                 metrics.CAS_APPLIED.inc()
                 return Applied(
@@ -310,11 +301,13 @@ class CasSender:
             CasAmbiguous: See `send`.
         """
         with self._holding(statement, key):
-            return self._until_answered(statement, params).is_applied
+            return self._answered(statement, params).is_applied
 
-    def _holding(self, statement: Statement, key: tuple[Any, ...]) -> AbstractContextManager[None]:
+    @contextmanager
+    def _holding(self, statement: Statement, key: tuple[Any, ...]) -> Iterator[None]:
         row = (statement.name.partition("_")[2], *key)
-        return self._locks.holding(row, self._session.left_s(DEADLINE_S))
+        with self._session.call(), self._locks.holding(row, self._session.left_s(DEADLINE_S)):
+            yield
 
     def _next_version(self, before: Version | None) -> Version:
         writer = new_uuid()
@@ -328,6 +321,12 @@ class CasSender:
             row_version=row_version,
         )
 
+    def _answered(self, statement: Statement, params: tuple[Any, ...]) -> _Answer:
+        with present().waiting():
+            answer = self._until_answered(statement, params)
+        present().heard()
+        return answer
+
     def _until_answered(self, statement: Statement, params: tuple[Any, ...]) -> _Answer:
         """Send until an answer comes; return whether the server applied it, by that answer."""
         clock = self._session.clock
@@ -339,7 +338,9 @@ class CasSender:
             try:
                 sent = clock.monotonic()
                 sent_times += 1
-                rows = self._session.run_once(statement, params)
+                # The last sending has the rest of the time.
+                with self._session.within(deadline - sent):
+                    rows = self._session.run_once(statement, params)
                 self._durations_s.append(clock.monotonic() - sent)
                 return _Answer(is_applied=bool(rows[0][0]), was_sent_once=is_first)
             except DRIVER_ERRORS as error:

@@ -37,13 +37,17 @@ from cassandra.segment import (
     compute_crc24,
 )
 
+from cassieq_spark.store.statements import Kind
+
 if TYPE_CHECKING:
     import io
     from collections.abc import Iterable, Sequence
 
+    from cassandra.cluster import Session
     from cassandra.query import PreparedStatement
 
     from cassieq_spark.options import ConnectionOptions
+    from cassieq_spark.store.statements import Statement
     from cassieq_spark.store.tls import Files
 
 REQUEST_TIMEOUT_S: Final = 6.0
@@ -263,6 +267,21 @@ def cluster(
         reprepare_on_up=True,
         executor_threads=2,
     )
+
+
+def prepare(session: Session, statement: Statement, keyspace: str) -> PreparedStatement:
+    """Prepare a statement, with its consistency."""
+    # The driver gives this request no timeout but the session's, and has no setter for that where
+    # there are execution profiles.
+    session._default_timeout = REQUEST_TIMEOUT_S  # noqa: SLF001 - see above
+    prepared = session.prepare(statement.cql.format(ks=keyspace))
+    prepared.consistency_level = statement.consistency
+    if statement.kind is Kind.CAS:
+        prepared.serial_consistency_level = statement.serial_consistency
+    prepared.is_idempotent = statement.kind is not Kind.CAS
+    if statement.rows_per_page is not None:
+        prepared.fetch_size = statement.rows_per_page
+    return prepared
 
 
 def request(

@@ -179,9 +179,10 @@ def check(session: CqlSession) -> None:
 def read_version(session: CqlSession) -> int | None:
     """Read the recorded schema version; None before the first `apply` has ended."""
     # It never changes: if this data centre has it, no other needs to be up.
-    rows = session.attempt(statements.FIND_META, (_VERSION_KEY,))
-    if not rows or rows[0].value is None:
-        rows = session.run(statements.READ_META, (_VERSION_KEY,))
+    with session.within(session.left_s()):
+        rows = session.attempt(statements.FIND_META, (_VERSION_KEY,))
+        if not rows or rows[0].value is None:
+            rows = session.run(statements.READ_META, (_VERSION_KEY,))
     return int(rows[0].value) if rows and rows[0].value is not None else None
 
 

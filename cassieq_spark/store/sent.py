@@ -60,13 +60,14 @@ class Sent:
             self.began_s += now - self.failed_s
             self.failed_s = now
 
-    def ends_s(self, most_s: float) -> float:
+    def ends_s(self, most_s: float, now: float) -> float:
         """When it is not sent again any more, by the monotonic clock.
 
         Args:
             most_s: The longest time that it is sent again, without its block's limits.
         """
-        return self.began_s + min(most_s, self.limits.left_s(self.began_s))
+        its_own = self.began_s + min(most_s, self.limits.of_block_s(self.began_s))
+        return min(its_own, now + self.limits.of_call_s)
 
 
 def note_failure(together: Sequence[Sent], now: float) -> None:

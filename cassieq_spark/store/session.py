@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from contextlib import contextmanager
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import tenacity
 from cassandra.policies import DCAwareRoundRobinPolicy
@@ -20,6 +20,7 @@ from cassieq_spark.clock import ClusterClock, SystemClock
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import StoreError, StoreTimeout, StoreUnavailable, UsageError
 from cassieq_spark.store import driver, retries, side_by_side, tls
+from cassieq_spark.store.call import AFTERWARDS_S, DEADLINE_S
 from cassieq_spark.store.node_clocks import NodeClocks, warn_of
 from cassieq_spark.store.sent import Done, Sent, note_failure, raising
 from cassieq_spark.store.side_by_side import SideBySide
@@ -35,6 +36,7 @@ from cassieq_spark.store.translate import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
+    from contextlib import AbstractContextManager
     from uuid import UUID
 
     from cassandra.cluster import Session
@@ -42,10 +44,8 @@ if TYPE_CHECKING:
 
     from cassieq_spark.errors import CassieqError
     from cassieq_spark.options import ConnectionOptions
+    from cassieq_spark.store.call import Call
     from cassieq_spark.store.sent import Interceptor
-
-DEADLINE_S: Final = 20.0
-"""The deadline of a call with all its retries: callers learn within 30 s that Cassandra is away."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -196,7 +196,7 @@ class CqlSession:
             return rows
         now = self.clock.monotonic()
         sent.wait_again(now)
-        left_s = sent.ends_s(self._most_s()) - now
+        left_s = sent.ends_s(self._most_s(), now) - now
         if left_s <= 0:
             raise rows
         retries.tell(sent.statement, rows.__cause__, sent=1, pause_s=0.0, left_s=left_s)
@@ -209,13 +209,16 @@ class CqlSession:
             SchemaMissing: The keyspace or its tables do not exist.
         """
         try:
-            return list(sent.future.result())
+            with sent.limits.waiting():
+                rows = list(sent.future.result())
         except DRIVER_ERRORS as error:
             problem = self._problem(error, sent, times=1)
             if isinstance(problem, StoreTimeout | StoreUnavailable):
                 problem.__cause__ = error.with_traceback(None)  # else a cycle keeps what was sent
                 return problem
             raise problem from error
+        sent.limits.heard()
+        return rows
 
     def map(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """Run ``work`` for every item, up to 16 at once; results in order.
@@ -249,6 +252,10 @@ class CqlSession:
         """
         with side_by_side.limited(self.clock.monotonic() + seconds, each_s):
             yield
+
+    def call(self) -> AbstractContextManager[Call]:
+        """Work as one call of the client: it ends in time, whoever it has to wait for."""
+        return side_by_side.one_call(self._most_s() + AFTERWARDS_S)
 
     def left_s(self, at_most_s: float | None = None) -> float:
         """How long a statement that begins now is sent again, in seconds.
@@ -288,16 +295,10 @@ class CqlSession:
         self._check_open()
         if (prepared := self._prepared.get(statement.name)) is not None:
             return prepared
-        with self._lock:
-            if (prepared := self._prepared.get(statement.name)) is None:
-                prepared = self._session.prepare(statement.cql.format(ks=self.keyspace))
-                prepared.consistency_level = statement.consistency
-                if statement.kind is Kind.CAS:
-                    prepared.serial_consistency_level = statement.serial_consistency
-                prepared.is_idempotent = statement.kind is not Kind.CAS
-                if statement.rows_per_page is not None:
-                    prepared.fetch_size = statement.rows_per_page
-                self._prepared[statement.name] = prepared
+        # Without a lock: where nobody answers, one call would wait for all before it. What two
+        # prepare at the same time is the same.
+        prepared = driver.prepare(self._session, statement, self.keyspace)
+        self._prepared[statement.name] = prepared
         return prepared
 
     def close(self) -> None:
@@ -338,16 +339,16 @@ class CqlSession:
             times: How often it was sent already.
         """
         statement = sent.statement
-        ends_s = sent.ends_s(self._most_s())
-        left_s = ends_s - self.clock.monotonic()
+        now = self.clock.monotonic()
+        ends_s = sent.ends_s(self._most_s(), now)
 
         def send() -> list[Any]:
             nonlocal times
             times += 1
             metrics.RETRIES.inc(times > 1)
             try:
-                # A block's limit is for all sendings together: the last one has the rest of it.
-                with side_by_side.limited(sent.ends_s(inf), inf):
+                # The limit is for all sendings together: the last one has the rest of it.
+                with side_by_side.limited(ends_s, inf):
                     return list(self._execute(statement, sent.params))
             except DRIVER_ERRORS as error:
                 raise self._problem(error, sent, times=times) from error
@@ -362,7 +363,10 @@ class CqlSession:
                 left_s=ends_s - self.clock.monotonic(),
             )
 
-        return retries.retrying(left_s, tell)(send)
+        with sent.limits.waiting():
+            rows = retries.retrying(ends_s - now, tell)(send)
+        sent.limits.heard()
+        return rows
 
     def _problem(self, error: BaseException, sent: Sent, *, times: int) -> CassieqError:
         waited = retries.Waited(seconds=self.clock.monotonic() - sent.began_s, sent=times)

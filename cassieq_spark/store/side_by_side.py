@@ -5,17 +5,19 @@ from __future__ import annotations
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.errors import CassieqError
+from cassieq_spark.errors import CassieqError, StoreTimeout
+from cassieq_spark.store.call import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
 WIDTH: Final = 16
 """The most items under way at once, without those that wait for a silent key."""
@@ -106,7 +108,8 @@ class SideBySide:
             if has_failed.is_set():
                 break
             futures.append(self.begin(noting, item))
-        wait(futures)
+        with present().waiting():
+            wait(futures)
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
@@ -143,14 +146,34 @@ class Patience:
     Attributes:
         until: Nothing is sent again after this, by the session's monotonic clock.
         each_s: A statement is not sent again after it went unanswered for this long.
+        call: The call that the block is a part of.
     """
 
     until: float = inf
     each_s: float = inf
+    call: Call | None = None
 
     def left_s(self, now: float) -> float:
         """How long a statement that begins now may take; infinite if nobody set a limit."""
-        return max(LEAST_S, min(self.until - now, self.each_s))
+        return min(self.of_block_s(now), self.of_call_s)
+
+    def of_block_s(self, began_s: float) -> float:
+        """How long a statement may take by the block's limits, from its first sending."""
+        return max(LEAST_S, min(self.until - began_s, self.each_s))
+
+    @property
+    def of_call_s(self) -> float:
+        """How long its call may still wait."""
+        return inf if self.call is None else max(LEAST_S, self.call.left_s)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Count what a block takes as a wait of the call."""
+        return nullcontext() if self.call is None else self.call.waiting()
+
+    def heard(self) -> None:
+        """Note that the store has answered the call."""
+        if self.call is not None:
+            self.call.heard()
 
 
 _ALL_THE_TIME: Final = Patience()
@@ -166,8 +189,46 @@ def present() -> Patience:
 def limited(until: float, each_s: float) -> Iterator[None]:
     """Work under these limits, too: an inner block never waits for longer than the outer one."""
     outer = _present.get()
-    token = _present.set(Patience(min(outer.until, until), min(outer.each_s, each_s)))
+    token = _present.set(Patience(min(outer.until, until), min(outer.each_s, each_s), outer.call))
     try:
         yield
     finally:
         _present.reset(token)
+
+
+@contextmanager
+def one_call(most_s: float, *, waited_s: float = 0.0) -> Iterator[Call]:
+    """Work as one `Call`; as a part of it if this is done in one already."""
+    outer = _present.get()
+    if outer.call is not None:
+        yield outer.call
+        return
+    call = Call(most_s, waited_s=waited_s)
+    token = _present.set(Patience(outer.until, outer.each_s, call))
+    try:
+        yield call
+    finally:
+        _present.reset(token)
+
+
+@contextmanager
+def in_turn(lock: threading.Lock, what: str, at_most_s: float) -> Iterator[None]:
+    """Hold a lock that other calls hold while they wait for Cassandra.
+
+    Args:
+        what: What the others work on, for the error.
+
+    Raises:
+        StoreTimeout: It was not free in time. Those who wait would each wait for all before them.
+    """
+    with present().waiting():
+        is_mine = lock.acquire(timeout=min(at_most_s, threading.TIMEOUT_MAX))
+    if not is_mine:
+        raise StoreTimeout(
+            f"another call of this client works on {what}, and was not answered for "
+            f"{at_most_s:.1f} s. Nothing was sent. Try again"
+        )
+    try:
+        yield
+    finally:
+        lock.release()

@@ -24,6 +24,7 @@ from cassieq_spark.queue.get.claim import (
     runs_there,
 )
 from cassieq_spark.queue.get.scan import BUCKETS_PER_CALL, offset_below
+from cassieq_spark.store.side_by_side import present
 from cassieq_spark.store.tables.buckets import size_of
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ def gather(
     waiting: set[Future[Answer]] = set(flights)
     while waiting:
         is_enough = has_found or bool(gathered.claimed)
-        done, waiting = wait(waiting, GRACE_S if is_enough else None, FIRST_COMPLETED)
+        with present().waiting():
+            done, waiting = wait(waiting, GRACE_S if is_enough else None, FIRST_COMPLETED)
         for flight in done:
             gathered.add(lane, flights[flight], flight.result)
         if not done:

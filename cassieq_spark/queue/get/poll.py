@@ -70,7 +70,8 @@ class Getter:
         """
         reader = self._take(lane, wanted)
         try:
-            return self._claim_and_read(lane, reader, wanted)
+            with lane.store.session.call():
+                return self._claim_and_read(lane, reader, wanted)
         finally:
             self._idle.append(reader)
 

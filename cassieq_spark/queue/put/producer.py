@@ -29,6 +29,7 @@ from cassieq_spark.queue import seal
 from cassieq_spark.queue.lane import LaneEnded
 from cassieq_spark.queue.put.results import Placed, ambiguous
 from cassieq_spark.queue.reserve import ALWAYS, Reserver
+from cassieq_spark.store.side_by_side import in_turn
 from cassieq_spark.store.tables.messages import ChunkRow
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Producer:
     """Puts messages into a lane for one client. Thread-safe."""
 
     def __init__(self) -> None:
+        self._turn = threading.Lock()  # of whoever looks for places, and may wait for Cassandra
         self._lock = threading.Lock()
         self._block: _Block | None = None
         self._closed_below = FIRST_BUCKET
@@ -169,7 +171,7 @@ class Producer:
     def _place(self, lane: Lane, todo: dict[int, Packed]) -> dict[int, Placed]:
         """Reserve offsets for each row, in their order, in as few buckets as possible."""
         placed: dict[int, Placed] = {}
-        with self._lock:
+        with in_turn(self._turn, lane.title, lane.store.session.left_s()):
             first_read = self._leave_a_stale_bucket(lane)
             for at, packed in todo.items():
                 block = self._block
@@ -178,9 +180,9 @@ class Producer:
                         lane, 1, above=self._closed_below, first_read=first_read
                     )
                     first_read = None
-                    block = self._block = _Block(
-                        bucket=fresh.first, proven_at=lane.clock.monotonic()
-                    )
+                    block = _Block(bucket=fresh.first, proven_at=lane.clock.monotonic())
+                    with self._lock:
+                        self._block = block
                 placed[at] = Placed(
                     lane=lane.lane_id, bucket=block.bucket, first=block.next, packed=packed
                 )
@@ -229,9 +231,10 @@ class Producer:
         return first_read
 
     def _leave(self, bucket: BucketNo) -> None:
-        if self._block is not None and self._block.bucket == bucket:
-            self._block = None
-        self._closed_below = max(self._closed_below, BucketNo(bucket + 1))
+        with self._lock:
+            if self._block is not None and self._block.bucket == bucket:
+                self._block = None
+            self._closed_below = max(self._closed_below, BucketNo(bucket + 1))
 
     def _store(self, lane: Lane, placed: dict[int, Placed]) -> list[tuple[BucketNo, Runs | None]]:
         """Write all, then prove each bucket: (bucket, what stays of it; None if unknown)."""
@@ -247,10 +250,11 @@ class Producer:
         """Which offsets of a bucket stay; None if that is unknown."""
         began = lane.clock.monotonic()
         proof = prove(lane, bucket, is_written=is_written)
+        if not proof.is_open:
+            self._leave(bucket)
+            return proof.kept
         with self._lock:
-            if not proof.is_open:
-                self._leave(bucket)
-            elif self._block is not None and self._block.bucket == bucket:
+            if self._block is not None and self._block.bucket == bucket:
                 self._block.proven_at = max(self._block.proven_at, began)
         return proof.kept
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import Place
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.call import Call
 
     Flight = Future[BaseException | None]
 
@@ -107,19 +108,26 @@ class AckBuffer:
             QueueDeleted: The queue is gone.
             StoreError: For some it is unknown; they are kept, and due again after `RETRY_S`.
         """
-        begun, behind = self._begin()
-        while behind:
-            # A CAS under way there may have been sent before the last acks came. Theirs follows
-            # when that one is answered, whatever becomes of other buckets [T5].
-            landed, _ = wait(behind.values(), self._left_s(until), FIRST_COMPLETED)
-            if not landed:
-                break
-            ready = {place for place, flight in behind.items() if flight in landed}
-            more, _ = self._begin(ready)
-            begun += more
-            behind = {place: behind[place] for place in behind.keys() - ready}
-        landed, late = wait(begun, self._left_s(until))
-        failures = [failure for flight in landed if (failure := flight.result()) is not None]
+        with self._lane.store.session.call() as call:
+            begun, behind = self._begin()
+            while behind:
+                # A CAS under way there may have been sent before the last acks came. Theirs follows
+                # when that one is answered, whatever becomes of other buckets [T5].
+                landed = self._landed(behind.values(), call, until)
+                if not landed:
+                    break
+                ready = {place for place, flight in behind.items() if flight in landed}
+                more, _ = self._begin(ready)
+                begun += more
+                behind = {place: behind[place] for place in behind.keys() - ready}
+            late = set(begun)
+            while late and (landed := self._landed(late, call, until)):
+                late -= landed
+        failures = [
+            failure
+            for flight in begun
+            if flight not in late and (failure := flight.result()) is not None
+        ]
         if failures:
             # A queue that is gone says more than an answer that is not there.
             raise min(failures, key=lambda one: isinstance(one, StoreError))
@@ -129,8 +137,14 @@ class AckBuffer:
                 "not answered yet. They may be stored, or their messages will be delivered again"
             )
 
-    def _left_s(self, until: float) -> float | None:
-        return None if until == inf else max(0.0, until - self._clock.monotonic())
+    def _landed(self, flights: Collection[Flight], call: Call, until: float) -> set[Flight]:
+        """Wait for the first of these; none: the time is over."""
+        with call.waiting():
+            left_s = max(0.0, min(until - self._clock.monotonic(), call.left_s))
+            landed, _ = wait(flights, left_s, FIRST_COMPLETED)
+        if any(flight.result() is None for flight in landed):
+            call.heard()
+        return landed
 
     def close(self) -> None:
         """Accept no more, and let `run` end; a last `flush` stores what is there."""

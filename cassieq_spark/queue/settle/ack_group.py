@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError
+from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError, StoreTimeout
 from cassieq_spark.model.ids import EMPTY
 from cassieq_spark.model.settlement import Ack
 from cassieq_spark.queue.apart import first_of, named
@@ -22,6 +22,7 @@ from cassieq_spark.queue.settle.settle import (
     runs_of,
     settle_bucket,
 )
+from cassieq_spark.store.side_by_side import in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,12 +123,18 @@ class AckGroup:
             gathering = self._gathered.setdefault(place, _Gathering())
             gathering.callers += 1
             gathering.asked.append(mine)
+        session = lane.store.session
+        what = f"acks of {lane.bucket_title(place.bucket)}"
         try:
-            with gathering.working:
+            with session.call(), in_turn(gathering.working, what, session.left_s()):
                 if not mine.is_done:
                     with self._lock:
                         together, gathering.asked = gathering.asked, []
                     _settle(lane.sibling(place.lane), place.bucket, together)
+        except StoreTimeout as error:
+            # Another thread may have taken these receipts along, and may still ack them.
+            mine = _Asked(receipts)
+            mine.unknown(error)
         finally:
             with self._lock:
                 gathering.callers -= 1
