@@ -34,6 +34,7 @@ from cassieq_spark.repair.redrive import RedriveRequest, redrive
 from cassieq_spark.repair.report import Redriven
 from cassieq_spark.repair.verify import verify
 from cassieq_spark.store import schema
+from cassieq_spark.store.process import OfOneProcess
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.queues import QueueStatus
@@ -80,7 +81,7 @@ def connect(
     return Client(parse_connection(by_option(connection, own, of="connect")))
 
 
-class Client:
+class Client(OfOneProcess):
     """The queues of one keyspace. Threads may share it; it does not pickle or survive a fork."""
 
     def __init__(self, options: ConnectionOptions) -> None:

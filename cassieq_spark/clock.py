@@ -178,17 +178,20 @@ class ClusterClock:
         *,
         tell: Callable[[Mapping[str, float]], None] | None = None,
         counts_sleep: bool = COUNTS_SLEEP,
+        left_s: Callable[[], float] = lambda: PATIENCE_S,
     ) -> None:
         """Prepare; nothing is measured before the first `now_us`.
 
         Args:
             tell: Called with the nodes whose clocks are more than a second wrong, and by how many.
             counts_sleep: Whether ``base.monotonic`` goes on while the machine is suspended.
+            left_s: How long the caller may still wait, for the first measurement.
         """
         self._base = base
         self._ask = ask
         self._tell = tell
         self._counts_sleep = counts_sleep
+        self._left_s = left_s
         self._measuring = threading.Lock()
         self._anchor: _Anchor | None = None
 
@@ -221,8 +224,9 @@ class ClusterClock:
         return round(self._base.now_us() - anchor.wall_us - passed_us)
 
     def _renewed(self, old: _Anchor | None) -> _Anchor:
-        began_s = self._base.monotonic()
-        if not self._measuring.acquire(timeout=PATIENCE_S if old is None else 0):
+        patience_s = min(PATIENCE_S, self._left_s()) if old is None else 0
+        began_s = self._base.monotonic() - (PATIENCE_S - patience_s)
+        if not self._measuring.acquire(timeout=patience_s):
             if old is None:
                 raise _unknown("too few")
             return old  # another thread is at it; a minute's drift is no reason to wait
@@ -237,7 +241,7 @@ class ClusterClock:
         """Ask until a majority agrees; a clock that runs already asks once, and is carried on.
 
         Args:
-            began_s: When the caller began to wait, also for another thread's measurement.
+            began_s: The caller's patience ends `PATIENCE_S` after this.
         """
         spans: dict[str, _Span] = {}
         while True:

@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 from cassieq_spark.aio.pool import Pool
 from cassieq_spark.errors import UsageError
+from cassieq_spark.store.process import Home
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,16 +30,35 @@ class Calls:
     def __init__(self, threads: int) -> None:
         self.pool = Pool(threads, "cassieq-async")
         self.is_closing = False
+        self.home = Home()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.consumers: WeakSet[AsyncConsumer] = WeakSet()
 
     def check(self) -> None:
-        """Check that the client is open.
+        """Check that the client is open, and `check_place`.
 
         Raises:
             UsageError: It is closed.
         """
+        self.check_place()
         if self.is_closing:
             raise UsageError("the client is closed. Make calls inside its async with block")
+
+    def check_place(self) -> None:
+        """Check that a client is used where it was opened.
+
+        Raises:
+            UsageError: This is another process, or another event loop.
+        """
+        self.home.check()
+        loop = asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        if self._loop is not loop:
+            raise UsageError(
+                "a client for asyncio, with its queues and consumers, works in the event loop that "
+                "opened it, and was used in another one. Open a client in each event loop, or use "
+                "asyncio.run_coroutine_threadsafe()"
+            )
 
     async def run(
         self, what: str, work: Callable[[], T], *, undo: Callable[[T], None] | None = None

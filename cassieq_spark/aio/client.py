@@ -22,6 +22,7 @@ from cassieq_spark.options import (
     parse_connection,
 )
 from cassieq_spark.options.arguments import MOST_MESSAGES
+from cassieq_spark.store.process import OfOneProcess
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -66,7 +67,7 @@ def _found_or_created(client: AsyncClient, found: tuple[Queue, bool]) -> tuple[A
     return _opened(client, found[0]), found[1]
 
 
-class AsyncClient:
+class AsyncClient(OfOneProcess):
     """The queues of one keyspace, for the tasks of one event loop. Each call is that of `Client`.
 
     It is the same engine in threads. Any number of tasks may share it; see `AsyncQueue` for what a
@@ -122,8 +123,9 @@ class AsyncClient:
 
         Whoever waits for messages gets none. Acks of consumers are stored.
         """
-        if self._calls.is_closing or self._client is None:
+        if self._calls.is_closing or self._client is None or not self._calls.home.is_here:
             return
+        self._calls.check_place()
         self._calls.is_closing = True
         polls = list(self._polls)
         for waiting in polls:

@@ -15,6 +15,7 @@ from cassieq_spark.errors import CassieqError, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.consumer import Consumer
+from cassieq_spark.store.process import OfOneProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,7 +37,7 @@ class _Getter:
     deadline: float
 
 
-class AsyncConsumer:
+class AsyncConsumer(OfOneProcess):
     """Messages of one queue, got ahead and acked in groups. Tasks of one event loop may share it.
 
     Use it in an ``async with`` block, as `Consumer` in a ``with`` block, and iterate over it with
@@ -81,6 +82,7 @@ class AsyncConsumer:
 
     @documented(Consumer.ack)
     async def ack(self, messages: Message | str | Iterable[Message | str]) -> None:
+        self._calls.check_place()
         self._started.ack(messages)  # waits for nothing
 
     @documented(Consumer.flush)
@@ -93,8 +95,9 @@ class AsyncConsumer:
         Raises:
             StoreError: That failed: the messages come back when their leases run out.
         """
-        if self._consumer is None or self._is_closed:
+        if self._consumer is None or self._is_closed or not self._calls.home.is_here:
             return
+        self._calls.check_place()
         self._is_closed = True
         for getter in self._getters:
             if not getter.answer.done():
@@ -139,6 +142,7 @@ class AsyncConsumer:
 
     async def _get(self, wait_s: float | None) -> Message | None:
         consumer = self._started
+        self._calls.check_place()
         if self._is_closed:
             return None
         loop = asyncio.get_running_loop()

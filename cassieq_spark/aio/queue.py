@@ -8,6 +8,7 @@ from cassieq_spark.aio.consumer import AsyncConsumer
 from cassieq_spark.aio.mirror import documented, in_thread, in_thread_then
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.handle import Queue
+from cassieq_spark.store.process import OfOneProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,7 +45,7 @@ def _was_put(queue: AsyncQueue, found: T) -> T:
     return found
 
 
-class AsyncQueue:
+class AsyncQueue(OfOneProcess):
     """One queue, for the tasks of one event loop. Each call is that of `Queue`, to be awaited.
 
     A call that is cancelled before a thread has begun with it does nothing. One that has begun goes

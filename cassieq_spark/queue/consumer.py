@@ -18,12 +18,14 @@ from cassieq_spark.errors import CassieqError, QueueDeleted, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.settlement import Extend, Release
 from cassieq_spark.options import arguments
+from cassieq_spark.queue.failures import Failures
 from cassieq_spark.queue.get.pace import Pace
 from cassieq_spark.queue.get.poll import GetRequest, Getter
 from cassieq_spark.queue.message import Message, time_of, us_of
 from cassieq_spark.queue.settle.ack_buffer import RETRY_S, AckBuffer
 from cassieq_spark.queue.settle.ack_group import AckGroup
 from cassieq_spark.queue.settle.settle import settle_in_background
+from cassieq_spark.store.process import OfOneProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -69,7 +71,7 @@ class Ways:
     acks: AckGroup
 
 
-class Consumer:
+class Consumer(OfOneProcess):
     """Messages of one queue, got ahead and acked in groups. Threads may share it.
 
     Use it in a ``with`` block: at its end, acks are stored, and messages that were got and not
@@ -82,21 +84,18 @@ class Consumer:
         # that is read again only to get more.
         self._lane = lane = ways.lane()
         self._clock = lane.clock
+        self._home = lane.store.session.home
         self._prefetch = ways.wanted.at_most
         self._visibility_us = ways.wanted.visibility_us
         self._idle_timeout_s = idle_timeout_s
         self._lock = threading.RLock()
-        # Conditions of one lock, so that not every message and every ack wakes a thread.
+        # Of one lock, so that not every message and every ack wakes a thread.
         self._arrived = threading.Condition(self._lock)
         self._is_due = threading.Condition(self._lock)
         self._is_wanted = threading.Condition(self._lock)
         self._waiting: deque[_Held] = deque()
         self._looks_begun = self._looks_ended = 0
-        self._pace = Pace()
-        self._failure: Exception | None = None  # raised to all who wait, or once to the next one
-        self._failures = 0
-        self._is_told = False
-        self._end: Exception | None = None  # raised for every caller: the thread is gone
+        self._pace, self._failures = Pace(), Failures()
         self._is_closing = False
         self._acks = AckBuffer(
             lane,
@@ -151,6 +150,7 @@ class Consumer:
             ReceiptInvalid: One is not a receipt of this queue; nothing was acked.
             UsageError: The consumer is closed.
         """
+        self._home.check()
         self._acks.add(self._ways.receipts(messages))
 
     def flush(self) -> None:
@@ -160,6 +160,7 @@ class Consumer:
             QueueDeleted: The queue is gone.
             StoreError: For some it is unknown; they are tried again.
         """
+        self._home.check()
         self._acks.flush()
 
     def close(self) -> None:
@@ -170,6 +171,8 @@ class Consumer:
         Raises:
             StoreError: That failed: the messages come back when their leases run out.
         """
+        if not self._home.is_here:
+            return  # a forked child: what is left to do is the parent's
         with self._lock:
             self._is_closing = True
             for condition in (self._arrived, self._is_due, self._is_wanted):
@@ -210,12 +213,13 @@ class Consumer:
                 "a consumer works only inside its block. Write: with queue.consumer() as "
                 "consumer: ..."
             )
+        self._home.check()
         deadline = inf if wait_s is None else self._clock.monotonic() + wait_s
         last_look = None
         with self._lock:
-            failures = self._failures
+            failures = self._failures.count
             while (message := self._next()) is None:
-                self._raise_failure(failures)
+                self._failures.check(failures)
                 left_s = deadline - self._clock.monotonic()
                 if left_s <= 0:
                     # Only a look that begins now may answer None: earlier ones may be long ago,
@@ -251,19 +255,6 @@ class Consumer:
         """Whether at most half of the prefetch waits here: then one claim takes many messages."""
         return len(self._waiting) <= self._prefetch // 2
 
-    def _raise_failure(self, known: int) -> None:
-        """Raise what a thread has failed with. The caller holds the lock.
-
-        Args:
-            known: How many failures there were when the caller began to wait. One that came since
-                is for all who wait: each would wait for a failure of its own, one after another.
-        """
-        is_for_caller = self._failures > known or not self._is_told
-        failure = (self._failure if is_for_caller else None) or self._end
-        if failure is not None:
-            self._is_told = True
-            raise failure
-
     # --- the threads --------------------------------------------------------------------------
 
     def _get_ahead(self) -> None:
@@ -279,9 +270,7 @@ class Consumer:
         try:
             work()
         except Exception as error:  # noqa: BLE001 - it is raised where the program waits
-            with self._lock:
-                self._end = error
-                self._note(error)
+            self._note(error, is_end=True)
 
     def _await(self, condition: threading.Condition, due: Callable[[], float]) -> bool:
         """Wait until the time is due; False when the consumer closes."""
@@ -307,17 +296,12 @@ class Consumer:
     def _tell(self, error: Exception) -> None:
         """Raise the error where the program next waits; a final error is raised every time."""
         event(_logger, "consumer_failed", queue=self._lane.queue, error=str(error))
-        with self._lock:
-            if isinstance(error, QueueDeleted) or not isinstance(error, CassieqError):
-                self._end = error
-            self._note(error)
+        self._note(error)
 
-    def _note(self, failure: Exception) -> None:
-        """Keep a failure for the program. The caller holds the lock."""
-        self._failure = failure
-        self._failures += 1
-        self._is_told = False
-        self._arrived.notify_all()
+    def _note(self, failure: Exception, *, is_end: bool = False) -> None:
+        with self._lock:
+            self._failures.note(failure, is_end=is_end)
+            self._arrived.notify_all()
 
     def _renew(self) -> None:
         """Renew the leases of all that waits here: the program may take long over what it has.
@@ -396,7 +380,7 @@ class Consumer:
                 self._is_due.notify()
             elif self._look_wanted <= self._looks_begun:
                 self._look_at = now + self._pace.pause_s(now, lanes=lanes)
-            self._failure = self._end  # the failure is over
+            self._failures.over()
             self._arrived.notify_all()
             is_late = self._is_closing
         if is_late:

@@ -12,6 +12,7 @@ from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.settle import receipts, settle
 from cassieq_spark.queue.settle.ack_group import Verdict, check_verdicts
 from cassieq_spark.queue.settle.cancel import cancel
+from cassieq_spark.store.process import OfOneProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     Held = Message | str
 
 
-class Settling:
+class Settling(OfOneProcess):
     """Ack, extend, release, reject and update what was got from one queue."""
 
     _known_lane: Lane

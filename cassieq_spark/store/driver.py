@@ -37,6 +37,7 @@ from cassandra.segment import (
     compute_crc24,
 )
 
+from cassieq_spark.store.process import clusters
 from cassieq_spark.store.statements import Kind
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ def cluster(
         request_timeout=REQUEST_TIMEOUT_S,
     )
     ports = {port for _, port in options.contact_points}
-    return Cluster(
+    made = Cluster(
         contact_points=(
             [host for host, _ in options.contact_points]
             if len(ports) == 1
@@ -267,6 +268,8 @@ def cluster(
         reprepare_on_up=True,
         executor_threads=2,
     )
+    clusters.add(made)
+    return made
 
 
 def prepare(session: Session, statement: Statement, keyspace: str) -> PreparedStatement:

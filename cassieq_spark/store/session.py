@@ -16,12 +16,13 @@ import tenacity
 from cassandra.policies import DCAwareRoundRobinPolicy
 
 from cassieq_spark import metrics
-from cassieq_spark.clock import ClusterClock, SystemClock
+from cassieq_spark.clock import ClusterClock
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import StoreError, StoreTimeout, StoreUnavailable, UsageError
 from cassieq_spark.store import driver, retries, side_by_side, tls
 from cassieq_spark.store.call import AFTERWARDS_S, DEADLINE_S
 from cassieq_spark.store.node_clocks import NodeClocks, warn_of
+from cassieq_spark.store.process import Home
 from cassieq_spark.store.sent import Done, Sent, note_failure, raising
 from cassieq_spark.store.side_by_side import SideBySide
 from cassieq_spark.store.statements import Kind, Statement
@@ -55,6 +56,7 @@ class CqlSession:
     """A connected session on one keyspace. Thread-safe; it does not pickle or survive a fork.
 
     Attributes:
+        home: The process that has connected.
         client_id: Names this session in the tags of its CASes (G2); fresh with each session.
         node_clocks: Asks the nodes for their time.
         clock: Cluster time, measured by the nodes' clocks (G6).
@@ -85,7 +87,7 @@ class CqlSession:
         self._lock = threading.Lock()
         self._local = DCAwareRoundRobinPolicy(options.datacenter or "")
         context = None if options.tls is None else tls.Files(options.tls)
-        clock = SystemClock()
+        self.home = clock = Home()
         began_s = clock.monotonic()
         made = None
         try:
@@ -106,7 +108,7 @@ class CqlSession:
         self.datacenter = self._check_datacenter()
         self._side_by_side = SideBySide()
         self.node_clocks = NodeClocks(self._session, self.datacenter, self._check_open)
-        self.clock = ClusterClock(clock, self.node_clocks, tell=warn_of)
+        self.clock = ClusterClock(clock, self.node_clocks, tell=warn_of, left_s=self.left_s)
 
     def run(self, statement: Statement, params: Sequence[Any] = ()) -> list[Any]:
         """Run a read or an idempotent write, again if it was not answered, until the deadline.
@@ -287,8 +289,8 @@ class CqlSession:
 
     def nodes(self) -> Counter[str]:
         """How many nodes each data centre of the cluster has, up or not."""
-        hosts = self._cluster.metadata.all_hosts()
-        return Counter(host.datacenter for host in hosts if host.datacenter)
+        known = (host.datacenter for host in self._cluster.metadata.all_hosts())
+        return Counter(name for name in known if name)
 
     def prepare(self, statement: Statement) -> PreparedStatement:
         """The prepared form, which carries both consistencies (G1) [P20]."""
@@ -298,11 +300,12 @@ class CqlSession:
         # Without a lock: where nobody answers, one call would wait for all before it. What two
         # prepare at the same time is the same.
         prepared = driver.prepare(self._session, statement, self.keyspace)
-        self._prepared[statement.name] = prepared
-        return prepared
+        return self._prepared.setdefault(statement.name, prepared)
 
     def close(self) -> None:
-        """Disconnect. Idempotent."""
+        """Disconnect. Idempotent; nothing happens in a forked child."""
+        if not self.home.is_here:
+            return
         self._is_closed = True
         self._side_by_side.close()
         self._cluster.shutdown()
@@ -316,6 +319,7 @@ class CqlSession:
         self.close()
 
     def _check_open(self) -> None:
+        self.home.check()
         if self._is_closed:
             raise UsageError(
                 "the client is closed: its block has ended, or close() was called. Connect again"
@@ -338,8 +342,7 @@ class CqlSession:
         Args:
             times: How often it was sent already.
         """
-        statement = sent.statement
-        now = self.clock.monotonic()
+        statement, now = sent.statement, self.clock.monotonic()
         ends_s = sent.ends_s(self._most_s(), now)
 
         def send() -> list[Any]:

@@ -220,7 +220,7 @@ def test_an_ack_that_could_not_be_stored_is_stored_later(
         assert message is not None
         door.faults.plan("update_bucket", Fault.TIMEOUT_BEFORE, times=100)
         consumer.ack(message)
-        wait_until(lambda: consumer._failure is not None)
+        wait_until(lambda: consumer._failures.count)
         assert not is_over(door)
         door.faults._plan.clear()
         wait_until(lambda: is_over(door), describe=lambda: str(door.queue.stats()))

@@ -1,0 +1,79 @@
+"""A client works in the process that has opened it: a fork has its sockets, but not its threads."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, NoReturn, SupportsIndex
+from weakref import WeakSet
+
+from cassandra.cluster import _discard_cluster_shutdown
+
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import UsageError
+
+if TYPE_CHECKING:
+    from cassandra.cluster import Cluster
+
+clusters: Final[WeakSet[Cluster]] = WeakSet()
+"""Those of this process's clients. A forked child must not shut them down when it ends: the driver
+would wait for threads that are not there."""
+
+
+class Home(SystemClock):
+    """This machine's clock in the process that has opened a client.
+
+    Whatever a client does asks it for the time. So each use in another process fails at once.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process that has opened the client."""
+        return os.getpid() == self._pid
+
+    def check(self) -> None:
+        """Raise UsageError if this is another process."""
+        if not self.is_here:
+            raise UsageError(
+                f"a client was opened in process {self._pid} and used in process {os.getpid()}, "
+                "which was forked from it. It has no threads there, and its connections are the "
+                "parent's. Open a client in each process, after the fork"
+            )
+
+    def now_us(self) -> int:
+        """See `Clock`."""
+        self.check()
+        return super().now_us()
+
+    def monotonic(self) -> float:
+        """See `Clock`."""
+        self.check()
+        return super().monotonic()
+
+    def wait(self, seconds: float) -> None:
+        """See `Clock`."""
+        self.check()
+        super().wait(seconds)
+
+
+class OfOneProcess:
+    """An object that has connections and threads, so that it cannot be pickled."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuse to be pickled, or copied."""
+        raise UsageError(
+            f"{type(self).__name__} does not pickle: it has connections and threads of this "
+            "process. Pass the contact points and the name of the queue, and connect in the "
+            "process that uses them"
+        )
+
+
+def _forget_after_fork() -> None:
+    for cluster in clusters:
+        _discard_cluster_shutdown(cluster)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
