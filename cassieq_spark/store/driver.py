@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from cassandra import AuthenticationFailed, ProtocolVersion
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, DefaultConnection, ExecutionProfile
+from cassandra.cluster import (
+    EXEC_PROFILE_DEFAULT,
+    Cluster,
+    DefaultConnection,
+    ExecutionProfile,
+    Session,
+)
 from cassandra.connection import (
     ConnectionException,
     CrcMismatchException,
@@ -42,9 +48,8 @@ from cassieq_spark.store.statements import Kind
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from cassandra.cluster import Session
     from cassandra.query import PreparedStatement
 
     from cassieq_spark.options import ConnectionOptions
@@ -272,11 +277,33 @@ def cluster(
     return made
 
 
+class _Session(Session):  # type: ignore[misc]  # the driver has no types
+    """The driver's session, which prepares a statement within the limits of whoever needs it.
+
+    The driver (3.30) gives that request ten seconds, whatever the caller's limits are.
+    """
+
+    request_s: Callable[[], float]
+
+    @property
+    def default_timeout(self) -> float:
+        """The timeout of a request that has none of its own."""
+        return self.request_s()
+
+
+def with_limits(session: Session, request_s: Callable[[], float]) -> Session:
+    """Have a session prepare within limits.
+
+    Args:
+        request_s: Returns the timeout of a request that begins now.
+    """
+    session.__class__ = _Session  # the driver has no other place to name it
+    session.request_s = request_s
+    return session
+
+
 def prepare(session: Session, statement: Statement, keyspace: str) -> PreparedStatement:
     """Prepare a statement, with its consistency."""
-    # The driver gives this request no timeout but the session's, and has no setter for that where
-    # there are execution profiles.
-    session._default_timeout = REQUEST_TIMEOUT_S  # noqa: SLF001 - see above
     prepared = session.prepare(statement.cql.format(ks=keyspace))
     prepared.consistency_level = statement.consistency
     if statement.kind is Kind.CAS:

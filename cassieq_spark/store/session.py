@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from uuid import UUID
 
-    from cassandra.cluster import Session
     from cassandra.query import PreparedStatement
 
     from cassieq_spark.errors import CassieqError
@@ -93,7 +92,7 @@ class CqlSession:
         try:
             # It looks host names up, too, and fails if none of them has an address.
             self._cluster = made = driver.cluster(options, self._local, context)
-            self._session: Session = made.connect()
+            self._session = driver.with_limits(made.connect(), self._request_s)
         except DRIVER_ERRORS as error:
             waited_s = clock.monotonic() - began_s
             if made is not None:
