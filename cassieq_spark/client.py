@@ -140,18 +140,19 @@ class Client(OfOneProcess):
     def create_queue(
         self, name: str, *, labels: Mapping[str, str] | None = None, **settings: Any
     ) -> Queue:
-        """Create a queue, or return the existing one if it has the same settings.
+        """Create a queue, or return the existing one if it has the settings that are named.
 
         Args:
             name: Letters, digits, ``. - _``, 1 to 200 characters. A queue of an account is
                 ``account/name``.
             labels: The labels of a new queue, see `label_queue`. An existing queue keeps its own.
-            settings: See `options.QueueSettings`; times are seconds or timedelta.
+            settings: See `options.QueueSettings`; times are seconds or timedelta. A new queue gets
+                the defaults of all that are not named, or None; an existing one keeps its own.
 
         Raises:
             UsageError: A name or setting has a wrong form; or the queue, or its dead-letter queue,
                 lives in another data centre.
-            QueueExists: It exists with other settings; the error names each.
+            QueueExists: It exists with other values of some that are named; the error names each.
             QueueNotFound: The dead-letter queue does not exist.
         """
         return self.find_or_create_queue(name, labels=labels, **settings)[0]
@@ -161,12 +162,11 @@ class Client(OfOneProcess):
     ) -> tuple[Queue, bool]:
         """As `create_queue`; also return whether this call has created the queue."""
         checked = queue_name(name)
-        wanted = QueueSettings.parse(**settings)
         given = arguments.labels(labels or {})
         texts = {key: text for key, text in given.items() if text is not None}
         arguments.check_labels(texts)
         schema.check(self._session)
-        row, is_new = admin.create(self._store, checked, wanted, texts)
+        row, is_new = admin.create(self._store, checked, settings, texts)
         return self._open(lane_of(self._store, row)), is_new
 
     def alter_queue(self, name: str, **settings: Any) -> Queue:

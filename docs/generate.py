@@ -45,11 +45,12 @@ WHERE = {
 
 TOML_HEAD = """\
 # Every option with its default and its meaning. Made by `make docs` from cassieq_spark/options.
-# A commented line has no default; it shows an example. The command line reads it: ./cassieq.toml,
-# or cassieq.toml in the user's configuration directory, or --config FILE; a flag or a variable wins
-# over it. [connection] is for every command, [queue] for `cassieq queue create`, where times may
-# also be text such as "5m". [source] and [sink] are checked and list what Spark's readers and
-# writers take: as options, or by variables.
+# A commented line has no default, or is in [queue]; it shows an example. The command line reads it:
+# ./cassieq.toml, or cassieq.toml in the user's configuration directory, or --config FILE; a flag or
+# a variable wins over it. [connection] is for every command, [queue] for `cassieq queue create`,
+# where times may also be text such as "5m". Uncomment in [queue] only what your queues must have: a
+# queue that exists with other values is then refused. [source] and [sink] are checked and list what
+# Spark's readers and writers take: as options, or by variables.
 """
 
 OPTIONS_HEAD = """\
@@ -266,10 +267,13 @@ def toml() -> str:
     for section in SECTIONS:
         lines.append(f"[{section}]")
         for option in options_of(section):
-            is_set = option.default is not None
-            value = _plain(option, option.default if is_set else option.example)
+            has_default = option.default is not None
+            # Whoever uses the file would have asked for each default that stands there.
+            is_set = has_default and section != "queue"
+            value = _plain(option, option.default if has_default else option.example)
+            default = f" Default: {json.dumps(value)}." if has_default > is_set else ""
             lines += _comment(option.doc)
-            lines += _comment(f"Allowed: {option.values.allowed}.")
+            lines += _comment(f"Allowed: {option.values.allowed}.{default}")
             lines.append(f"{'' if is_set else '# '}{option.name} = {json.dumps(value)}\n")
     return "\n".join(lines).rstrip("\n") + "\n"
 

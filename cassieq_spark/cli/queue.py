@@ -73,16 +73,17 @@ def create(
     *,
     as_json: Json = False,
 ) -> None:
-    """Create a queue, or find it if it exists with the same settings; `created` says which.
+    """Create a queue, or find it if it exists with these settings; `created` says which.
 
-    Settings without a flag come from section `queue` of the configuration file, then the defaults.
+    Settings without a flag come from section `queue` of the configuration file. All others have
+    their defaults in a new queue, and stay as they are in one that exists.
     """
     from_file = connection.file.sections.get("queue", {})
     with connection.open() as client:
         found, is_new = client.find_or_create_queue(queue, **{**from_file, **settings})
         print_result({"queue": found.name, "created": is_new, **_settings(found)}, as_json=as_json)
     if not is_new and not as_json:
-        print_note(f"Queue {queue!r} was there already, with the same settings")
+        print_note(f"Queue {queue!r} was there already, with the settings shown")
 
 
 @app.command("list")

@@ -149,12 +149,13 @@ class QueueNotFound(QueueError):
 
 
 class QueueExists(QueueError):
-    """The queue exists with other settings; ``differences`` names them."""
+    """The queue exists with other settings than those named; ``differences`` names them."""
 
     code = "queue_exists"
-    meaning = "A queue of that name exists with other settings than you asked for."
+    meaning = "A queue of that name exists, and settings that you named have other values there."
     remedy = (
-        "Open it with client.queue(), change it with client.alter_queue(), or choose another name."
+        "Leave these settings out, change the queue with client.alter_queue(), or choose another "
+        "name."
     )
 
     def __init__(self, message: str, *, queue: str = "", differences: tuple[str, ...] = ()) -> None:

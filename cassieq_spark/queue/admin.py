@@ -57,19 +57,23 @@ _logger = get_logger("queue")
 def create(
     store: Store,
     name: QueueName,
-    settings: QueueSettings,
-    labels: Mapping[str, str] | None = None,
+    given: Mapping[str, Any],
+    labels: Mapping[str, str],
 ) -> tuple[QueueRow, bool]:
     """Return the queue of that name with these settings, and whether it is a new one.
 
     Args:
+        given: The settings that the caller names. An existing queue may have any value of the
+            others: their defaults are those of the release that created it.
         labels: The labels of a new queue. An existing queue keeps its own.
 
     Raises:
-        QueueExists: It exists with other settings; or its dead-letter queues form a cycle.
+        OptionUnknown, OptionInvalid: Names the setting.
+        QueueExists: A named setting has another value; or its dead-letter queues form a cycle.
         QueueNotFound: The dead-letter queue does not exist.
         UsageError: It, or its dead-letter queue, lives in another data centre.
     """
+    settings = QueueSettings.parse(**given)
     check_dead_letter_queue(store, name, settings)
     for _ in attempts(store.clock):
         found = read_row(store, name)
@@ -80,9 +84,9 @@ def create(
                 found = None
         is_new = found is None
         if found is None:
-            found = _insert(store, name, settings, labels or {})
+            found = _insert(store, name, settings, labels)
         if found is not None and found.value.status is QueueStatus.ACTIVE:
-            _check_same(name, settings, found.value.settings)
+            _check_same(name, given, found.value.settings)
             return found.value, is_new
     raise QueueNotFound(
         f"other clients create and delete queue {name!r} again and again. Try again later"
@@ -300,17 +304,19 @@ def _insert(
     return outcome.now
 
 
-def _check_same(name: QueueName, asked: QueueSettings, there: QueueSettings) -> None:
-    different = asked.differences(there)
+def _check_same(name: QueueName, given: Mapping[str, Any], there: QueueSettings) -> None:
+    named = {key: value for key, value in given.items() if value is not None}
+    different = there.altered(named).differences(there)
     if not different:
         return
+    is_fixed = any(key in FIXED for key, _, _ in different)
+    change = "" if is_fixed else f"change it with client.alter_queue({name!r}), "
     raise QueueExists(
         f"queue {name!r} exists with "
         + ", ".join(f"{key}={is_there!r}" for key, _, is_there in different)
         + ", but you asked for "
         + ", ".join(f"{key}={is_asked!r}" for key, is_asked, _ in different)
-        + f". Open it with client.queue({name!r}), change it with client.alter_queue({name!r}), or "
-        "choose another name",
+        + f". Open it with client.queue({name!r}), {change}or choose another name",
         queue=name,
         differences=tuple(key for key, _, _ in different),
     )

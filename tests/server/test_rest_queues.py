@@ -48,7 +48,10 @@ def test_a_queue_is_created_shown_altered_and_deleted(rest: httpx.Client, name: 
 
     again = rest.put(path, json=given)
     assert (200, shown) == (again.status_code, again.json())
-    assert (409, "queue_exists", None) == problem(rest.put(path))
+    unnamed = rest.put(path)
+    assert (200, shown) == (unnamed.status_code, unnamed.json())
+    other = {"settings": {"visibility_timeout": 46}}
+    assert (409, "queue_exists", None) == problem(rest.put(path, json=other))
 
     change = {"settings": {"visibility_timeout": None, "linger": 0.5}, "labels": {"owner": None}}
     altered = rest.patch(path, json=change).json()

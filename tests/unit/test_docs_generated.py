@@ -106,7 +106,7 @@ def test_the_numbers_are_those_of_the_last_full_benchmark(project: Path) -> None
         assert f"| **{one['median']:.2f}** |" in text
 
 
-def test_the_configuration_has_every_default_and_an_example_of_all_else() -> None:
+def test_the_configuration_has_every_default_but_a_queues_and_an_example_of_all_else() -> None:
     text = (ROOT / "conf" / "cassieq.toml").read_text(encoding="utf-8")
     uncommented = "\n".join(
         line[2:] if " = " in line and line.startswith("# ") else line for line in text.splitlines()
@@ -118,7 +118,12 @@ def test_the_configuration_has_every_default_and_an_example_of_all_else() -> Non
     all_values = _values(tomllib.loads(uncommented))
 
     assert expected == all_values.keys()
-    has_default = {o.name for o in OPTIONS if o.default is not None and o.has_variable}
+    # What stands in [queue] counts as asked for, and a later release may have other defaults.
+    has_default = {
+        option.name
+        for option in OPTIONS
+        if option.default is not None and option.has_variable and Scope.QUEUE not in option.scopes
+    }
     assert has_default == set_values.keys()
     for option in OPTIONS:
         if option.name in all_values:

@@ -36,8 +36,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="PUT",
         path=_QUEUE,
         right=Right.CREATE,
-        doc="Create a queue. An existing queue with the same settings is returned, and keeps its "
-        "labels.",
+        doc="Create a queue. An existing queue is returned if it has the settings that are named; "
+        "it keeps its labels and all other settings.",
         run=queues.create,
         body=models.NewQueue,
         is_body_needed=False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from cassieq_spark.errors import OptionInvalid, QueueNotFound
+from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.message import show_time
 from cassieq_spark.server.rest.call import Answer
@@ -53,19 +53,14 @@ async def list_queues(call: Call) -> Answer:
 
 
 async def create(call: Call) -> Answer:
-    """An existing queue is an answer, too, if it has the settings that are asked for."""
+    """An existing queue is an answer, too, if it has the settings that are named."""
     settings = _settings(call)
     labels: dict[str, str] = call.body.labels
 
     def work() -> tuple[Queue, bool]:
-        client = call.backend.client
-        try:
-            client.queue(call.queue)
-        except QueueNotFound:
-            is_new = True
-        else:
-            is_new = False
-        made = client.create_queue(call.queue, labels=labels, **settings)
+        made, is_new = call.backend.client.find_or_create_queue(
+            call.queue, labels=labels, **settings
+        )
         return call.backend.keep(made), is_new
 
     queue, is_new = await call.backend.run(work)

@@ -42,18 +42,16 @@ async def create(call: Call) -> dict[str, Any]:
     def work() -> None:
         client = call.backend.client
         try:
-            existing = client.queue(name)
+            queue, is_new = client.queue(name), False
         except QueueNotFound:
             try:
-                call.backend.keep(client.create_queue(name, labels=labels, **changes.settings))
+                queue, is_new = client.find_or_create_queue(name, labels=labels, **changes.settings)
             except QueueNotFound as error:
                 raise _no_dead_letter_queue() from error
             except QueueExists:  # somebody has just created it
-                existing = client.queue(name)
-            else:
-                return
-        call.backend.keep(existing)
-        if different := attributes.differences(call, existing, given):
+                queue, is_new = client.queue(name), False
+        call.backend.keep(queue)
+        if not is_new and (different := attributes.differences(call, queue, given)):
             raise SqsError(
                 "QueueNameExists",
                 "A queue already exists with the same name and a different value for attribute "
