@@ -30,8 +30,8 @@ OF_SIGNAL: Final = 128
 EXIT_CODES: Final[dict[int, str]] = {
     0: "done",
     FAILED: "failed: the error is on standard error, with its code in brackets; `ack`: a receipt "
-    "was stale, or its outcome is unknown; `repair` and `redrive`: something could not be done; "
-    "`purge`, `delete` and `redrive`: you said no",
+    "was stale or invalid, or its outcome is unknown; `repair` and `redrive`: something could not "
+    "be done; `purge`, `delete` and `redrive`: you said no",
     USAGE: "usage: an unknown flag or option, or a value that is not allowed; nothing was done",
     NOTHING: "nothing there: `get`, `peek` and `dead show` found no message, or `consume` found "
     "fewer than `--count`",

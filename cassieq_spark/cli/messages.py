@@ -248,7 +248,7 @@ def ack(
     *,
     as_json: Json = False,
 ) -> None:
-    """Ack messages: they are done. Exit code 1 if a receipt is stale or its outcome unknown."""
+    """Ack messages: they are done. Exit code 1 if a verdict is stale, invalid or unknown."""
     counts: Counter[Verdict] = Counter()
     with connection.open() as client:
         opened = client.queue(queue)
@@ -260,7 +260,7 @@ def ack(
                 print_json(*({"receipt": one, "verdict": str(verdict)} for one, verdict in pairs))
             else:
                 say(*(f"{verdict}\t{one}" for one, verdict in pairs))
-    if counts[Verdict.STALE] or counts[Verdict.UNKNOWN]:
+    if counts.keys() - {Verdict.ACKED, Verdict.ALREADY_ACKED}:
         print_note(", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
         raise typer.Exit(FAILED)
 

@@ -177,11 +177,24 @@ class ReceiptError(CassieqError):
 
 
 class ReceiptInvalid(ReceiptError, ValueError):
-    """The text is not a receipt of this queue."""
+    """The text is not a receipt of this queue, or names a message that the queue never had.
+
+    Attributes:
+        refused: The receipts that name such messages, if the others were settled; empty: nothing
+            was done.
+        expired: Those of the others that `ReceiptExpired` would name.
+    """
 
     code = "receipt_invalid"
     meaning = "A receipt is cut off or altered, is of another queue, or is not a receipt at all."
     remedy = "Pass receipts unchanged, as you got them."
+
+    def __init__(
+        self, message: str, *, refused: tuple[str, ...] = (), expired: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.refused = refused
+        self.expired = expired
 
 
 class ReceiptExpired(ReceiptError):

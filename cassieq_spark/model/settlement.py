@@ -110,14 +110,14 @@ class Judged:
         repeated: Messages that it has taken effect on before, by action: a task may run twice.
         acked: Messages that are over already, in whatever way; whatever is asked.
         stale: By lease, messages whose delivery ended: they came back, or are somebody else's.
-        unknown: By lease, messages that were never in this bucket.
+        never: By lease, messages that were never in this bucket.
     """
 
     held: Mapping[Action, Mapping[UUID, Runs]] = field(default_factory=dict)
     repeated: Mapping[Action, Runs] = field(default_factory=dict)
     acked: Runs = EMPTY
     stale: Mapping[UUID, Runs] = field(default_factory=dict)
-    unknown: Mapping[UUID, Runs] = field(default_factory=dict)
+    never: Mapping[UUID, Runs] = field(default_factory=dict)
 
     def done(self, action: Action) -> int:
         """How many messages an action takes effect on."""
@@ -125,7 +125,7 @@ class Judged:
 
     def holds_all(self, asked: Asked) -> bool:
         """Whether all that was asked takes effect, by a row that may be an old one."""
-        if self.repeated or self.acked or self.stale or self.unknown:
+        if self.repeated or self.acked or self.stale or self.never:
             return False
         return bool(asked) and all(
             lease_id in self.held.get(action, {})
@@ -203,7 +203,7 @@ def _judge_rest(
     repeated: dict[Action, Runs] = {}
     acked = EMPTY
     stale: dict[UUID, Runs] = {}
-    unknown: dict[UUID, Runs] = {}
+    never: dict[UUID, Runs] = {}
     for lease_id, action, left in rest:
         if again := left & _where_it_goes(row, action):
             repeated[action] = repeated.get(action, EMPTY) | again
@@ -211,9 +211,9 @@ def _judge_rest(
         acked |= (over & row.manifest) - unacked
         if ended := over & unacked:
             stale[lease_id] = stale.get(lease_id, EMPTY) | ended
-        if never := over - row.manifest:
-            unknown[lease_id] = unknown.get(lease_id, EMPTY) | never
-    return Judged(held=held, repeated=repeated, acked=acked, stale=stale, unknown=unknown)
+        if not_there := over - row.manifest:
+            never[lease_id] = never.get(lease_id, EMPTY) | not_there
+    return Judged(held=held, repeated=repeated, acked=acked, stale=stale, never=never)
 
 
 def _where_it_goes(row: Bucket, action: Action) -> Runs:

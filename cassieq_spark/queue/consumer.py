@@ -117,7 +117,7 @@ class Consumer(OfOneProcess):
 
     @property
     def stale(self) -> int:
-        """How many acks came too late: their receipts had expired, so they changed nothing."""
+        """How many acks changed nothing: they came too late, or name messages that never were."""
         return self._acks.stale
 
     def get(self, wait: float | timedelta | None = None) -> Message | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.errors import ReceiptInvalid
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.server.groups import Groups
-from cassieq_spark.server.settling import each
+from cassieq_spark.server.settling import acks
 from cassieq_spark.store.call import asked_now
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Deleting:
         receipts = [one for asked in together for one in asked.receipts]
 
         def ack(handle: Queue) -> list[Verdict | ReceiptInvalid]:
-            return each(receipts, handle.ack_each)
+            return acks(receipts, handle)
 
         failure: Exception | None = None
         found: list[Verdict | ReceiptInvalid] = []

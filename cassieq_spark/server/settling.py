@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cassieq_spark.errors import ReceiptExpired, ReceiptInvalid, StoreError
 from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.queue.settle.ack_group import Verdict
+from cassieq_spark.queue.settle.receipts import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from cassieq_spark.queue.handle import Queue
 
 T = TypeVar("T")
 
@@ -38,9 +42,15 @@ def each(
     return [found[at] for at in range(len(receipts))]
 
 
+def acks(receipts: Sequence[str], queue: Queue) -> list[Verdict | ReceiptInvalid]:
+    """Ack receipts together; return for each its verdict, or why it is no receipt of the queue."""
+    never = ReceiptInvalid(f"a receipt {NEVER}. Pass what a get of this queue returned")
+    return [never if one is Verdict.INVALID else one for one in each(receipts, queue.ack_each)]
+
+
 def failures(
     receipts: list[str], settle: Callable[[list[str]], object]
-) -> list[ReceiptExpired | StoreError | None]:
+) -> list[ReceiptExpired | ReceiptInvalid | StoreError | None]:
     """Settle receipts together; return for each None if that is done, or why it is not.
 
     A `StoreError` means that it is unknown.
@@ -49,6 +59,12 @@ def failures(
         settle(receipts)
     except ReceiptExpired as error:
         return [error if one in error.refused else None for one in receipts]
+    except ReceiptInvalid as error:
+        if not error.refused:
+            raise
+        late = ReceiptExpired(error.message, refused=error.expired)
+        told = dict.fromkeys(error.refused, error) | dict.fromkeys(error.expired, late)
+        return [told.get(one) for one in receipts]
     except StoreError as error:
         return [error for _ in receipts]
     return [None for _ in receipts]

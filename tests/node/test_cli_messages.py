@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -276,6 +277,20 @@ def test_peek_leases_nothing_and_has_no_receipt(cli: CommandLine, queue: cassieq
     assert (0, f"{message_id}\tx\n") == (text.code, text.out)
     assert (None, None) == (found["receipt"], found["visible_until"])
     assert {"visible": 1, "invisible": 0, "delayed": 0} == lie(queue)
+
+
+def test_ack_of_a_receipt_that_was_never_handed_out_is_invalid_and_exit_code_1(
+    cli: CommandLine, queue: cassieq.Queue
+) -> None:
+    queue.put(b"a")
+    (message,) = queue.get()
+    assert message.proof is not None
+    never = replace(message.proof, bucket=BucketNo(77)).encode()
+
+    done = cli("ack", queue.name, never, message.receipt or "")
+
+    assert (1, [f"invalid\t{never}", f"acked\t{message.receipt}"]) == (done.code, done.lines)
+    assert "1 invalid" in done.err
 
 
 def test_ack_has_a_verdict_for_each_and_exit_code_1_if_one_is_stale(

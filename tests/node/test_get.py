@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 
 import cassieq_spark as cassieq
+from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import BodyInvalid, CasAmbiguous, CasContention, StoreTimeout
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.receipt import Receipt
@@ -653,6 +654,37 @@ def test_a_receipt_of_a_bucket_that_cannot_be_is_refused(door: Door) -> None:
     for verb in (door.queue.ack, door.queue.release, lambda one: door.queue.extend(one, 5)):
         with pytest.raises(cassieq.ReceiptInvalid, match="never existed"):
             verb(forged)
+
+
+@pytest.mark.invariant("I3")
+def test_a_receipt_of_no_delivery_has_another_verdict_than_a_store_that_cannot_say(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cassieq_spark.store import cas  # noqa: PLC0415 - only its deadline
+
+    monkeypatch.setattr(cas, "DEADLINE_S", 0.2)
+    good, proof = one_held(door), one_held(door, b"other").proof
+    assert proof is not None
+    no_bucket = replace(proof, bucket=BucketNo(77)).encode()
+    no_message = replace(proof, lease_id=new_uuid(), first=9, last=9).encode()
+
+    assert [
+        cassieq.Verdict.ACKED,
+        cassieq.Verdict.INVALID,
+        cassieq.Verdict.INVALID,
+    ] == door.queue.ack_each([good, no_bucket, no_message])
+    for never in (no_bucket, no_message):
+        with pytest.raises(cassieq.ReceiptInvalid, match="never existed"):
+            door.queue.ack([never])
+    with door.queue.consumer() as consumer:
+        consumer.ack([no_bucket, no_message])
+        consumer.flush()
+        assert 2 == consumer.stale
+    door.faults.plan("update_bucket", Fault.TIMEOUT_AFTER, times=500)
+    assert [cassieq.Verdict.UNKNOWN, cassieq.Verdict.INVALID] == door.queue.ack_each(
+        [proof.encode(), no_bucket]
+    )
+    door.faults._plan.clear()
 
 
 def test_threads_that_ack_together_are_told_when_the_one_who_did_it_was_interrupted(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.testing import wait_until
 from tests.server.test_rest_messages import lease
 from tests.server.test_rest_queues import problem
@@ -21,6 +24,12 @@ if TYPE_CHECKING:
 def put(rest: httpx.Client, queue: str, *bodies: str) -> None:
     messages = [{"body": one} for one in bodies]
     assert rest.post(f"{queue}/messages/batch", json={"messages": messages}).is_success
+
+
+def never_handed_out(receipt: str) -> str:
+    """A well-formed receipt of the same bucket, for a message that it never had."""
+    real = Receipt.decode(receipt)
+    return replace(real, lease_id=new_uuid(), first=50_000, last=50_000).encode()
 
 
 def settle(rest: httpx.Client, queue: str, verb: str, **body: Any) -> list[str]:
@@ -69,6 +78,30 @@ def test_one_ack_says_its_verdict_by_the_status(rest: httpx.Client, queue: str, 
     for wrong in (other, "nothing", "%ff", "A" * 76):
         refused = rest.delete(f"{queue}/messages/{wrong}")
         assert (400, "receipt_invalid", None) == problem(refused)
+
+
+def test_a_receipt_of_no_delivery_is_invalid_and_the_others_are_settled(
+    rest: httpx.Client, queue: str
+) -> None:
+    put(rest, queue, "a", "b", "c", "d")
+    released, rejected, extended, acked = (one["receipt"] for one in lease(rest, queue, max=4))
+    never = never_handed_out(acked)
+    assert problem(rest.delete(f"{queue}/messages/{never}")) == (400, "receipt_invalid", None)
+
+    assert ["extended", "invalid"] == settle(
+        rest, queue, "extend", receipts=[extended, never], visibility_timeout=60
+    )
+    assert ["acked", "invalid"] == settle(rest, queue, "ack", receipts=[acked, never])
+    assert ["stale", "released", "invalid"] == settle(
+        rest, queue, "release", receipts=[acked, released, never]
+    )
+    dead = f"{queue[:100]}-dead"
+    rest.put(dead)
+    rest.patch(queue, json={"settings": {"dead_letter_queue": dead.removeprefix("/queues/")}})
+    assert ["rejected", "invalid", "stale"] == settle(
+        rest, queue, "reject", receipts=[rejected, never, released]
+    )
+    rest.delete(dead)
 
 
 def test_leases_are_extended_and_given_back(rest: httpx.Client, queue: str, other: str) -> None:

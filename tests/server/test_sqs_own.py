@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError
 
 from cassieq_spark.server.sqs.protocol import NAMESPACE
 from cassieq_spark.testing import wait_until
+from tests.server.test_rest_receipts import never_handed_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,6 +94,24 @@ def test_the_query_protocol_sends_receives_and_deletes(gateway: Gateway, url: st
     result = "DeleteMessageBatchResult"
     assert ["a"] == texts(done, result, "DeleteMessageBatchResultEntry", "Id")
     assert ["ReceiptHandleIsInvalid"] == texts(done, result, "BatchResultErrorEntry", "Code")
+
+
+def test_a_receipt_that_was_never_handed_out_is_invalid(sqs: Any, url: str) -> None:
+    sqs.send_message(QueueUrl=url, MessageBody="x")
+    (message,) = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=5)["Messages"]
+    never = never_handed_out(message["ReceiptHandle"])
+
+    with pytest.raises(sqs.exceptions.ReceiptHandleIsInvalid):
+        sqs.delete_message(QueueUrl=url, ReceiptHandle=never)
+    entries = [
+        {"Id": "a", "ReceiptHandle": message["ReceiptHandle"]},
+        {"Id": "b", "ReceiptHandle": never},
+    ]
+    answer = sqs.delete_message_batch(QueueUrl=url, Entries=entries)
+    assert ["a"] == [one["Id"] for one in answer["Successful"]]
+    assert [("b", "ReceiptHandleIsInvalid", True)] == [
+        (one["Id"], one["Code"], one["SenderFault"]) for one in answer["Failed"]
+    ]
 
 
 def test_errors_of_the_query_protocol_are_xml_with_their_codes(gateway: Gateway) -> None:

@@ -74,6 +74,7 @@ DATA = {
     errors.RequestTimeSkewed: {"reason": "skewed"},
     errors.QueueExists: {"queue": "orders", "differences": ("bucket_size", "linger")},
     errors.ReceiptExpired: {"refused": ("a", "b")},
+    errors.ReceiptInvalid: {"refused": ("a",), "expired": ("b",)},
     errors.PutAmbiguous: {"message_ids": ("0195", "0196"), "stored": ("m-2",)},
     errors.SinkFenced: {"sink_id": "s"},
     errors.SinkIdReused: {"sink_id": "s"},

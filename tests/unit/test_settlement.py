@@ -170,7 +170,7 @@ def test_what_came_back_is_stale_for_an_ack_and_done_for_a_release() -> None:
 def test_what_is_over_is_acked_and_what_never_was_is_unknown(action: Action) -> None:
     row = sealed(status=Status.DRAINED)
 
-    assert Judged(acked=Runs.span(8, 9), unknown={ONE: Runs.span(10, 11)}) == rules.judge(
+    assert Judged(acked=Runs.span(8, 9), never={ONE: Runs.span(10, 11)}) == rules.judge(
         row, {ONE: {action: Runs.span(8, 11)}}
     )
 

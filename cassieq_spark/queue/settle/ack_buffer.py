@@ -224,7 +224,7 @@ class AckBuffer:
             asked_in = [self._asked_in.pop(one) for one in receipts if one in self._asked_in]
         with tracing.settling("ack", self._lane.queue, len(receipts), asked_in):
             verdicts, failure = self._group.ack(self._lane, receipts)
-            stale = verdicts.count(Verdict.STALE)
+            stale = verdicts.count(Verdict.STALE) + verdicts.count(Verdict.INVALID)
             if failure is not None or stale:
                 tracing.failed(ReceiptExpired if failure is None else type(failure))
         if stale:
@@ -232,8 +232,7 @@ class AckBuffer:
                 self.stale += stale
             event(_logger, "acks_stale", queue=self._lane.queue, messages=stale)
         pairs = zip(receipts, verdicts, strict=True)
-        left = [one for one, verdict in pairs if verdict is Verdict.UNKNOWN]
-        return left if failure is not None else [], failure
+        return [one for one, verdict in pairs if verdict is Verdict.UNKNOWN], failure
 
     def _land(
         self, place: Place, left: list[Receipt], flight: Flight, failure: BaseException | None

@@ -14,7 +14,7 @@ from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError, StoreTi
 from cassieq_spark.model.ids import EMPTY
 from cassieq_spark.model.settlement import Ack
 from cassieq_spark.queue.apart import first_of, named
-from cassieq_spark.queue.settle.receipts import foreign
+from cassieq_spark.queue.settle.receipts import NEVER, foreign
 from cassieq_spark.queue.settle.settle import (
     Outcome,
     by_lease,
@@ -42,12 +42,15 @@ class Verdict(StrEnum):
         ALREADY_ACKED: It was done before: by this receipt, by a later delivery, by a purge, or by
             its move to the dead-letter queue.
         STALE: The delivery ended: the message came back, or is somebody else's now.
+        INVALID: The receipt names a message that this queue never had. Nothing was done, and
+            asking again is of no use.
         UNKNOWN: The store could not say. Ask again: that is safe.
     """
 
     ACKED = "acked"
     ALREADY_ACKED = "already_acked"
     STALE = "stale"
+    INVALID = "invalid"
     UNKNOWN = "unknown"
 
 
@@ -150,8 +153,8 @@ def check_verdicts(lane: Lane, given: Sequence[Receipt], verdicts: Sequence[Verd
         ReceiptInvalid: Some messages were never there.
         ReceiptExpired: It names the receipts whose delivery had ended.
     """
-    if Verdict.UNKNOWN in verdicts:
-        raise foreign(lane, "names messages that never existed")
+    if Verdict.INVALID in verdicts:
+        raise foreign(lane, NEVER)
     pairs = zip(given, verdicts, strict=True)
     if stale := [one for one, verdict in pairs if verdict is Verdict.STALE]:
         raise expired(lane, stale)
@@ -197,8 +200,8 @@ def _verdict(outcome: Outcome, receipt: Receipt) -> Verdict:
     runs, judged = runs_of(receipt), outcome.judged
     if outcome.is_done(receipt, ACK):
         return Verdict.ACKED
-    if runs & judged.unknown.get(receipt.lease_id, EMPTY):
-        return Verdict.UNKNOWN
+    if runs & judged.never.get(receipt.lease_id, EMPTY):
+        return Verdict.INVALID
     if runs & judged.stale.get(receipt.lease_id, EMPTY):
         return Verdict.STALE
     return Verdict.ALREADY_ACKED

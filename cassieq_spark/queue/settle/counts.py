@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.model.ids import EMPTY
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Ack, Reject, Release
-from cassieq_spark.queue.settle.receipts import foreign
+from cassieq_spark.queue.settle.receipts import NEVER, foreign
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,8 +50,8 @@ def counted(lane: Lane, bucket: BucketNo, judged: Judged) -> Settled:
     Raises:
         ReceiptInvalid: Some messages were never there. The others are settled.
     """
-    if judged.unknown:
-        raise foreign(lane, "names messages that never existed")
+    if judged.never:
+        raise foreign(lane, NEVER)
     stale = (
         Receipt(lane=lane.lane_id, bucket=bucket, lease_id=lease_id, first=offset, last=offset)
         for lease_id, runs in judged.stale.items()

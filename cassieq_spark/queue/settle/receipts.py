@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import ReceiptInvalid
 from cassieq_spark.model.pointer import DELETED
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cassieq_spark.queue.lane import Lane
+
+NEVER: Final = "names messages that never existed"
 
 
 def checked(lane: Lane, messages: Message | str | Iterable[Message | str]) -> list[Receipt]:
@@ -33,11 +35,19 @@ def checked(lane: Lane, messages: Message | str | Iterable[Message | str]) -> li
     return [_checked(lane, one) for one in several]
 
 
-def foreign(lane: Lane, why: str) -> ReceiptInvalid:
+def foreign(
+    lane: Lane,
+    why: str,
+    *,
+    refused: Iterable[Receipt] = (),
+    expired: Iterable[Receipt] = (),
+) -> ReceiptInvalid:
     """The error for a receipt that is well-formed and not of this queue."""
     return ReceiptInvalid(
         f"a message or receipt given to queue {lane.queue!r} {why}. Pass what this queue's get "
-        "returned"
+        "returned",
+        refused=tuple(one.encode() for one in refused),
+        expired=tuple(one.encode() for one in expired),
     )
 
 
@@ -51,5 +61,5 @@ def _checked(lane: Lane, held: object) -> Receipt:
     if not lane.fixed.has(receipt.lane):
         raise foreign(lane, "is of another queue, or of an earlier queue of this name")
     if not receipt.first <= receipt.last < lane.bucket_size or receipt.bucket >= DELETED:
-        raise foreign(lane, "names messages that never existed")
+        raise foreign(lane, NEVER)
     return receipt

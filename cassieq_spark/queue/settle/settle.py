@@ -22,7 +22,7 @@ from cassieq_spark.model.ids import EMPTY, Place, Runs, union
 from cassieq_spark.model.settlement import Ack, Judged, Reject, Update
 from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.returns import Returns, moved_times_us
-from cassieq_spark.queue.settle.receipts import foreign
+from cassieq_spark.queue.settle.receipts import NEVER, foreign
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -109,7 +109,7 @@ def settle_bucket(
         judged, before, changed = _without_row(asked), None, None
     _count(lane, judged)
     if tells_acked:
-        in_doubt = union([*judged.stale.values(), *judged.unknown.values()])
+        in_doubt = union([*judged.stale.values(), *judged.never.values()])
         if in_doubt and lane.is_dropped(bucket):
             # Below the repair pointer all is over: only drained buckets are dropped. A row that
             # exists there is a ghost, and knows nothing of what was acked (G5, ADR 11).
@@ -125,7 +125,7 @@ def _as_left(lane: Lane, bucket: BucketNo, asked: Asked) -> Stored[Bucket] | Non
 
 def _without_row(asked: Asked) -> Judged:
     return Judged(
-        unknown={
+        never={
             lease_id: union(runs for runs in actions.values() if runs is not None)
             for lease_id, actions in asked.items()
         }
@@ -172,9 +172,6 @@ def settle_receipts(
         return settle_bucket(its_lane, place.bucket, leases, tells_acked=tells_acked)
 
     outcomes = each_bucket(lane, one, asked)
-    found = [one for one in outcomes.values() if tells_acked or one.row is not None]
-    if any(outcome.judged.unknown for outcome in found):
-        raise foreign(lane, "names messages that never existed")
     refused = [
         receipt
         for receipt in given
@@ -182,7 +179,19 @@ def settle_receipts(
             receipt, action, or_before=isinstance(action, Reject)
         )
     ]
+    never = [one for one in refused if _never_was(outcomes[one.place], one, tells_acked)]
+    if never:
+        raise foreign(
+            lane, NEVER, refused=never, expired=[one for one in refused if one not in never]
+        )
     return refused, outcomes
+
+
+def _never_was(outcome: Outcome, receipt: Receipt, tells_acked: bool) -> bool:
+    # Without a row, only L says whether there ever was one.
+    if outcome.row is None and not tells_acked:
+        return False
+    return bool(runs_of(receipt) & outcome.judged.never.get(receipt.lease_id, EMPTY))
 
 
 def settle_in_background(

@@ -20,7 +20,7 @@ from cassieq_spark.queue.message import Message, show_time
 from cassieq_spark.queue.settle.ack_group import Verdict
 from cassieq_spark.server.rest.call import Answer
 from cassieq_spark.server.rest.problems import problem_of
-from cassieq_spark.server.settling import each, failures
+from cassieq_spark.server.settling import acks, each, failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ async def ack(call: Call) -> Answer:
             _refused(receipt, verdict)
             if isinstance(verdict, Exception)
             else {"receipt": receipt, "verdict": str(verdict)}
-            for receipt, verdict in zip(receipts, each(receipts, queue.ack_each), strict=True)
+            for receipt, verdict in zip(receipts, acks(receipts, queue), strict=True)
         ]
 
     return Answer(body={"results": await call.backend.on_queue(call.queue, work)})
@@ -49,7 +49,9 @@ async def ack(call: Call) -> Answer:
 async def ack_one(call: Call) -> Answer:
     """As an ack of several, but the verdict is the status."""
     receipt: str = call.request.path_params["receipt"]
-    verdict = await call.backend.on_queue(call.queue, lambda queue: queue.ack_each([receipt])[0])
+    (verdict,) = await call.backend.on_queue(call.queue, lambda queue: acks([receipt], queue))
+    if isinstance(verdict, ReceiptInvalid):
+        raise verdict
     if verdict is Verdict.STALE:
         raise ReceiptExpired(
             "this delivery has ended: the message came back, or somebody else has it. It is not "
