@@ -58,6 +58,7 @@ LONG_FILES = {
     "explicit/test_due_worlds.py",
     "node/test_bench_peers.py",
     "node/test_bodies.py",
+    "node/test_bare_place.py",
     "node/test_born_again.py",
     "node/test_cli_complete.py",
     "node/test_cli_dead.py",
@@ -127,6 +128,7 @@ LONG_FILES = {
     "spark/test_views.py",
     "stateful/test_client_machine.py",
     "stateful/test_row_machine.py",
+    "unit/test_bare_place.py",
 }
 
 FIXTURE_MARKS = {

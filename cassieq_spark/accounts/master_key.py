@@ -130,9 +130,13 @@ def write_new(path: str | os.PathLike[str]) -> None:
     try:
         # O_EXCL: an existing key is never lost, and no link is followed.
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            try:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError:
+                os.unlink(path)  # noqa: PTH108 - it may be no Path; half a key is in nobody's way
+                raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a path"
         raise MasterKeyInvalid(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -11,15 +11,14 @@ from cassieq_spark.cli.exits import exit_codes
 from cassieq_spark.cli.output import say
 from cassieq_spark.errors import OptionInvalid
 
-JOBS: Final = Path(__file__).resolve().parents[1] / "jobs"
-
 
 def job_path(
     job: Annotated[str, typer.Argument(metavar="JOB", help="repair, redrive or to_files.")],
 ) -> None:
     """Print the file of a job of this package: spark-submit "$(cassieq job-path repair)" --once."""
     with exit_codes():
-        known = sorted(path.stem for path in JOBS.glob("[a-z]*.py"))
+        jobs = Path(__file__).resolve().parents[1] / "jobs"
+        known = sorted(path.stem for path in jobs.glob("[a-z]*.py"))
         if job not in known:
             raise OptionInvalid(f"there is no job {job!r}. The jobs are: {', '.join(known)}")
-        say(str(JOBS / f"{job}.py"))
+        say(str(jobs / f"{job}.py"))

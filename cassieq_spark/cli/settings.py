@@ -11,6 +11,7 @@ import os
 import reprlib
 import sys
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,8 @@ import typer
 from cassieq_spark.client import Client
 from cassieq_spark.embedded import daemon
 from cassieq_spark.embedded.daemon import DaemonState
-from cassieq_spark.errors import OptionInvalid, OptionUnknown
+from cassieq_spark.embedded.folders import of_user
+from cassieq_spark.errors import EmbeddedFailed, OptionInvalid, OptionUnknown
 from cassieq_spark.options import OPTIONS, Option, Scope, parse_connection, values
 from cassieq_spark.options.values import HIDDEN, NotAllowed
 
@@ -112,7 +114,10 @@ def find_file(given: Path | None) -> File:
     """
     if given is not None:
         return _read_file(given)
-    for path in (Path(FILE_NAME), platformdirs.user_config_path("cassieq") / FILE_NAME):
+    paths = [Path(FILE_NAME)]
+    with suppress(EmbeddedFailed):  # a user without a home directory has no file there
+        paths.append(of_user(platformdirs.user_config_path, otherwise="give --config") / FILE_NAME)
+    for path in paths:
         if path.is_file():
             return _read_file(path)
     return File()
@@ -178,8 +183,10 @@ class Connection:
 
 
 def _local_node() -> str | None:
-    found = daemon.status(daemon.default_data_dir())
-    return found.contact_points if found.state is DaemonState.UP else None
+    with suppress(EmbeddedFailed):  # a user without a home directory has started none there
+        found = daemon.status(daemon.default_data_dir())
+        return found.contact_points if found.state is DaemonState.UP else None
+    return None
 
 
 def _read_file(path: Path) -> File:

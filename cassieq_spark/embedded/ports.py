@@ -8,15 +8,16 @@ import itertools
 import json
 import os
 import socket
-import tempfile
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from functools import cache
 from typing import TYPE_CHECKING
 
+from cassieq_spark.embedded.folders import temporary, writes
 from cassieq_spark.errors import EmbeddedFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 _PORTS_FILE = "ports.json"
 
@@ -26,13 +27,8 @@ _PORTS_FILE = "ports.json"
 _FIRST_PORT = 12_000
 _PORT_COUNT = 20_000
 
-#: Neighbouring pids start far apart, so test runs side by side seldom ask for the same port; one
-#: counter for the process, so two clusters of it are never given the same one.
-_candidates = itertools.count(os.getpid() * 37)
-
 #: A node binds its ports seconds after they were chosen, and again after each restart. A chosen
 #: port is therefore reserved against other processes by a locked file, for this process's life.
-_RESERVATIONS = Path(tempfile.gettempdir()) / f"cassieq-ports-{os.getuid()}"
 _reserved: dict[int, int] = {}
 
 
@@ -95,8 +91,17 @@ def check_ports(address: str, ports: Sequence[int]) -> None:
             )
 
 
+@cache
+def _candidates(pid: int) -> Iterator[int]:
+    """Number what a process tries; two clusters of it are never given the same port.
+
+    Neighbouring pids start far apart, so test runs side by side seldom ask for the same one.
+    """
+    return itertools.count(pid * 37)
+
+
 def _free_port(addresses: Sequence[str]) -> int:
-    for candidate in itertools.islice(_candidates, _PORT_COUNT):
+    for candidate in itertools.islice(_candidates(os.getpid()), _PORT_COUNT):
         port = _FIRST_PORT + candidate % _PORT_COUNT
         if any(_bind_problem(address, port) == errno.EADDRINUSE for address in addresses):
             continue
@@ -106,8 +111,10 @@ def _free_port(addresses: Sequence[str]) -> int:
 
 
 def _reserve(port: int) -> bool:
-    _RESERVATIONS.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(_RESERVATIONS / str(port), os.O_RDWR | os.O_CREAT, 0o600)
+    reservations = temporary() / f"cassieq-ports-{os.getuid()}"
+    with writes(reservations, what="directory of reserved ports"):
+        reservations.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(reservations / str(port), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
