@@ -1959,6 +1959,33 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="lanes",
+        rule="Lower classes are held back for what is young in a higher one.",
+        old="    return max((at for at in more_at if at <= until), default=None)\n",
+        new="    return None\n",
+        tests=(
+            "tests/node/test_classes_in_order.py::test_the_first_get_of_a_consumer_keeps_the_order_of_classes",
+        ),
+    ),
+    Ablation(
+        mark="U15",
+        rule="At its first look at a lane, a consumer keeps the offer free for what is young there.",
+        old="                self._owed += [lane_id] if is_first else []\n",
+        new="",
+        tests=(
+            "tests/node/test_classes_in_order.py::test_u15_the_first_get_of_a_consumer_waits_for_what_it_offers",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="The first message of a higher class is given however large, beside an offer too.",
+        old="        budget.is_untouched = whole.is_untouched and len(self._claimed) == self._of_offer\n",
+        new="",
+        tests=(
+            "tests/node/test_classes_in_order.py::test_a_large_message_of_a_higher_class_is_not_kept_out_by_small_ones",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
         rule="Of a limit in bytes a lower class is offered its share.",
         old="            offered.size_bytes = budget.size_bytes * fairness\n",
         new="            pass\n",

@@ -60,6 +60,7 @@ LONG_FILES = {
     "node/test_bodies.py",
     "node/test_bare_place.py",
     "node/test_born_again.py",
+    "node/test_classes_in_order.py",
     "node/test_cli_complete.py",
     "node/test_cli_dead.py",
     "node/test_cli_guide.py",

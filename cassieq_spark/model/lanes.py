@@ -162,6 +162,21 @@ def offered_below(at_most: int, fairness: float, coin: float) -> int:
     return int(whole) + (coin < rest)
 
 
+def held_until(more_at: Iterable[float], *, until: float) -> float | None:
+    """Until when a get holds lower classes back; None: they may have what is left of it.
+
+    A lower class has more than its offer only if no higher one has more to give in time. A reader
+    that looks for the first time sees only young messages in open buckets: without this rule, the
+    lane that it looked at first would give all.
+
+    Args:
+        more_at: For each lane of a higher class that has more: when it can be had, at once or when
+            it has been seen for ``linger``.
+        until: What can be had only later than this is not waited for.
+    """
+    return max((at for at in more_at if at <= until), default=None)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class DueLane:
     """What a due lane is for: messages of one class that are due within one period."""

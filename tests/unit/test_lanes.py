@@ -20,6 +20,7 @@ from cassieq_spark.model.lanes import (
     finished_below,
     first_period,
     healed_always,
+    held_until,
     in_turn,
     longest_delay_us,
     looked_at,
@@ -53,6 +54,16 @@ def test_each_lane_is_read_once_in_a_turn_and_no_lower_class_before_a_higher(
         priority for priority, _ in places
     ]
     assert {(priority, first % shards) for priority in range(priorities)} == set(places[::shards])
+
+
+@given(st.lists(st.floats(0, 100)), st.floats(0, 100))
+def test_lower_classes_are_held_back_for_all_that_can_be_had_in_time(
+    more_at: list[float], until: float
+) -> None:
+    held = held_until(more_at, until=until)
+    in_time = [at for at in more_at if at <= until]
+    assert (held is None) == (not in_time)
+    assert held is None or (held in in_time and all(at <= held for at in in_time))
 
 
 def test_u15_the_first_shard_moves_and_so_one_consumer_serves_all() -> None:

@@ -224,6 +224,8 @@ class Claimer:
         if got or budget is None:
             return got, closed.row
         at_most = budget.for_messages_of(row, budget.messages)
+        if not at_most and budget.size_bytes is not None:
+            budget.size_bytes = 0  # too small a rest for the next message
         terms = self.terms(at_most, below=below)
         self.hint([bucket], terms.until_us)
         got, now = self.claim(bucket, closed.row, terms)

@@ -194,5 +194,6 @@ def share(
             shares.append((bucket, count))
             budget.take(row.value, count, runs=min(count, runs_there(row.value, now_us)))
         elif available > 0:
-            break  # the next message is larger than what is left; none goes out before it
+            budget.size_bytes = 0  # too small a rest for the next message: none goes before it
+            break
     return shares

@@ -52,7 +52,11 @@ class _Ahead:
 
 
 class Reader:
-    """One consumer of a lane. Not thread-safe."""
+    """One consumer of a lane. Not thread-safe.
+
+    Attributes:
+        has_looked: Whether it has looked at the lane for a get: what it has not seen is young.
+    """
 
     def __init__(self, lane: Lane, *, owner: str, run: UUID | None, visibility_us: int) -> None:
         self.lane = self._lane = lane
@@ -63,6 +67,7 @@ class Reader:
         self._quiet: Scan | None = None
         self._asked_at = -math.inf
         self._ahead: _Ahead | None = None
+        self.has_looked = False
         self._passed: tuple[Scan, Rows] | None = None
         self._leftover = Leftover(lane)
         self._rivals = Rivals(lane)
@@ -187,6 +192,16 @@ class Reader:
         """
         self.go_round(self.search(), Budget(messages=0), None, waits=False)
 
+    def see(self, below_id: int | None) -> None:
+        """Look at the lane, so that what is young there becomes ripe from now on; claims nothing.
+
+        Raises:
+            QueueDeleted: The lane is dead.
+            StoreTimeout, StoreUnavailable: It could not look.
+        """
+        self._seals.see(self._scanner.scan(1, below_id=below_id, peeks=True))
+        self.has_looked = True
+
     @property
     def is_sure(self) -> bool:
         """Whether the last look has passed nothing over: if it has, "none" would be a guess."""
@@ -212,7 +227,11 @@ class Reader:
         Raises:
             CassieqError: See `get`.
         """
+        self.has_looked = True
+        search.more_at = None
+        now_s = self._lane.clock.monotonic
         if claimed := self._claim_left(budget, below_id) or self._claim_ahead(budget, below_id):
+            search.more_at = None if budget.is_full else now_s()
             return claimed
         scan = self._scanner.scan(
             max(1, budget.messages),
@@ -238,6 +257,8 @@ class Reader:
                     waits=waits,
                     theirs=theirs,
                 )
+                if self._seals.more_in_s is not None:
+                    search.more_at = now_s() + self._seals.more_in_s
             if theirs and not budget.is_full:
                 self._claim_sealed(theirs, budget, below_id, updated, into=claimed, rounds=1)
         except CassieqError:
@@ -310,8 +331,10 @@ class Reader:
         claimed = [] if into is None else into
         rows = self._rivals.in_order(candidates)
         for _ in range(rounds):
-            shares = share(self._lane, rows, replace(budget), below_id, away=self._scanner.away)
+            plan = replace(budget)
+            shares = share(self._lane, rows, plan, below_id, away=self._scanner.away)
             if not shares:
+                budget.size_bytes = plan.size_bytes
                 break
             got: list[Claimed] = []
             for at in range(0, len(shares), CLAIMS_PER_HINT):

@@ -27,7 +27,12 @@ longer than this."""
 
 
 class Seals:
-    """The seals of one reader. Not thread-safe."""
+    """The seals of one reader. Not thread-safe.
+
+    Attributes:
+        more_in_s: After how long the next claim can have more from open buckets than the last one
+            has taken; None: this has seen no more.
+    """
 
     def __init__(
         self, lane: Lane, scanner: Scanner, rivals: Rivals, *, is_for_program: bool
@@ -36,12 +41,17 @@ class Seals:
         self._scanner = scanner
         self._rivals = rivals
         self._is_for_program = is_for_program
+        self.more_in_s: float | None = None
         self._open = OpenBuckets(lane, scanner)
 
     @property
     def sealed_singly(self) -> BucketNo | None:
         """See `OpenBuckets`."""
         return self._open.sealed_singly
+
+    def see(self, scan: Scan) -> None:
+        """Note which open buckets hold messages, so that these become ripe; seals nothing."""
+        self._open.ripe(scan, has_found=False)
 
     def claim(
         self,
@@ -109,6 +119,8 @@ class Seals:
             self._open.note_sealed(bucket, row, is_ours=is_ours)
             claimed += gathered.claimed
             budget.take_claimed(gathered.claimed)
+        has_left = wants_more and any(self._open.has_messages(bucket) for bucket in left)
+        self.more_in_s = 0.0 if has_left else young_for_s
         return young_for_s if nothing_else and not theirs else None
 
     def _place(self, scan: Scan, bucket: BucketNo) -> tuple[int, int]:

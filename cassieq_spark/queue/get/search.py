@@ -46,12 +46,15 @@ class Search:
         is_over: Nothing is visible in the lane.
         failure: Why nothing more is known of it: a part has not answered in the last round.
         pause_s: How long to wait before the next round.
+        more_at: When more than the last round has claimed can be had (monotonic): at once, or when
+            what is young will be ripe. None: it has seen no more.
     """
 
     def __init__(self, lane: Lane, scanner: Scanner) -> None:
         self.is_over = False
         self.failure: CassieqError | None = None
         self.pause_s = 0.0
+        self.more_at: float | None = None
         self._lane = lane
         self._scanner = scanner
         self._known_away = set(scanner.away)

@@ -80,7 +80,9 @@ class OpenBuckets:
     def ripe(
         self, scan: Scan, *, has_found: bool, only_gaps: bool = False
     ) -> tuple[list[BucketNo], float | None]:
-        """Open buckets that may be sealed now; and when the first non-empty one will be, in s.
+        """Open buckets that may be sealed now; and when the first other non-empty one may be, in s.
+
+        That is when a call may seal it that has found nothing.
 
         Age is by this reader's own monotonic clock since it first saw a message there [R9]; an
         empty one waits for the gap timeout, by the oldest proof of its reservation [R11] [P5].
@@ -126,6 +128,7 @@ class OpenBuckets:
         if filled and not has_found and self._is_alone(scan, min(filled)):
             eager_in = max(0.0, self._eager_after - seen_at)
         ages = {bucket: seen_at - self._first_seen[bucket] for bucket in filled}
-        waits = {bucket: min(eager_in, oldest_allowed - ages[bucket]) for bucket in filled}
-        ripe += [bucket for bucket in filled if waits[bucket] <= 0]
-        return ripe, min((wait for wait in waits.values() if wait > 0), default=None)
+        waits = {at: min(eager_in, linger - ages[at]) for at in filled}
+        young = {at: wait for at, wait in waits.items() if wait > linger - oldest_allowed}
+        ripe += [at for at in filled if at not in young]
+        return ripe, max(0.0, min(young.values())) if young else None

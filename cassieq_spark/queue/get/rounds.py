@@ -1,0 +1,243 @@
+"""`Rounds`: one get over several lanes, round by round, until there is something to hand out.
+
+It holds the rule of lanes 3 on classes and young messages, and I10: a lane that does not answer
+holds up no other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.errors import CassieqError, QueueDeleted
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.lanes import held_until, offered_below
+from cassieq_spark.queue.get.claim import GRACE_S, Budget, give_back
+
+if TYPE_CHECKING:
+    from cassieq_spark.model.ids import LaneId
+    from cassieq_spark.queue.get.claim import Claimed
+    from cassieq_spark.queue.get.lanes import Limits, Readers
+    from cassieq_spark.queue.get.search import Search
+
+UNLIMITED: Final = 1 << 31
+"""Whoever asks for more messages than this takes all there are: no part of that is offered."""
+
+LOOK_S: Final = 2.0
+"""How long the first round waits for each statement, as long as all have answered. Each round that
+a lane has not answered doubles it: the store may be slow."""
+
+LOOK_AGAIN_S: Final = 0.25
+"""The same once a lane has not answered: there may be many, and the others' messages wait."""
+
+_logger = get_logger("queue")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """Where a get may find something; and quiet lanes that were not asked again."""
+
+    awake: list[LaneId]
+    resting: list[LaneId] = field(default_factory=list)
+
+
+class Rounds:
+    """One get over several lanes.
+
+    Args:
+        tiers: The lanes of each class, what was scheduled first.
+        lower: The lanes that a part of the get is offered to, and the coin that rounds this part.
+    """
+
+    def __init__(
+        self,
+        readers: Readers,
+        tiers: list[list[LaneId]],
+        below: Limits,
+        news: News,
+        lower: tuple[list[LaneId], float],
+    ) -> None:
+        self._readers = readers
+        self._lane = readers.lane
+        self._tiers = tiers
+        self._below = below
+        self._awake = news.awake
+        self._resting = news.resting
+        self._lower, self._coin = lower
+        self._searches: dict[LaneId, Search] = {}
+        self._has_failed = False
+        self._patience = 1.0
+        self._claimed: list[Claimed] = []
+        self._of_offer = 0
+        self._owed: list[LaneId] = []
+        self._is_held = False
+        self._over_at = inf
+        self._held_at_most_until = inf
+
+    def run(self, whole: Budget) -> list[Claimed]:
+        """Go round the lanes until something is claimed, or nothing is visible in any.
+
+        No lane is waited for while another may have something: each round takes what can be had at
+        once, and the pause between two is for all lanes together. Only young messages of a higher
+        class hold a lower one back (`held_until`). One deadline is for all lanes.
+        """
+        clock = self._lane.clock
+        until = clock.monotonic() + self._lane.store.session.left_s()
+        offered = self._offered(whole)
+        try:
+            while True:
+                held = self._go_round(whole, offered)
+                self._is_held = held is not None
+                if held is not None:
+                    clock.wait(held - clock.monotonic())
+                    continue
+                if self._claimed:
+                    return self._claimed
+                open_ = [one for one in self._searches.values() if not one.is_over]
+                failures = [one.failure for one in open_ if one.failure is not None]
+                if not open_:
+                    return []
+                if failures and clock.monotonic() >= until:
+                    raise failures[0]
+                clock.wait(min(one.pause_s for one in open_))
+                # What was quiet may have something by now, where a lane keeps this get waiting.
+                lanes = [lane_id for tier in self._tiers for lane_id in tier]
+                woken = self._readers.news(lanes) if failures else []
+                self._awake = [at for at in lanes if at in woken or self._may_have_some(at)]
+                self._patience *= 2 if failures else 1
+        except CassieqError:
+            give_back(self._claimed)  # nobody gets to see them [T22]
+            raise
+
+    def _may_have_some(self, lane_id: LaneId) -> bool:
+        """Whether a lane may have something, after the rounds so far (I10)."""
+        search = self._searches.get(lane_id)
+        return lane_id in self._awake if search is None else not search.is_over
+
+    def _offered(self, budget: Budget) -> Budget:
+        """The part of the get that is offered to a lower class."""
+        fairness = self._lane.settings.fairness
+        offered = Budget(messages=budget.messages, size_bytes=budget.size_bytes)
+        if budget.messages < UNLIMITED:
+            offered.messages = offered_below(budget.messages, fairness, self._coin)
+        if budget.size_bytes is not None:
+            offered.size_bytes = budget.size_bytes * fairness
+        is_part = budget.messages < UNLIMITED or budget.size_bytes is not None
+        if not fairness or not is_part:
+            offered.messages = 0
+        return offered
+
+    def _go_round(self, whole: Budget, offered: Budget) -> float | None:
+        """Take what can be had at once; return until when the rest of the get is held back."""
+        self._offer(offered)
+        budget = replace(whole)
+        budget.take_claimed(self._claimed)
+        # However large it is, the first message of a higher class is not kept out by the offer.
+        budget.is_untouched = whole.is_untouched and len(self._claimed) == self._of_offer
+        owed = self._young(self._owed)
+        if owed:
+            budget.messages -= min(offered.messages, budget.messages)
+            if budget.size_bytes is not None and offered.size_bytes is not None:
+                budget.size_bytes -= offered.size_bytes
+        for at, tier in enumerate(self._tiers):
+            if not self._go_through([at for at in tier if at in self._awake], budget):
+                break
+            # No lower class before what rests in this one.
+            if budget.is_full or not self._go_through(self._wake(tier), budget):
+                break
+            held = self._hold(tier, self._tiers[at + 1 :], budget)
+            if held is not None:
+                return held
+        return self._held_until(owed)
+
+    def _offer(self, offered: Budget) -> None:
+        """Offer a part to lanes of a lower class, which wait for it if they are first looked at."""
+        before = len(self._claimed)
+        for lane_id in self._lower:
+            if lane_id in self._awake and self._is_asked(lane_id) and not offered.is_full:
+                is_first = not self._readers.reader(lane_id).has_looked
+                self._step(lane_id, offered)
+                self._owed += [lane_id] if is_first else []
+        self._of_offer += len(self._claimed) - before
+        if offered.is_full:
+            self._owed = []
+
+    def _young(self, lanes: list[LaneId]) -> list[float]:
+        """When more can be had in these lanes, by the rounds so far."""
+        searches = [self._searches.get(lane_id) for lane_id in lanes]
+        return [one.more_at for one in searches if one is not None and one.more_at is not None]
+
+    def _held_until(self, more_at: list[float]) -> float | None:
+        now = self._lane.clock.monotonic()
+        until = min(self._over_at, self._held_at_most_until, now + GRACE_S)
+        held = held_until(more_at, until=until)
+        if held is not None:
+            self._held_at_most_until = until
+        return held
+
+    def _hold(self, tier: list[LaneId], lower: list[list[LaneId]], budget: Budget) -> float | None:
+        """Until when lower classes are held back for what is young in this one; None: they go on.
+
+        Those that this consumer has never looked at are looked at now: what they have is no older
+        to it than its first look [R9].
+        """
+        below = [lane_id for one in lower for lane_id in one]
+        held = None if budget.is_full else self._held_until(self._young(tier))
+        if held is None or not below:
+            return None
+        self._wake(below)
+        awake = [at for at in below if self._may_have_some(at)]
+        new = [at for at in awake if not self._readers.reader(at).has_looked]
+        session = self._lane.store.session
+        with session.within(GRACE_S):
+            session.each(lambda at: self._readers.reader(at).see(self._below.get(at)), new)
+        return held if awake else None
+
+    def _is_asked(self, lane_id: LaneId) -> bool:
+        """Whether this round goes through a lane: if it was held, only where more is to be had."""
+        return not self._is_held or lane_id not in self._searches or bool(self._young([lane_id]))
+
+    def _go_through(self, lanes: list[LaneId], budget: Budget) -> bool:
+        """Claim from these lanes; return whether to go on with others."""
+        for lane_id in filter(self._is_asked, lanes):
+            if budget.is_full or self._lane.clock.monotonic() >= self._over_at:
+                return False
+            if not self._step(lane_id, budget) and self._claimed:
+                return False  # leases run: they do not wait for what does not answer
+            if self._claimed:
+                # Buckets that a lane passes over take time as well.
+                self._over_at = min(self._over_at, self._lane.clock.monotonic() + GRACE_S)
+        return True
+
+    def _wake(self, lanes: list[LaneId]) -> list[LaneId]:
+        """Ask those of these lanes that rest, as the others have too little."""
+        resting = [at for at in lanes if at in self._resting]
+        self._resting = [at for at in self._resting if at not in resting]
+        with self._lane.store.session.within(GRACE_S if self._claimed else inf):
+            woken = self._readers.news(resting)
+        self._awake = [*self._awake, *woken]
+        return woken
+
+    def _step(self, lane_id: LaneId, budget: Budget) -> bool:
+        """Claim from one lane what can be had at once; return whether it has answered."""
+        reader = self._readers.reader(lane_id)
+        search = self._searches.get(lane_id)
+        if search is None or search.is_over:
+            search = self._searches[lane_id] = reader.search()
+        each_s = self._patience * (LOOK_AGAIN_S if self._has_failed else LOOK_S)
+        in_all_s = GRACE_S if self._claimed else inf
+        try:
+            with self._lane.store.session.within(in_all_s, each_s=each_s):
+                self._claimed += reader.go_round(
+                    search, budget, self._below.get(lane_id), waits=False
+                )
+        except QueueDeleted:
+            raise
+        except CassieqError as error:
+            self._has_failed = True
+            search.fail(error)
+            queue, told = self._lane.queue, str(error)
+            event(_logger, "lane_passed_over", queue=queue, lane=str(lane_id), error=told)
+            return False
+        return True
