@@ -284,9 +284,9 @@ class Run:
             assert not (has_room and has_lower and has_left), (priority, before, got)
 
 
-def stand_still(door: Door) -> Door:
-    """Let the door's clock move by its pauses only."""
-    door.clock = ManualClock(start_us=door.clock.now_us())
+def of_own_time(door: Door) -> Door:
+    """Let the door's clock move by its pauses, and a moment with each look at it."""
+    door.clock = Ticking(300, start_us=door.clock.now_us())
     door.client._store.clock = door.clock
     return door
 
@@ -308,7 +308,7 @@ def by_priority(claimed: list[Claimed]) -> Counter[int]:
 def test_the_first_get_of_a_consumer_keeps_the_order_of_classes(
     open_door: OpenDoor, shards: int
 ) -> None:
-    door = stand_still(open_door(priorities=5, shards=shards, fairness=0.1, bucket_size=1_000))
+    door = of_own_time(open_door(priorities=5, shards=shards, fairness=0.1, bucket_size=1_000))
     for priority in range(5):
         for key in range(6):
             door.queue.put_many([b"m"] * 10, priority=priority, key=str(key))
@@ -324,7 +324,7 @@ def test_the_first_get_of_a_consumer_keeps_the_order_of_classes(
 @pytest.mark.invariant("I10")
 def test_u15_the_first_get_of_a_consumer_waits_for_what_it_offers(open_door: OpenDoor) -> None:
     """Else a job that gets one batch and ends finds the lower class young, again and again."""
-    door = stand_still(open_door(priorities=2, fairness=0.2, bucket_size=1_000))
+    door = of_own_time(open_door(priorities=2, fairness=0.2, bucket_size=1_000))
     door.queue.put_many([b"low"] * 60)
     door.queue.put_many([b"high"] * 60, priority=1)
     assert seal.close(door.lane.all[1], BucketNo(0)) is not None
@@ -337,7 +337,7 @@ def test_u15_the_first_get_of_a_consumer_waits_for_what_it_offers(open_door: Ope
 def test_a_large_message_of_a_higher_class_is_not_kept_out_by_small_ones(
     open_door: OpenDoor,
 ) -> None:
-    door = stand_still(open_door(priorities=2, fairness=0.1, linger=0, bucket_size=1_000))
+    door = of_own_time(open_door(priorities=2, fairness=0.1, linger=0, bucket_size=1_000))
     random = generator(1)
     door.queue.put_many([random.randbytes(50) for _ in range(200)])
     door.queue.put_many([random.randbytes(2_000) for _ in range(3)], priority=1)
