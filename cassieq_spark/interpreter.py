@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import pairwise
 from typing import Final
 
 LAUNCHER: Final = "cassieq-python"
@@ -18,23 +19,51 @@ def for_spark() -> str:
     """
     # Every process imports this module, and pathlib takes longer than all else in it.
     folder = os.path.dirname(sys.executable)  # noqa: PTH120 - as said
-    launcher, python = (os.path.join(folder, name) for name in (LAUNCHER, "python3"))  # noqa: PTH118 - as said
-    try:
-        # It runs the python3 beside it, which may be another version.
-        is_this = os.access(launcher, os.X_OK) and os.path.samefile(python, sys.executable)  # noqa: PTH121 - as said
-    except OSError:
-        is_this = False
-    return launcher if is_this else sys.executable
+    launcher = launcher_in(folder)
+    # It runs the python3 beside it, which may be another version.
+    is_this = launcher and os.path.samefile(os.path.join(folder, "python3"), sys.executable)  # noqa: PTH118, PTH121 - as said
+    return launcher if launcher and is_this else sys.executable
+
+
+def launcher_in(folder: str) -> str | None:
+    """The launcher in a folder of programs, if there is one and the Python that it runs."""
+    launcher, python = (os.path.join(folder, name) for name in (LAUNCHER, "python3"))  # noqa: PTH118 - as above
+    is_there = all(os.access(path, os.X_OK) for path in (launcher, python))
+    return launcher if is_there else None
+
+
+def is_this(named: str) -> bool:
+    """Whether a name that Spark was given is the Python of this environment.
+
+    The pythons of two environments are often links to one file, so their folder tells.
+    """
+    import shutil  # noqa: PLC0415 - only where somebody has named one
+
+    found = shutil.which(named)
+    if not found or not sys.executable:
+        return False
+    pairs = ((found, sys.executable), map(os.path.dirname, (found, sys.executable)))  # as above
+    return all(os.path.samefile(*pair) for pair in pairs)  # noqa: PTH121 - as above
 
 
 def name_for_spark() -> None:
-    """Let a Spark that this process starts look for formats here, unless somebody said where.
+    """Let a Spark that this process starts look for formats here, unless another Python is named.
 
     It asks PYSPARK_DRIVER_PYTHON, PYSPARK_PYTHON and ``python3`` in turn, and runs the tasks of a
     format that it has found in the same one (4.2 and 4.3). In an environment that was not activated
     ``python3`` is another, which has no ``pyspark_cassieq``: there would be no format "cassieq".
-    Under spark-submit Spark runs already, and has chosen this interpreter itself.
+    Where what is named is this Python, Spark gets its launcher, which starts the same one sooner.
+    Under spark-submit Spark runs already, and has read its variables.
     """
-    said = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT")
-    if sys.executable and not any(name in os.environ for name in said):
+    if not sys.executable or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    named = os.environ.get("PYSPARK_DRIVER_PYTHON") or os.environ.get("PYSPARK_PYTHON")
+    if not named or (_may_be_local() and is_this(named)):
         os.environ["PYSPARK_DRIVER_PYTHON"] = for_spark()
+
+
+def _may_be_local() -> bool:
+    """Whether nothing says yet that tasks run on other machines, which may lack the launcher."""
+    words = os.environ.get("PYSPARK_SUBMIT_ARGS", "").replace("=", " ").split()
+    names = ("--master", "spark.master")
+    return all(value.startswith("local") for name, value in pairwise(words) if name in names)

@@ -216,6 +216,11 @@ EVENTS: Final[dict[str, Event]] = {
         level=logging.WARNING,
         meaning="It is unknown whether a put took effect. The caller gets PutAmbiguous.",
     ),
+    "pyspark_zip_imported": Event(
+        level=logging.WARNING,
+        meaning="Spark runs a Python that imports PySpark from its zip, so this streaming query "
+        "started about a second later. Set PYSPARK_PYTHON to what the event names.",
+    ),
     "query_progress": Event(level=logging.INFO, meaning="How far a streaming query is behind."),
     "queue_altered": Event(level=logging.INFO, meaning="Settings of a queue were changed."),
     "queue_created": Event(level=logging.INFO, meaning="A queue was created."),

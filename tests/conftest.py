@@ -115,6 +115,7 @@ LONG_FILES = {
     "spark/test_jobs.py",
     "spark/test_lag.py",
     "spark/test_many_queues.py",
+    "spark/test_named_python.py",
     "spark/test_programs.py",
     "spark/test_redrive_job.py",
     "spark/test_refused.py",

@@ -5,14 +5,20 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pyspark
+
 from cassieq_spark.errors import UsageError, WorkerEnvironment
-from cassieq_spark.interpreter import for_spark
+from cassieq_spark.interpreter import for_spark, is_this, launcher_in
+from cassieq_spark.log import event, get_logger
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+_logger = get_logger("spark")
 
 OLDEST_PYTHON: Final = (3, 11)
 NEEDED: Final = ("pyarrow", "numpy", "cassandra", "msgpack", "cassieq_spark")
@@ -61,18 +67,33 @@ def driver_context(spark: SparkSession, what: str, instead: str) -> SparkContext
 
 
 def prefer_this_python(spark: SparkSession) -> None:
-    """Let workers on this machine run the driver's interpreter, if nobody has said which.
+    """Let workers on this machine run the driver's interpreter, unless another one is named.
 
+    Spark takes no notice of ``spark.pyspark.python`` in a program that spark-submit did not start.
     On a cluster the driver's path may mean nothing: there, nothing is changed. Spark Connect has no
     way to say it.
     """
     if is_connect(spark):
         return
     context = spark.sparkContext
-    is_local = (context.master or "").startswith("local")
-    is_said = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
-    if is_local and not is_said:
-        context.pythonExec = for_spark()
+    named = context.getConf().get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
+    if (context.master or "").startswith("local"):
+        context.pythonExec = named if named and not is_this(named) else for_spark()
+
+
+def tell_if_slow() -> None:
+    """Say what to set where Spark's Python processes import PySpark from its zip.
+
+    Each of them then compiles all that it imports. Only an installed PySpark has the same code
+    elsewhere, and only where this package is installed beside it there is a launcher that uses it.
+    """
+    zipped, is_zip, _ = (pyspark.__file__ or "").partition("/pyspark.zip/")
+    package = Path(zipped).parents[1] if is_zip else None
+    if package is None or not (package / "__init__.py").is_file():
+        return
+    launcher = launcher_in(str(package.parents[3] / "bin"))
+    if launcher is not None:
+        event(_logger, "pyspark_zip_imported", interpreter=sys.executable, set_to=launcher)
 
 
 def check_workers(spark: SparkSession) -> None:

@@ -33,7 +33,7 @@ def run(
     variables = environment(
         JAVA_HOME=str(machine / "java"),
         PATH=f"{machine}/venv/bin:/usr/bin:/bin",
-        PYSPARK_PYTHON=str(machine / "venv" / "bin" / "python"),
+        PYSPARK_PYTHON=str(machine / "venv" / "bin" / "cassieq-python"),
         CASSIEQ_CONTACT_POINTS=cassandra.contact_points,
         CASSIEQ_KEYSPACE=KEYSPACE,
     )

@@ -8,11 +8,19 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cassieq_spark import interpreter
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OF_SPARK = (
+    *("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT"),
+    "PYSPARK_SUBMIT_ARGS",
+)
 CODE = "import json, os, sys; print(json.dumps([os.environ.get('PYTHONPATH'), sys.argv[1:]]))"
 
 
@@ -64,6 +72,76 @@ def test_a_launcher_beside_another_python_is_not_told(
     shutil.copy(interpreter.for_spark(), tmp_path)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python3.12"))
     assert sys.executable == interpreter.for_spark()
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str | None]:
+    """What a Spark looks for formats in, that starts with these variables."""
+
+    def of(**named: str) -> str | None:
+        for name in OF_SPARK:
+            monkeypatch.setenv(name, "")  # so that it is restored, though it is not there
+            monkeypatch.delenv(name)
+        for name, value in named.items():
+            monkeypatch.setenv(name, value)
+        interpreter.name_for_spark()
+        return os.environ.get("PYSPARK_DRIVER_PYTHON", os.environ.get("PYSPARK_PYTHON"))
+
+    return of
+
+
+def test_where_this_python_is_named_spark_gets_its_launcher(
+    names: Callable[..., str | None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "venv").symlink_to(Path(sys.executable).parents[1])
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    python = Path(sys.executable).name
+    launcher = interpreter.for_spark()
+    linked = str(tmp_path / "venv" / "bin" / python)
+    for named in (sys.executable, python, "python3", linked, ""):
+        assert launcher == names(PYSPARK_PYTHON=named)
+        assert launcher == names(PYSPARK_DRIVER_PYTHON=named)
+        assert launcher == names(PYSPARK_PYTHON="/other", PYSPARK_DRIVER_PYTHON=named or python)
+    assert launcher == names()
+    local = "--master local[2] pyspark-shell"
+    assert launcher == names(PYSPARK_PYTHON=python, PYSPARK_SUBMIT_ARGS=local)
+
+
+def test_a_python_of_another_environment_stays_though_it_is_the_same_file(
+    names: Callable[..., str | None], launcher: Path
+) -> None:
+    other = str(launcher.parent / "python3")
+    assert Path(other).samefile(sys.executable)
+    for named in (other, str(launcher), interpreter.for_spark(), "jupyter", "/nowhere/python"):
+        assert named == names(PYSPARK_PYTHON=named)
+        assert named == names(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=named)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"PYSPARK_SUBMIT_ARGS": "--master spark://a:7077 pyspark-shell"},
+        {"PYSPARK_SUBMIT_ARGS": "--conf spark.master=yarn pyspark-shell"},
+        {"PYSPARK_GATEWAY_PORT": "1"},
+    ],
+)
+def test_what_is_named_stays_on_a_cluster_and_where_spark_runs_already(
+    names: Callable[..., str | None], said: dict[str, str]
+) -> None:
+    assert sys.executable == names(PYSPARK_PYTHON=sys.executable, **said)
+
+
+def test_what_we_ship_names_the_launcher() -> None:
+    conf = Path(__file__).parents[2] / "conf"
+    found = [
+        line.strip()
+        for path in conf.rglob("*")
+        if path.is_file() and path.suffix not in {".conf", ".py"}
+        for line in path.read_text("utf-8").splitlines()
+        if "PYSPARK_PYTHON=" in line
+    ]
+    assert 3 == len(found)
+    assert all(line.endswith(f"/{interpreter.LAUNCHER}") for line in found)
 
 
 def test_an_installed_pyspark_is_imported_instead_of_its_zip(launcher: Path, site: Path) -> None:

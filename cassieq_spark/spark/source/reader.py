@@ -98,9 +98,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self) -> Planner:
         if self._planner is None:
-            # Tasks, and the process that pickles this reader for them, need neither.
+            # Tasks, and the process that pickles this reader for them, need none of these.
+            from cassieq_spark.spark import environment  # noqa: PLC0415 - as said
             from cassieq_spark.spark.source.planner import Planner  # noqa: PLC0415 - as said
             from cassieq_spark.store import store  # noqa: PLC0415 - as said
 
+            environment.tell_if_slow()
             self._planner = Planner(store.shared(self._options.connection), self._options)
         return self._planner
