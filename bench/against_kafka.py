@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.__main__ import HEAP, ROOT, compile_package
 from bench.kafka_rounds import FIRST_ROW, OURS, TARGETS, THEIRS, TRICKLE, Case, Extent, Rounds
 from bench.spark_child import SparkChild
-from cassieq_spark.interpreter import for_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from bench.peers.kafka import Installation
 
-MAIN = "main"
+MAIN, NAMED = "main", "named"
 LEGS: Final = (*TARGETS, FIRST_ROW, TRICKLE)
 _SIZED = ("sink_batch", "sink_stream", "source_all", "source_all_triggers")
+_SOURCES = tuple(leg for leg in TARGETS if leg.startswith("source"))
 CASES: Final = {
     MAIN: Case(2_000_000, 96),
+    NAMED: Case(2_000_000, 96, is_named=True, legs=_SOURCES),
     "1kb": Case(200_000, 1_024, legs=_SIZED),
     "100kb": Case(2_000, 100 * 1_024, legs=_SIZED),
     "no_fsync": Case(500_000, 96, ours="periodic"),
@@ -37,6 +38,7 @@ CASES: Final = {
 }
 SMOKE_CASES: Final = {
     MAIN: Case(50_000, 96),
+    NAMED: Case(20_000, 96, is_named=True, legs=("source_all", "source_all_triggers")),
     "100kb": Case(100, 100 * 1_024, legs=_SIZED),
     "no_fsync": Case(20_000, 96, ours="periodic", legs=("sink_batch",)),
     "fsync": Case(20_000, 96, theirs="fsync", legs=("sink_batch",)),
@@ -75,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="cassieq-bench-") as folder:
         found = _run(installed, cases, legs, extent, folder=Path(folder), seed=asked.seed)
     found |= {"targets": TARGETS, "later_targets_s": kafka_report.LATER_TARGETS_S}
+    found |= {"fork_server": os.environ.get("CASSIEQ_FORK_SERVER", "on")}
     found |= {"seed": asked.seed, "heaps": {"cassandra": HEAP, "kafka": kafka.HEAP, "spark": "2g"}}
     found |= report.circumstances("python -m bench.against_kafka", sys.argv[1:])
     found["versions"] |= {
@@ -117,16 +120,22 @@ def _run(
         starts = Starts(installed, addresses, topics, PARTITIONS, folder)
         children = {side: stack.enter_context(starts.child(side)) for side in (OURS, THEIRS)}
         rounds = Rounds(children, extent, folder=folder, seed=seed)
-        found: dict[str, Any] = {"rounds": extent.rounds, "cases": {}}
+        found: dict[str, Any] = {"rounds": extent.rounds, "cases": {}, "repeated": rounds.repeated}
         for name, case in cases.items():
             if chosen := [leg for leg in case.legs if leg in legs]:
-                samples = rounds.case(name, case, chosen)
+                turns = rounds
+                if case.is_named:
+                    ours = stack.enter_context(starts.child(OURS, is_named=True))
+                    sides = {**children, OURS: ours}
+                    turns = Rounds(
+                        sides, extent, folder=folder, seed=seed, repeated=rounds.repeated
+                    )
+                samples = turns.case(name, case, chosen)
                 found["cases"][name] = kafka_report.of_case(samples, case)
         if FIRST_ROW in legs:
             found[FIRST_ROW] = kafka_report.of_first_rows(rounds.first_rows(starts.child))
         if TRICKLE in legs:
             found[TRICKLE] = kafka_report.of_trickle(rounds.trickle())
-        found["repeated"] = rounds.repeated
     return found
 
 
@@ -144,7 +153,7 @@ class Starts:
         self._folder = folder
         self._started = 0
         self._arguments: dict[str, Any] = {
-            OURS: (for_spark(), OURS, {"addresses": dict(addresses)}),
+            OURS: (sys.executable, OURS, {"addresses": dict(addresses)}),
             THEIRS: (
                 str(installed.python),
                 THEIRS,
@@ -153,13 +162,15 @@ class Starts:
         }
         self._settings = {OURS: {}, THEIRS: {"spark.jars": ",".join(map(str, installed.connector))}}
 
-    def child(self, side: str) -> SparkChild:
-        """A fresh one."""
+    def child(self, side: str, *, is_named: bool | None = None) -> SparkChild:
+        """A fresh one. Nobody names the interpreter of ours; theirs has no other way to find it."""
         self._started += 1
+        is_named = side == THEIRS if is_named is None else is_named
         return SparkChild(
             *self._arguments[side],
             folder=self._folder / f"{side}{self._started}",
             settings=self._settings[side],
+            is_named=is_named,
         )
 
 

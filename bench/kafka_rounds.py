@@ -49,12 +49,14 @@ class Case:
     Attributes:
         ours: ``fsync``: Cassandra's commit log in ``batch``, as we ship it; or ``periodic``.
         theirs: ``default``: Kafka leaves it to the operating system; or ``fsync``.
+        is_named: Whether PYSPARK_PYTHON names our side's interpreter.
     """
 
     messages: int
     body_bytes: int
     ours: str = "fsync"
     theirs: str = "default"
+    is_named: bool = False
     legs: tuple[str, ...] = tuple(TARGETS)
 
 
@@ -105,14 +107,20 @@ class Rounds:
     """
 
     def __init__(
-        self, children: Mapping[str, SparkChild], extent: Extent, *, folder: Path, seed: int
+        self,
+        children: Mapping[str, SparkChild],
+        extent: Extent,
+        *,
+        folder: Path,
+        seed: int,
+        repeated: list[str] | None = None,
     ) -> None:
         self._children = children
         self._extent = extent
         self._folder = folder
         self._seed = seed
         self._turns = 0
-        self.repeated: list[str] = []
+        self.repeated: list[str] = [] if repeated is None else repeated
 
     def case(self, name: str, case: Case, legs: Sequence[str]) -> Samples:
         """Every leg in every round, by the one side and by the other.

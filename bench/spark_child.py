@@ -35,6 +35,7 @@ class SparkChild:
         python: The interpreter of the side's environment.
         side: ``cassieq`` or ``kafka``, with what its door takes.
         settings: More settings of the session.
+        is_named: Whether PYSPARK_PYTHON names the interpreter.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class SparkChild:
         *,
         folder: Path,
         settings: Mapping[str, str] | None = None,
+        is_named: bool = True,
     ) -> None:
         # Its path has this folder alone: the other side's PySpark would find our format by its name
         # beside it, and fail to import it.
@@ -55,6 +57,10 @@ class SparkChild:
         self._log = folder / "child.log"
         about = {"side": side, "door": door, "folder": str(folder), "settings": settings or {}}
         environment = os.environ | {"PYTHONPATH": str(path), "PYSPARK_PYTHON": python}
+        environment.pop("PYSPARK_DRIVER_PYTHON", None)
+        if not is_named:
+            del environment["PYSPARK_PYTHON"]
+            environment["PATH"] = f"{Path(python).parent}:{environment['PATH']}"  # as activated
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [python, "-m", "bench.spark_child", json.dumps(about)],

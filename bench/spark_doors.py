@@ -51,6 +51,8 @@ class CassieqDoor:
     format, body, schema = "cassieq", "body", "body binary"
 
     def __init__(self, addresses: Mapping[str, str]) -> None:
+        import cassieq_spark  # noqa: F401, PLC0415 - before the session, as programs do
+
         self._addresses = addresses
         self._nodes: dict[str, str] = {}
         self._clients: dict[str, Any] = {}

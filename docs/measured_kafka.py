@@ -74,6 +74,8 @@ def _case_rows(found: dict[str, Any]) -> Iterator[list[str]]:
         if name in ("fsync", "no_fsync"):
             both = (DURABILITY[side][case["durability"][side]] for side in (OURS, THEIRS))
             what += f"; {' against '.join(both)}"
+        if name == "named":
+            what += "; PYSPARK_PYTHON is set"
         for key, leg in case["legs"].items():
             batches = case["batches"].get(key.removesuffix("_triggers"), {})
             yield [
