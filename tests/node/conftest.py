@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.fixtures.queues import door, keyspace, open_door
+from tests.fixtures.queues import door, keyspace, open_door, still_time
 
-__all__ = ["door", "keyspace", "open_door"]
+__all__ = ["door", "keyspace", "open_door", "still_time"]

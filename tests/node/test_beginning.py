@@ -48,6 +48,7 @@ def pointers_read(door: Door, reader: Reader, *bodies: bytes) -> int:
     return cost(door, lambda: taken(door, reader, *bodies))["read_pointers"] - 1
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_a_look_just_after_another_goes_on_with_its_pointers(
     door: Door, other: Door, monkeypatch: pytest.MonkeyPatch
@@ -64,6 +65,7 @@ def test_a_look_just_after_another_goes_on_with_its_pointers(
     assert [0, 0, 0, 1] == read
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_a_batch_of_spark_reads_the_pointers_each_time(door: Door, other: Door) -> None:
     reader = working(door, other, run=RUN)
@@ -71,6 +73,7 @@ def test_a_batch_of_spark_reads_the_pointers_each_time(door: Door, other: Door) 
     assert 1 == pointers_read(door, reader, b"next")
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_it_begins_behind_what_it_has_passed_itself(door: Door, other: Door) -> None:
     """Or a program would read the rows of half a second again and again."""
@@ -83,6 +86,7 @@ def test_it_begins_behind_what_it_has_passed_itself(door: Door, other: Door) -> 
     assert 1 == max(rows), rows
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_where_others_have_gone_far_it_reads_the_pointers_and_no_history(
     door: Door, other: Door
@@ -99,6 +103,7 @@ def test_where_others_have_gone_far_it_reads_the_pointers_and_no_history(
     assert spent["read_bucket"] <= 2
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_behind_a_backlog_nothing_is_read_twice(door: Door, other: Door) -> None:
     reader = working(door, other)
@@ -110,6 +115,7 @@ def test_behind_a_backlog_nothing_is_read_twice(door: Door, other: Door) -> None
         assert (1 + 1, 1) == (spent["read_pointers"], spent["read_monoton"])
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_the_time_pointer_is_moved_once(door: Door, other: Door) -> None:
     reader = working(door, other)

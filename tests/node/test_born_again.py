@@ -202,6 +202,7 @@ def left_of(door: Door, lane: LaneId) -> dict[str, list[object]]:
     return {table: rows for table, rows in found.items() if rows}
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 @pytest.mark.parametrize("step", ["delete_monoton", "drop_messages", "delete_queue"])
 def test_t15_a_deletion_that_was_cut_off_goes_over_no_dropped_bucket_again(
@@ -215,11 +216,12 @@ def test_t15_a_deletion_that_was_cut_off_goes_over_no_dropped_bucket_again(
     with pytest.raises(Crash):
         door.queue.delete()
     other.client.delete_queue(door.queue.name)
-    deleted = door.session.counts["delete_bucket"] - 12 + other.session.counts["delete_bucket"]
+    deleted = door.counts["delete_bucket"] - 12 + other.counts["delete_bucket"]
     assert 1 == deleted
     assert {} == left_of(other, lane)
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_t15_a_deletion_beside_another_goes_over_no_dropped_bucket(open_door: OpenDoor) -> None:
     door, other = open_door(), open_door()
@@ -228,11 +230,12 @@ def test_t15_a_deletion_beside_another_goes_over_no_dropped_bucket(open_door: Op
     lane = door.lane.lane_id
     door.faults.before("read_pointers", lambda: other.client.delete_queue(door.queue.name), after=1)
     door.queue.delete()
-    deleted = door.session.counts["delete_bucket"] - 12 + other.session.counts["delete_bucket"]
+    deleted = door.counts["delete_bucket"] - 12 + other.counts["delete_bucket"]
     assert deleted <= 2
     assert {} == left_of(other, lane)
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_t15_a_long_deletion_goes_on_where_it_was_cut_off(
     open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
@@ -244,12 +247,13 @@ def test_t15_a_long_deletion_goes_on_where_it_was_cut_off(
     door.faults.before("drop_messages", crash, after=8)
     with pytest.raises(Crash):
         door.queue.delete()
-    assert 8 <= door.session.counts["delete_bucket"]
+    assert 8 <= door.counts["delete_bucket"]
     other.client.delete_queue(door.queue.name)
-    assert 2 == other.session.counts["delete_bucket"]
+    assert 2 == other.counts["delete_bucket"]
     assert {} == left_of(other, lane)
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.parametrize("step", ["read_pointers", "advance_pointer", "delete_monoton"])
 def test_t15_what_is_reserved_beside_a_deletion_goes_with_it(
     open_door: OpenDoor, step: str
@@ -267,7 +271,7 @@ def test_t15_what_is_reserved_beside_a_deletion_goes_with_it(
     after = {"read_pointers": 1, "advance_pointer": 1, "delete_monoton": 0}[step]
     door.faults.before(step, reserve_and_write, after=after)
     door.queue.delete()
-    assert late.session.counts["write_message"]
+    assert late.counts["write_message"]
     assert {} == left_of(door, lane.lane_id)
 
 

@@ -42,17 +42,19 @@ def test_none_are_opened_for_an_empty_batch(door: Door) -> None:
     assert 0 == monoton.value.next_id
 
 
+@pytest.mark.usefixtures("still_time")
 def test_r11_no_block_is_larger_than_its_rows_are_soon_there(door: Door) -> None:
     """All rows of a block are inserted before the next block is reserved."""
     reserved = []
-    door.faults.before("reserve", lambda: reserved.append(door.session.counts["insert_bucket"]))
+    door.faults.before("reserve", lambda: reserved.append(door.counts["insert_bucket"]))
     found = opened(door, LARGEST_BLOCK + 2)
     assert list(range(LARGEST_BLOCK + 2)) == [one.bucket for one in found]
-    assert 2 == door.session.counts["reserve"]
+    assert 2 == door.counts["reserve"]
     ends = {one.sink.block_end for one in found}
     assert {LARGEST_BLOCK, LARGEST_BLOCK + 2} == ends
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I7")
 def test_buckets_of_all_lanes_are_opened_side_by_side(open_door: OpenDoor) -> None:
     """Lanes that wait for one another would open no bucket here: all meet before one goes on."""
@@ -61,7 +63,7 @@ def test_buckets_of_all_lanes_are_opened_side_by_side(open_door: OpenDoor) -> No
     second = door.lane.all[1]
     reserve(second, 1)
     second.buckets.insert(BucketNo(2), rules.sealing(now_us=second.clock.now_us()))
-    before = door.session.counts["reserve"]
+    before = door.counts["reserve"]
     for statement in ("reserve", "insert_bucket"):
         door.faults.park(statement, 4)
 
@@ -69,7 +71,7 @@ def test_buckets_of_all_lanes_are_opened_side_by_side(open_door: OpenDoor) -> No
     found = open_buckets(wanted, sink_id=door.queue.name, epoch=1)
 
     assert [[0], [1, 3], [0], [0, 1]] == [[one.bucket for one in some] for some in found]
-    assert 5 == door.session.counts["reserve"] - before
+    assert 5 == door.counts["reserve"] - before
 
 
 def test_r11_blocks_of_all_lanes_together_are_no_larger_than_one(open_door: OpenDoor) -> None:
@@ -87,17 +89,18 @@ def test_r11_buckets_that_were_closed_before_are_replaced(door: Door) -> None:
     assert [0, 2, 4] == [one.bucket for one in opened(door, 3)]
 
 
+@pytest.mark.usefixtures("still_time")
 def test_p5_the_repair_pointer_is_read_after_the_rows_and_once_a_block(door: Door) -> None:
     """The block was closed as gaps and dropped while its rows were on their way."""
     door.task(door.identity(), 0)
-    read_before = door.session.counts["read_pointers"]
+    read_before = door.counts["read_pointers"]
     door.faults.before(
         "read_pointers",
         lambda: door.lane.pointers.advance(Pointer.REPAIR, 2),
     )
     [found] = open_buckets([(door.lane, 3)], sink_id=door.queue.name, epoch=1)
     assert [2, 3, 4] == [one.bucket for one in found]
-    assert 2 == door.session.counts["read_pointers"] - read_before
+    assert 2 == door.counts["read_pointers"] - read_before
 
 
 def test_p8_a_bucket_closed_under_its_writer_fences_the_batch(door: Door) -> None:

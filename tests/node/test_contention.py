@@ -7,6 +7,7 @@ believed because it was right a moment ago.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,17 +15,35 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.queue import lane
-from cassieq_spark.queue.get import leftover
 from cassieq_spark.queue.get.leftover import LEFTOVER_FOR_S
 from cassieq_spark.queue.settle.ack_group import Verdict
 from cassieq_spark.store.tables.last_rows import SHARED_FOR_S
-from tests.fixtures.queues import cost, to_the_next_minute
+from cassieq_spark.testing import ManualClock
+from tests.fixtures.queues import StillClock, cost, to_the_next_minute
 
 if TYPE_CHECKING:
+    from cassieq_spark.clock import Clock
     from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
 
 RIVALS, SECONDS = 4, 3.0
+
+
+class Hurried:
+    """A clock by which ten seconds pass between any two looks at it."""
+
+    def __init__(self, base: Clock) -> None:
+        self._base, self._ahead_s = base, 0.0
+
+    def now_us(self) -> int:
+        return self._base.now_us()
+
+    def monotonic(self) -> float:
+        self._ahead_s += 10
+        return self._base.monotonic() + self._ahead_s
+
+    def wait(self, seconds: float) -> None:
+        self._base.wait(seconds)
 
 
 @pytest.fixture
@@ -50,10 +69,10 @@ def backlog(door: Door, messages: int) -> None:
 # --- what is saved --------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("still_time")
 def test_a_get_and_ack_from_a_backlog_is_two_lwts_and_one_read_beside_its_messages(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    door: Door,
 ) -> None:
-    monkeypatch.setattr(leftover, "LEFTOVER_FOR_S", 60.0)
     to_the_next_minute(door)
     backlog(door, 100)
 
@@ -68,6 +87,28 @@ def test_a_get_and_ack_from_a_backlog_is_two_lwts_and_one_read_beside_its_messag
     assert {"update_bucket": 20, "read_pointers": 10} == dict(spent)
 
 
+@pytest.mark.usefixtures("still_time")
+def test_a_count_is_the_same_however_much_real_time_passes_in_it(door: Door) -> None:
+    """A probe of `StillClock`: with real time, what is old is read again and counts."""
+    backlog(door, 100)
+
+    def once() -> None:
+        door.queue.ack(door.queue.get(5))
+
+    hurried = Hurried(door.session.clock)
+    door.store.clock = ManualClock(hurried)
+    began = Counter(door.session.counts)
+    once()
+    in_real_time = Counter(door.session.counts) - began
+    door.store.clock = door.clock = StillClock(hurried)
+    once()  # what was old is read again
+    spent = cost(door, once)
+    assert {"find_queue", "read_monoton", *spent} <= in_real_time.keys()
+    del spent["read_messages"]
+    assert {"update_bucket": 2, "read_pointers": 1} == dict(spent)
+
+
+@pytest.mark.usefixtures("still_time")
 def test_a_look_comes_again_after_a_second(door: Door) -> None:
     backlog(door, 100)
     door.clock.advance(LEFTOVER_FOR_S)
@@ -75,6 +116,7 @@ def test_a_look_comes_again_after_a_second(door: Door) -> None:
     assert 0 == cost(door, lambda: door.queue.get(5))["read_monoton"]
 
 
+@pytest.mark.usefixtures("still_time")
 def test_a_hint_is_written_once_for_a_bucket_and_a_minute(door: Door) -> None:
     to_the_next_minute(door)
     backlog(door, 100)
@@ -86,6 +128,7 @@ def test_a_hint_is_written_once_for_a_bucket_and_a_minute(door: Door) -> None:
     assert 1 == cost(door, lambda: door.queue.get(1, visibility_timeout=900))["write_hint"]
 
 
+@pytest.mark.usefixtures("still_time")
 def test_a_hint_that_was_not_answered_is_written_again(door: Door) -> None:
     to_the_next_minute(door)
     backlog(door, 100)
@@ -97,6 +140,7 @@ def test_a_hint_that_was_not_answered_is_written_again(door: Door) -> None:
 # --- several programs -----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("still_time")
 def test_p28_who_pauses_after_a_lost_race_reads_its_row_again(
     two: tuple[Door, Door], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +257,7 @@ def test_a_get_from_what_is_left_takes_nothing_that_another_client_holds(
     assert 19 == len(set(ids)) == len(ids)
 
 
+@pytest.mark.usefixtures("still_time")
 def test_after_a_lost_race_rows_are_read_until_they_are_our_own_again(
     open_door: OpenDoor,
 ) -> None:
@@ -234,6 +279,7 @@ def test_after_a_lost_race_rows_are_read_until_they_are_our_own_again(
     assert 0 == cost(mine, cycle)["read_bucket"]
 
 
+@pytest.mark.usefixtures("still_time")
 def test_rows_are_believed_again_after_a_while(two: tuple[Door, Door]) -> None:
     mine, theirs = two
     backlog(mine, 100)

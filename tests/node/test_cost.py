@@ -28,6 +28,7 @@ def cycle(door: Door, messages: int) -> None:
     door.queue.ack(found)
 
 
+@pytest.mark.usefixtures("still_time")
 def test_one_message_at_a_time_costs_four_lwts_and_a_fifth_when_its_bucket_is_dropped(
     door: Door,
 ) -> None:
@@ -47,6 +48,7 @@ def test_one_message_at_a_time_costs_four_lwts_and_a_fifth_when_its_bucket_is_dr
     assert 11 == lwts(dropped)
 
 
+@pytest.mark.usefixtures("still_time")
 def test_a_hundred_together_cost_a_twentieth_of_an_lwt_each(open_door: OpenDoor) -> None:
     door = open_door(bucket_size=2_000)
     cycle(door, 100)
@@ -62,6 +64,7 @@ def test_a_hundred_together_cost_a_twentieth_of_an_lwt_each(open_door: OpenDoor)
     assert spent <= 0.06 * 1_000
 
 
+@pytest.mark.usefixtures("still_time")
 def test_at_load_a_message_costs_a_fiftieth_of_an_lwt(open_door: OpenDoor) -> None:
     """Buckets of 2,000, runs of 100."""
     door = open_door(bucket_size=2_000)
@@ -78,6 +81,7 @@ def test_at_load_a_message_costs_a_fiftieth_of_an_lwt(open_door: OpenDoor) -> No
     assert lwts(cost(door, load)) <= 0.03 * 10_000
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_cost_does_not_grow_with_history(open_door: OpenDoor) -> None:
     """An empty get and a put read no finished bucket: with repair, or as here without."""

@@ -121,6 +121,7 @@ def test_after_the_window_a_key_is_put_again(open_door: OpenDoor) -> None:
     assert [b"1", b"3"] == drained(door)
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -137,10 +138,10 @@ def test_a_wrong_key_is_refused_before_anything_is_written(
     open_door: OpenDoor, wrong: dict[str, Any], says: str
 ) -> None:
     door = open_door(**QUICK)
-    before = door.session.counts.copy()
+    before = door.counts
     with pytest.raises(OptionInvalid, match=says):
         door.queue.put_many([b"m"], **wrong)
-    assert before == door.session.counts
+    assert before == door.counts
 
 
 def test_a_key_is_refused_where_nobody_looks_for_duplicates(open_door: OpenDoor) -> None:
@@ -153,14 +154,15 @@ def test_a_key_is_refused_where_nobody_looks_for_duplicates(open_door: OpenDoor)
     assert altered.put(b"1", dedup_key="k") == altered.put(b"2", dedup_key="k")
 
 
+@pytest.mark.usefixtures("still_time")
 def test_a_key_costs_one_lwt_and_none_costs_nothing(open_door: OpenDoor) -> None:
     door = open_door(bucket_size=1_000, **QUICK)
     door.queue.put(b"0", dedup_key="0")
 
     def spent(act: Callable[[], object]) -> dict[str, int]:
-        before = door.session.counts.copy()
+        before = door.counts
         act()
-        return dict(door.session.counts - before)
+        return dict(door.counts - before)
 
     plain = spent(lambda: door.queue.put(b"m"))
     assert {**plain, "take_key": 1} == spent(lambda: door.queue.put(b"m", dedup_key="1"))
@@ -449,6 +451,7 @@ def test_clients_that_put_the_same_keys_at_once_have_each_in_once(open_door: Ope
     assert 60 == len({one.message_id for some in found for one in some})
 
 
+@pytest.mark.usefixtures("still_time")
 def test_two_producers_of_a_key_that_write_slowly_do_not_close_each_others_buckets_for_ever(
     open_door: OpenDoor,
 ) -> None:
@@ -475,7 +478,7 @@ def test_two_producers_of_a_key_that_write_slowly_do_not_close_each_others_bucke
 
     assert 1 == len(found)
     assert 1 == len(drained(doors[0]))
-    assert sum(door.session.counts["take_key"] for door in doors) <= 12
+    assert sum(door.counts["take_key"] for door in doors) <= 12
 
 
 def test_a_null_condition_is_true_of_no_row_and_all_columns_end_together(door: Door) -> None:

@@ -104,17 +104,18 @@ def test_each_verb_works_on_what_was_scheduled(open_door: OpenDoor) -> None:
     assert [b"new"] == bodies(door.queue.get())
 
 
+@pytest.mark.usefixtures("still_time")
 def test_stats_count_what_is_scheduled_and_no_look_reads_it(open_door: OpenDoor) -> None:
     door = open_door(**QUICK)
     door.queue.put_many([b"a", b"b"], due_at=at(door, DAY_S))
     door.queue.put(b"c", delay=60)
-    before = door.session.counts.copy()
+    before = door.counts
 
     counted = door.queue.stats()
     assert [] == door.queue.peek()
 
     assert (2, 1, 0) == (counted.scheduled, counted.delayed, counted.visible)
-    assert 2 >= (door.session.counts - before)["scan_messages"]
+    assert 2 >= (door.counts - before)["scan_messages"]
     door.clock.advance(DAY_S + 120)
     counted = door.queue.stats()
     assert (0, 0, 3) == (counted.scheduled, counted.delayed, counted.visible)
@@ -129,18 +130,19 @@ def test_purge_drops_what_is_scheduled(open_door: OpenDoor) -> None:
     assert [] == door.queue.get()
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_an_idle_consumer_reads_the_schedule_each_half_minute_only(open_door: OpenDoor) -> None:
     door = open_door(**QUICK)
     door.queue.put(b"m", due_at=at(door, 300 * DAY_S))
     door.queue.get()
-    before = door.session.counts.copy()
+    before = door.counts
     for _ in range(50):
         door.queue.get()
-    assert 0 == (door.session.counts - before)["read_schedule"]
+    assert 0 == (door.counts - before)["read_schedule"]
     door.clock.advance(31)
     door.queue.get()
-    assert 1 == (door.session.counts - before)["read_schedule"]
+    assert 1 == (door.counts - before)["read_schedule"]
 
 
 @pytest.mark.invariant("I10")
@@ -256,6 +258,7 @@ def test_a_look_at_a_lane_that_has_ended_moves_nothing(open_door: OpenDoor) -> N
     assert before == lane.read_pointers().reader
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_lanes_that_have_not_begun_are_healed_in_turn_within_a_day(open_door: OpenDoor) -> None:
     door, lanes = open_door(**QUICK), 24
@@ -268,9 +271,9 @@ def test_lanes_that_have_not_begun_are_healed_in_turn_within_a_day(open_door: Op
     seals, statements = 0, []
     for _ in range(6 * 24 + 2):
         door.clock.advance(600)
-        before = door.session.counts.total()
+        before = door.counts.total()
         report = door.client.repair(door.queue.name)
-        statements.append(door.session.counts.total() - before)
+        statements.append(door.counts.total() - before)
         assert [] == report.problems
         seals += sum(one.seals_finished for one in report.queues)
 
@@ -278,6 +281,7 @@ def test_lanes_that_have_not_begun_are_healed_in_turn_within_a_day(open_door: Op
     assert max(statements) - min(statements) < 3 * lanes
 
 
+@pytest.mark.usefixtures("still_time")
 def test_a_lane_without_a_monoton_row_is_closed_before_it_is_finished(open_door: OpenDoor) -> None:
     """Else a late copy of an INSERT would open it after its period was judged to be empty."""
     door = open_door(**QUICK)
@@ -285,11 +289,11 @@ def test_a_lane_without_a_monoton_row_is_closed_before_it_is_finished(open_door:
     assert lane.due is not None
     door.store.schedules.add(door.lane.lane_id, lane.due, period_us=lane.settings.period_us)
     door.clock.advance(DAY_S)
-    before = door.session.counts.copy()
+    before = door.counts
 
     finish(door)
 
-    assert 1 == (door.session.counts - before)["insert_monoton"]
+    assert 1 == (door.counts - before)["insert_monoton"]
     assert lane.pointers.read().is_deleted
 
 
@@ -405,6 +409,7 @@ def test_what_was_scheduled_dies_and_is_moved_like_any_other(
     assert (b"m", 1) == (letter.body, letter.priority)
 
 
+@pytest.mark.usefixtures("still_time")
 def test_u9_a_move_is_ended_only_if_the_schedule_was_read(
     client: cassieq.Client, open_door: OpenDoor, queue_name: str
 ) -> None:
@@ -417,12 +422,12 @@ def test_u9_a_move_is_ended_only_if_the_schedule_was_read(
     with pytest.raises(Crash):
         door.client.repair()
     door.clock.advance(DAY_S)
-    before = door.session.counts.copy()
+    before = door.counts
     door.faults.plan("read_schedule", Fault.REFUSE, times=1)
 
     report = door.client.repair()
 
     assert report.problems
-    assert 0 == (door.session.counts - before)["delete_sink"]
+    assert 0 == (door.counts - before)["delete_sink"]
     door.client.repair()
-    assert 1 <= (door.session.counts - before)["delete_sink"]
+    assert 1 <= (door.counts - before)["delete_sink"]

@@ -76,9 +76,10 @@ def test_an_id_that_is_not_there_is_data_loss_and_names_it(
         offsets(door, [planned(door, number, runs)])
 
 
+@pytest.mark.usefixtures("still_time")
 def test_a_read_that_begins_with_a_chunk_asks_once(bucket: tuple[Door, BucketNo]) -> None:
     """Only one that begins inside a chunk looks back for it."""
     door, number = bucket
-    before = door.session.counts["read_messages"]
+    before = door.counts["read_messages"]
     offsets(door, [planned(door, number, Runs.span(HOLE.stop, HOLE.stop + 5))])
-    assert 1 == door.session.counts["read_messages"] - before
+    assert 1 == door.counts["read_messages"] - before

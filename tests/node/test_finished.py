@@ -76,6 +76,7 @@ def work_behind_a_lease(door: Door) -> None:
     work(door, *(b"%d" % number for number in range(BUCKETS)))
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_hints_of_what_a_program_has_acked_are_not_read_again(
     door: Door, looks: list[list[BucketNo]]
@@ -86,6 +87,7 @@ def test_hints_of_what_a_program_has_acked_are_not_read_again(
     assert 2 == spent["read_bucket"]  # the put's, and that of the bucket it is in
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_what_others_have_finished_is_read_once(
     door: Door, other: Door, looks: list[list[BucketNo]]
@@ -114,6 +116,7 @@ def test_what_comes_back_behind_finished_buckets_is_found(
     assert [b"held", b"last"] == [one.body for one in door.queue.get(2)]
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_buckets_that_were_finished_before_are_learned_where_hints_are_many(
     door: Door, other: Door, looks: list[list[BucketNo]], monkeypatch: pytest.MonkeyPatch
@@ -130,6 +133,7 @@ def test_buckets_that_were_finished_before_are_learned_where_hints_are_many(
     assert [BUCKETS, 0, 0] == [len(look) for look in looks]
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_a_bucket_that_is_leased_is_not_learned_of_at_each_look(
     door: Door, other: Door, looks: list[list[BucketNo]], monkeypatch: pytest.MonkeyPatch

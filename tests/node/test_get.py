@@ -136,12 +136,13 @@ def test_an_idle_consumer_costs_less_than_five_reads_a_second(door: Door) -> Non
     assert door.session.counts.total() - before < 5 * elapsed
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_an_empty_get_costs_the_same_after_many_messages_as_on_the_first_day(door: Door) -> None:
     def cost() -> Counter[str]:
-        before = Counter(door.session.counts)
+        before = door.counts
         assert [] == door.queue.get()
-        return Counter(door.session.counts) - before
+        return door.counts - before
 
     door.queue.ack(one_held(door))
     door.queue.get()
@@ -249,12 +250,13 @@ def test_where_the_store_cannot_say_the_verdict_is_unknown_and_asking_again_is_s
     assert [cassieq.Verdict.ALREADY_ACKED] == door.queue.ack_each([message])
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.parametrize("at", ["one", "two"])
 def test_concurrent_acks_share_their_cas(open_door: OpenDoor, at: str) -> None:
     door = open_door(f".{at}", bucket_size=1_000)
     door.queue.put_many([b"m"] * 200)
     messages = door.queue.get(200)
-    before = door.session.counts["update_bucket"]
+    before = door.counts["update_bucket"]
     start = threading.Barrier(20)
 
     def ack(part: int) -> None:
@@ -265,12 +267,13 @@ def test_concurrent_acks_share_their_cas(open_door: OpenDoor, at: str) -> None:
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(ack, range(20)))
     assert {"drained": 1} == door.queue.stats().buckets
-    assert door.session.counts["update_bucket"] - before < 150  # of 200
+    assert door.counts["update_bucket"] - before < 150  # of 200
 
 
 # --- receipts -------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("still_time")
 def test_receipts_of_others_are_refused_before_anything_is_acked(open_door: OpenDoor) -> None:
     door, other = open_door(), open_door(".other")
     mine, theirs = one_held(door), one_held(other)
@@ -295,7 +298,7 @@ def test_receipts_of_others_are_refused_before_anything_is_acked(open_door: Open
         door.queue.peek,
         [[mine]],
     ):
-        before = Counter(door.session.counts)
+        before = door.counts
         for use in (
             lambda held: door.queue.ack([mine, held]),
             lambda held: door.queue.ack_each([mine, held]),
@@ -304,7 +307,7 @@ def test_receipts_of_others_are_refused_before_anything_is_acked(open_door: Open
         ):
             with pytest.raises(cassieq.ReceiptInvalid, match=r"\[cassieq:receipt_invalid\]"):
                 use(wrong)
-        assert before == Counter(door.session.counts)
+        assert before == door.counts
     door.queue.ack(mine)
 
 
@@ -315,6 +318,7 @@ NO_LISTS: list[Any] = [
 """Empty ones would pass for an empty list, and a caller for done."""
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I3")
 @pytest.mark.parametrize("wrong", NO_LISTS, ids=lambda wrong: type(wrong).__name__)
 def test_what_is_no_list_of_messages_is_refused_before_anything_is_asked(
@@ -326,7 +330,7 @@ def test_what_is_no_list_of_messages_is_refused_before_anything_is_asked(
         door.queue.ack(replace(mine, proof=wrong))
     # A consumer looks for messages all the while, so its statements are counted apart.
     with other.queue.consumer() as consumer:
-        before = Counter(door.session.counts)
+        before = door.counts
         for use in (
             door.queue.ack,
             door.queue.ack_each,
@@ -341,10 +345,8 @@ def test_what_is_no_list_of_messages_is_refused_before_anything_is_asked(
             door.queue.put_many(wrong)
         with pytest.raises(cassieq.ReceiptInvalid):
             door.queue.update(wrong, body=b"x")
-        assert before == Counter(door.session.counts)
-    assert all(name.startswith(("read_", "find_")) for name in other.session.counts), (
-        other.session.counts
-    )
+        assert before == door.counts
+    assert all(name.startswith(("read_", "find_")) for name in other.counts), other.counts
     door.queue.ack(mine)
 
 
@@ -503,6 +505,7 @@ def test_a_revision_is_forgotten_with_its_message(door: Door) -> None:
     door.queue.ack(b)
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I8")
 def test_what_a_spark_batch_holds_is_not_updated(door: Door) -> None:
     door.queue.put(b"m")
@@ -515,10 +518,10 @@ def test_what_a_spark_batch_holds_is_not_updated(door: Door) -> None:
         last=0,
     ).encode()
     seen = _as_spark_names_it(door, receipt)
-    before = door.session.counts["write_overlay"]
+    before = door.counts["write_overlay"]
     with pytest.raises(cassieq.UsageError, match="Spark batch"):
         door.queue.update(seen, body=b"x")
-    assert before == door.session.counts["write_overlay"]
+    assert before == door.counts["write_overlay"]
 
 
 def _as_spark_names_it(door: Door, receipt: str) -> cassieq.Message:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def look_costs(door: Door, reader: Reader) -> Counter[str]:
-    before = Counter(door.session.counts)
+    before = door.counts
     assert reader.may_find()
     (claimed,) = reader.get(1)
     assert [b"next"] == door.bodies([claimed])
-    return Counter(door.session.counts) - before
+    return door.counts - before
 
 
 def quiet_reader(door: Door) -> Reader:
@@ -34,6 +34,7 @@ def quiet_reader(door: Door) -> Reader:
     return reader
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_a_look_after_the_question_for_news_reads_nothing_twice(door: Door) -> None:
     reader = quiet_reader(door)
@@ -54,6 +55,7 @@ def test_a_look_long_after_the_question_for_news_reads_all_of_it(door: Door) -> 
     assert [b"other", b"next"] == door.bodies(reader.get(5))
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_no_two_looks_one_after_the_other_begin_with_old_pointers(door: Door) -> None:
     """News in which a get finds nothing, again and again: reservations of slow producers."""
@@ -62,13 +64,14 @@ def test_no_two_looks_one_after_the_other_begin_with_old_pointers(door: Door) ->
     for _ in range(5):
         door.clock.advance(POINTERS_FOR_S)
         seal.close(door.lane, door.reserve())
-        before = door.session.counts["read_pointers"]
+        before = door.counts["read_pointers"]
         assert reader.may_find()
         assert [] == reader.get(1)
-        spent.append(door.session.counts["read_pointers"] - before)
+        spent.append(door.counts["read_pointers"] - before)
     assert [0, 1, 0, 1, 0] == spent
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_a_look_after_much_news_reads_the_pointers_and_no_history(open_door: OpenDoor) -> None:
     """Others have gone far meanwhile."""
@@ -79,10 +82,10 @@ def test_a_look_after_much_news_reads_the_pointers_and_no_history(open_door: Ope
     taking = other.reader(visibility_s=3_600)  # whose hints nobody reads now
     other.ack(taking.get(100))
     assert [] == taking.get(1)  # the reader pointer is behind them now
-    before = Counter(door.session.counts)
+    before = door.counts
     assert reader.may_find()
     assert [] == reader.get(1)
-    spent = Counter(door.session.counts) - before
+    spent = door.counts - before
     assert 1 == spent["read_pointers"]
     assert spent["read_bucket"] <= 2
 

@@ -63,13 +63,14 @@ def test_p5_a_young_gap_is_left_alone(door: Door) -> None:
     assert door.row(gap) is None
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I10")
 def test_r10_one_call_seals_at_most_so_many_young_buckets(door: Door) -> None:
     for number in range(SEALS_PER_CALL + 4):
         door.put(b"%d" % number)
-    before = door.session.counts["insert_bucket"]
+    before = door.counts["insert_bucket"]
     assert SEALS_PER_CALL == len(door.reader().get(1_000))
-    assert before + SEALS_PER_CALL == door.session.counts["insert_bucket"]
+    assert before + SEALS_PER_CALL == door.counts["insert_bucket"]
 
 
 LINGER_S = 60
@@ -146,12 +147,13 @@ def test_r10_many_empty_open_buckets_hide_no_message_behind_them(door: Door) -> 
     assert [b"the 101st"] == door.drain()
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_r10_silent_buckets_cost_one_read_of_the_repair_pointer_together(door: Door) -> None:
     door.reserve(30)
-    before = door.session.counts["read_pointers"]
+    before = door.counts["read_pointers"]
     door.reader()._scanner.scan(1)
-    assert before + 2 == door.session.counts["read_pointers"]
+    assert before + 2 == door.counts["read_pointers"]
 
 
 def test_r9_a_producers_wrong_clock_hides_no_message(open_door: OpenDoor) -> None:
@@ -199,39 +201,42 @@ def test_p22_what_was_jumped_is_found_when_it_is_committed(door: Door) -> None:
     assert [b"x"] == door.bodies(reader.get(1))
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I2")
 def test_p28_a_reader_that_lost_its_race_goes_to_another_bucket(open_door: OpenDoor) -> None:
     slow, quick = open_door(), open_door()
     slow.put_batch(0, b"a")
     slow.put_batch(1, b"b")
     slow.faults.before("update_bucket", lambda: _is_one(quick.reader().get(1)))
-    before = slow.session.counts["read_monoton"]
+    before = slow.counts["read_monoton"]
     claimed = slow.reader().get(1)
     assert [b"b"] == slow.bodies(claimed)
-    assert before + 1 == slow.session.counts["read_monoton"]  # in the same look
+    assert before + 1 == slow.counts["read_monoton"]  # in the same look
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_a_drained_history_is_not_read_again(door: Door) -> None:
     for number in range(12):
         door.put_batch(number, b"%d" % number)
     assert 12 == len(door.drain())
     door.reader().get(1)
-    before = door.session.counts["read_bucket"]
+    before = door.counts["read_bucket"]
     assert [] == door.reader().get(1)
-    hinted = door.session.counts["read_bucket"] - before
+    hinted = door.counts["read_bucket"] - before
     door.clock.advance(7_200)
     door.reader().get(1)  # the time pointer passes the hints
-    before = door.session.counts["read_bucket"]
+    before = door.counts["read_bucket"]
     assert [] == door.reader().get(1)
-    assert 0 == door.session.counts["read_bucket"] - before <= hinted
+    assert 0 == door.counts["read_bucket"] - before <= hinted
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_r13_the_first_look_begins_at_the_queues_own_minute(door: Door) -> None:
-    before = door.session.counts["read_hints"]
+    before = door.counts["read_hints"]
     door.reader().get(1)
-    assert door.session.counts["read_hints"] - before <= 4
+    assert door.counts["read_hints"] - before <= 4
 
 
 @pytest.mark.invariant("I10")
@@ -297,6 +302,7 @@ def _is_one(claimed: list[object]) -> None:
     assert 1 == len(claimed)
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I2")
 def test_a_look_ahead_spares_the_next_get_its_look_and_nothing_else(door: Door) -> None:
     for number in range(3):
@@ -304,9 +310,9 @@ def test_a_look_ahead_spares_the_next_get_its_look_and_nothing_else(door: Door) 
     reader = door.reader()
     assert [b"0", b"more"] == door.bodies(reader.get(2))
     reader.look_ahead(2)
-    before = door.session.counts["read_monoton"], door.session.counts["read_bucket"]
+    before = door.counts["read_monoton"], door.counts["read_bucket"]
     assert [b"1", b"more"] == door.bodies(reader.get(2))
-    assert before == (door.session.counts["read_monoton"], door.session.counts["read_bucket"])
+    assert before == (door.counts["read_monoton"], door.counts["read_bucket"])
     assert [b"2", b"more"] == door.bodies(reader.get(2))
     assert [] == reader.get(2)
     assert door.lane.read_pointers().reader > 2
@@ -329,17 +335,18 @@ def test_what_a_look_ahead_has_seen_and_others_took_goes_to_nobody_twice(
     assert [b"1 again", b"2", b"2 again"] == sorted(found)
 
 
+@pytest.mark.usefixtures("still_time")
 def test_a_look_ahead_of_something_else_or_of_long_ago_does_not_count(door: Door) -> None:
     door.put_batch(0, b"a", b"b")
     door.put_batch(1, b"c")
     reader = door.reader(visibility_s=600)
     reader.look_ahead(1)
-    before = door.session.counts["read_monoton"]
+    before = door.counts["read_monoton"]
     assert [b"a", b"b"] == door.bodies(reader.get(2))
     reader.look_ahead(1)
     door.clock.advance(60)
     assert [b"c"] == door.bodies(reader.get(1))
-    assert before + 3 == door.session.counts["read_monoton"]
+    assert before + 3 == door.counts["read_monoton"]
 
 
 @pytest.mark.invariant("I4")

@@ -39,6 +39,7 @@ def bodies(door: Door, at_most: int, **wanted: Any) -> list[bytes]:
     return [message.body for message in door.queue.get(at_most, **wanted)]
 
 
+@pytest.mark.usefixtures("still_time")
 def test_u15_gets_from_one_lane_do_not_ask_the_quiet_ones_each_time(open_door: OpenDoor) -> None:
     door = backlog(open_door)
     spent = cost(door, lambda: [bodies(door, 1) for _ in range(5)])
@@ -105,6 +106,7 @@ def test_u15_a_lane_with_news_does_not_rest_until_it_was_read(open_door: OpenDoo
         bodies(door, 1)  # so that each shard comes first once
 
 
+@pytest.mark.usefixtures("still_time")
 def test_spark_asks_all_lanes_at_each_batch(open_door: OpenDoor) -> None:
     door = backlog(open_door)
     readers = Readers(door.lane, owner="test", run=new_uuid(), visibility_us=HALF_A_MINUTE_US)
@@ -135,6 +137,7 @@ def lanes_of_gets(door: Door, count: int) -> list[LaneId]:
     return [message.lane for _ in range(count) for message in door.queue.get(1)]
 
 
+@pytest.mark.usefixtures("still_time")
 def test_p28_with_rivals_a_program_goes_on_in_the_lane_of_its_own_bucket(
     open_door: OpenDoor,
 ) -> None:

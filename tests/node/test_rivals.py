@@ -85,6 +85,7 @@ def be_at_work(met: Met) -> None:
 # --- seals ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I2")
 def test_p28_who_lost_a_seal_goes_to_another_bucket(open_door: OpenDoor) -> None:
     slow, quick = open_door(), open_door()
@@ -146,6 +147,7 @@ def test_p28_a_rival_is_left_alone_with_a_seal_until_it_may_be_dead(
     assert [expected] == buckets_of(met.reader, 1)
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I10")
 def test_p28_a_seal_that_was_begun_just_now_is_left_to_a_rival(open_door: OpenDoor) -> None:
     met = meet(open_door)
@@ -159,6 +161,7 @@ def test_p28_a_seal_that_was_begun_just_now_is_left_to_a_rival(open_door: OpenDo
     assert (2, 1) == (spent["insert_bucket"], spent["scan_messages"])
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I10")
 def test_more_seals_begun_than_one_call_ends_are_no_obstacle(open_door: OpenDoor) -> None:
     met = meet(open_door)

@@ -28,15 +28,16 @@ def five_tasks(door: Door) -> list[TaskResult]:
 
 def commit(door: Door, results: list[TaskResult]) -> Counter[str]:
     """Commit a batch; return what was sent."""
-    before = Counter(door.session.counts)
+    before = door.counts
     assert 5 == door.commit(door.identity(), 0, *results)
-    return Counter(door.session.counts) - before
+    return door.counts - before
 
 
 def is_visible(door: Door, results: list[TaskResult]) -> bool:
     return all(Status.SEALED is door.value(one.buckets[0][0]).status for one in results)
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_a_commit_reads_each_row_once_and_the_pointers_twice(door: Door) -> None:
     """Whether its queue is there still, and whether a bucket is below L."""
@@ -49,6 +50,7 @@ def test_a_commit_reads_each_row_once_and_the_pointers_twice(door: Door) -> None
     assert BODIES == door.drain()
 
 
+@pytest.mark.usefixtures("still_time")
 def test_more_buckets_than_are_looked_at_together_are_all_published(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,6 +61,7 @@ def test_more_buckets_than_are_looked_at_together_are_all_published(
     assert BODIES == door.drain()
 
 
+@pytest.mark.usefixtures("still_time")
 def test_a_row_that_does_not_answer_at_once_is_asked_for_again(door: Door) -> None:
     results = five_tasks(door)
     door.faults.plan("read_bucket", Fault.TIMEOUT_BEFORE, times=3)
@@ -68,6 +71,7 @@ def test_a_row_that_does_not_answer_at_once_is_asked_for_again(door: Door) -> No
     assert is_visible(door, results)
 
 
+@pytest.mark.usefixtures("still_time")
 def test_a_pointer_that_does_not_answer_at_once_is_asked_for_again(door: Door) -> None:
     results = five_tasks(door)
     door.faults.plan("read_pointers", Fault.TIMEOUT_BEFORE, times=2)
@@ -75,6 +79,7 @@ def test_a_pointer_that_does_not_answer_at_once_is_asked_for_again(door: Door) -
     assert is_visible(door, results)
 
 
+@pytest.mark.usefixtures("still_time")
 def test_a_bucket_that_a_reader_has_published_and_claimed_meanwhile_stays_as_it_is(
     open_door: OpenDoor,
 ) -> None:
@@ -88,6 +93,7 @@ def test_a_bucket_that_a_reader_has_published_and_claimed_meanwhile_stays_as_it_
     assert [] == door.drain()
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I4")
 def test_a_bucket_that_is_dropped_between_the_look_and_its_cas_is_not_made_anew(
     open_door: OpenDoor,
@@ -106,6 +112,7 @@ def test_a_bucket_that_is_dropped_between_the_look_and_its_cas_is_not_made_anew(
     assert [None] * 5 == [door.row(one.buckets[0][0]) for one in results]
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I10")
 def test_buckets_that_do_not_answer_are_waited_for_together(
     door: Door, monkeypatch: pytest.MonkeyPatch

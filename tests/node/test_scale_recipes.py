@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+
 from bench.scale.recipes import DROP, Use
 from cassieq_spark.store.statements import Kind, every_statement
 
@@ -20,19 +22,20 @@ AROUND_DROPS = {"take_lead", "keep_lead", "give_lead_up"}
 def spent(door: Door, group: int, cycles: int = CYCLES) -> Counter[str]:
     """Statements of so many cycles, the drops of their buckets among them."""
     door.queue.ack([*door.queue.get()] if door.queue.put(b"open") else [])
-    before = Counter(door.session.counts)
+    before = door.counts
     for _ in range(cycles):
         door.queue.put_many([b"m"] * group)
         door.queue.ack(door.queue.get(group))
-    done = Counter(door.session.counts) - before
+    done = door.counts - before
     door.queue.get()
     door.clock.advance(60)
-    before = Counter(door.session.counts)
+    before = door.counts
     door.client.repair(door.queue.name)
-    dropped = Counter(door.session.counts) - before
+    dropped = door.counts - before
     return done + Counter({"delete_bucket": cycles} if dropped["delete_bucket"] else {})
 
 
+@pytest.mark.usefixtures("still_time")
 def test_messages_that_go_one_by_one_send_the_lwts_of_the_recipe(door: Door) -> None:
     said = Use(name="alone", group=1, bucket=1).statements()
 
@@ -43,6 +46,7 @@ def test_messages_that_go_one_by_one_send_the_lwts_of_the_recipe(door: Door) -> 
     }
 
 
+@pytest.mark.usefixtures("still_time")
 def test_other_statements_are_as_many_as_the_recipe_says_give_or_take_a_tenth(
     door: Door,
 ) -> None:
@@ -54,6 +58,7 @@ def test_other_statements_are_as_many_as_the_recipe_says_give_or_take_a_tenth(
     assert abs(real / CYCLES - said) <= 0.1 * said
 
 
+@pytest.mark.usefixtures("still_time")
 def test_a_bucket_that_is_put_and_taken_in_groups_sends_those_of_its_recipe(
     open_door: OpenDoor,
 ) -> None:
@@ -61,7 +66,7 @@ def test_a_bucket_that_is_put_and_taken_in_groups_sends_those_of_its_recipe(
     said = Use(name="groups", group=100, bucket=1_000).statements()
     for _ in range(10):
         door.queue.put_many([b"m"] * 100)
-    before = Counter(door.session.counts)
+    before = door.counts
 
     taken = 0
     while taken < 1_000:
@@ -69,7 +74,7 @@ def test_a_bucket_that_is_put_and_taken_in_groups_sends_those_of_its_recipe(
         door.queue.ack(messages)
         taken += len(messages)
 
-    real = Counter(door.session.counts) - before
+    real = door.counts - before
     for name in ("update_bucket", "fill_bucket", "insert_bucket", "scan_messages", "read_messages"):
         assert said[name] == real[name], name
     assert real["read_bucket"] <= said["read_bucket"]

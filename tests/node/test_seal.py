@@ -136,12 +136,13 @@ def test_p5_a_put_that_timed_out_learns_its_outcome_by_a_seal(door: Door) -> Non
         assert expected is door.prove(bucket, FIRST)
 
 
+@pytest.mark.usefixtures("still_time")
 def test_p16_a_sealer_claims_by_the_same_cas_that_seals(door: Door) -> None:
     bucket = door.put(b"a", b"b")
-    before = door.session.counts.copy()
+    before = door.counts
     closed = seal.close(door.lane, bucket, door.reader()._claimer.terms(1))
     assert closed is not None
-    sent = door.session.counts - before
+    sent = door.counts - before
     assert (1, 1, 0) == (sent["insert_bucket"], sent["fill_bucket"], sent["update_bucket"])
     assert [FIRST] == [lease.runs for lease in closed.leases]
     assert Runs.span(1, 1) == closed.row.value.fresh
@@ -238,11 +239,12 @@ def test_parked_reservations_all_get_blocks_of_their_own(open_door: OpenDoor) ->
 # --- what a get's seal has read is not read again -------------------------------------------------
 
 
+@pytest.mark.usefixtures("still_time")
 def test_a_get_reads_no_body_that_its_seal_has_read(door: Door) -> None:
     door.queue.put_many([b"one", b"two"])
-    before = door.session.counts["read_messages"]
+    before = door.counts["read_messages"]
     assert [b"one", b"two"] == [one.body for one in door.queue.get(2)]
-    assert before == door.session.counts["read_messages"]
+    assert before == door.counts["read_messages"]
 
 
 def test_the_rest_of_a_bucket_is_read_by_later_gets(door: Door) -> None:
@@ -251,16 +253,18 @@ def test_the_rest_of_a_bucket_is_read_by_later_gets(door: Door) -> None:
     assert [b"two", b"three"] == [one.body for one in door.queue.get(2)]
 
 
+@pytest.mark.usefixtures("still_time")
 def test_a_seal_keeps_only_so_many_bytes_for_its_get(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unread, "UNREAD_BYTES", 10)
     door.queue.put(b"larger than that")
-    before = door.session.counts["read_messages"]
+    before = door.counts["read_messages"]
     assert [b"larger than that"] == [one.body for one in door.queue.get(1)]
-    assert before + 1 == door.session.counts["read_messages"]
+    assert before + 1 == door.counts["read_messages"]
 
 
+@pytest.mark.usefixtures("still_time")
 def test_a_get_returns_what_it_reads_and_what_it_has_read_in_order(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,9 +272,9 @@ def test_a_get_returns_what_it_reads_and_what_it_has_read_in_order(
     bodies = [b"small", os.urandom(4_000), b"small, too"]
     for body in bodies:
         door.put(body)
-    before = door.session.counts["read_messages"]
+    before = door.counts["read_messages"]
     assert bodies == [one.body for one in door.queue.get(3)]
-    assert before + 1 == door.session.counts["read_messages"]
+    assert before + 1 == door.counts["read_messages"]
 
 
 @pytest.mark.invariant("I2")

@@ -68,18 +68,19 @@ def settle(door: Door, asked: Asked, bucket: BucketNo = FIRST) -> Settled:
     )
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I3")
 @pytest.mark.invariant("I4")
 def test_all_that_is_asked_of_a_bucket_is_one_cas_and_again_it_is_none(open_door: OpenDoor) -> None:
     door, _ = with_dead_letters(open_door)
     asked = asked_of(held(door, 9), ack=b"01", release=b"234", reject=b"56")
-    before = door.session.counts["update_bucket"]
+    before = door.counts["update_bucket"]
 
     assert Settled(acked=2, released=3, rejected=2) == settle(door, asked)
     row = door.value(0)
     assert Settled(already_acked=2, released=3, rejected=2) == settle(door, asked)
 
-    assert 1 == door.session.counts["update_bucket"] - before
+    assert 1 == door.counts["update_bucket"] - before
     assert row == door.value(0)
     stats = door.queue.stats()
     assert (3, 2, 2) == (stats.visible, stats.invisible, stats.dead)
@@ -202,6 +203,7 @@ def test_a_lease_whose_row_vanishes_under_its_cas_is_held_by_nobody(
         settles(door.queue, message)
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.parametrize(
     "settles",
     [
@@ -219,10 +221,10 @@ def test_no_pointer_is_read_for_a_lease_that_is_not_held(
     (message,) = door.queue.get(visibility_timeout=1)
     door.clock.advance(10)
     assert door.queue.get()
-    before = door.session.counts["read_pointers"]
+    before = door.counts["read_pointers"]
     with pytest.raises(cassieq.ReceiptExpired):
         settles(door.queue, message)
-    assert before == door.session.counts["read_pointers"]
+    assert before == door.counts["read_pointers"]
 
 
 def test_a_consumer_that_ends_after_its_queue_says_nothing_of_it(open_door: OpenDoor) -> None:

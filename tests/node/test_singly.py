@@ -27,15 +27,16 @@ SINGLY = ALWAYS + 2
 
 def sent_until(door: Door, name: str) -> Counter[str]:
     """What is sent from now on until the next statement of that name: filled just before it."""
-    began, sent = Counter(door.session.counts), Counter[str]()
-    door.faults.before(name, lambda: sent.update(Counter(door.session.counts) - began))
+    began, sent = door.counts, Counter[str]()
+    door.faults.before(name, lambda: sent.update(door.counts - began))
     return sent
 
 
 def sent_before(door: Door, name: str, *, put: bytes) -> dict[str, int]:
-    """What a put sends before the first statement of that name."""
-    sent = sent_until(door, name)
+    """What a put sends before the first statement of that name, settings that are old apart."""
     door.clock.advance(1)
+    assert door.lane  # they are read again here
+    sent = sent_until(door, name)
     door.queue.put(put)
     return dict(sent)
 
@@ -75,6 +76,7 @@ def consumer(open_door: OpenDoor) -> Door:
 # --- the producer -------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_a_put_of_a_single_message_waits_for_no_read_before_its_write(
     producer: Door, consumer: Door, monkeypatch: pytest.MonkeyPatch
@@ -86,21 +88,23 @@ def test_a_put_of_a_single_message_waits_for_no_read_before_its_write(
     assert [b"m"] == [one.body for one in consumer.queue.get()]
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_a_bucket_that_was_left_while_it_was_open_is_left_once(
     producer: Door, consumer: Door
 ) -> None:
     """The consumer has gone: from then on puts share a bucket, as they did before."""
     put_singly(producer, consumer)
-    reserved = producer.session.counts["reserve"]
+    reserved = producer.counts["reserve"]
     for number in range(5):
         producer.clock.advance(1)
         producer.queue.put(b"%d" % number)
-    assert reserved + 2 == producer.session.counts["reserve"]
+    assert reserved + 2 == producer.counts["reserve"]
     found = [one.body for _ in range(2) for one in consumer.queue.get(10)]
     assert [b"%d" % number for number in range(5)] == found
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_where_another_producer_comes_one_cas_is_in_vain(
     open_door: OpenDoor, producer: Door, consumer: Door
@@ -116,6 +120,7 @@ def test_where_another_producer_comes_one_cas_is_in_vain(
     assert [b"next"] == [one.body for one in consumer.queue.get()]
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_where_others_reserve_the_row_is_read_beside_the_bucket(
     open_door: OpenDoor, producer: Door, consumer: Door
@@ -156,6 +161,7 @@ def test_a_put_without_a_read_into_a_queue_that_was_deleted_is_told_so(
         producer.queue.put(b"m")
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I10")
 def test_where_the_bucket_that_was_left_does_not_answer_the_next_put_looks_again(
     producer: Door, consumer: Door
@@ -170,34 +176,37 @@ def test_where_the_bucket_that_was_left_does_not_answer_the_next_put_looks_again
     assert [b"m", b"n"] == [one.body for one in consumer.queue.get(10)]
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_duplicates_leave_no_bucket_each(open_door: OpenDoor) -> None:
     """They store nothing, so each would leave an empty bucket behind."""
     producer, consumer = open_door(dedup_window=60), open_door(dedup_window=60)
     put_singly(producer, consumer)
     producer.queue.put(b"m", dedup_key="k")
-    reserved = producer.session.counts["reserve"]
+    reserved = producer.counts["reserve"]
     for _ in range(5):
         producer.clock.advance(1)
         producer.queue.put(b"m", dedup_key="k")
-    assert producer.session.counts["reserve"] <= reserved + 1
+    assert producer.counts["reserve"] <= reserved + 1
     assert [b"m"] == [one.body for one in consumer.queue.get(10)]
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I1", "I6")
 def test_threads_that_put_singly_share_what_is_known(producer: Door, consumer: Door) -> None:
     put_singly(producer, consumer)
     producer.clock.advance(1)
     bodies = [b"thread %d" % number for number in range(8)]
-    reserved = producer.session.counts["reserve"]
+    reserved = producer.counts["reserve"]
     with ThreadPoolExecutor(8) as threads:
         ids = list(threads.map(producer.queue.put, bodies))
     assert 8 == len(set(ids))
     # A slow one among them may leave the bucket once more, in vain.
-    assert producer.session.counts["reserve"] - reserved <= 2
+    assert producer.counts["reserve"] - reserved <= 2
     assert sorted(bodies) == sorted(one.body for one in consumer.queue.get(10))
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I1")
 def test_each_lane_has_a_memory_of_its_own(open_door: OpenDoor) -> None:
     producer, consumer = open_door(priorities=2), open_door(priorities=2)
@@ -208,9 +217,9 @@ def test_each_lane_has_a_memory_of_its_own(open_door: OpenDoor) -> None:
             assert [b"%d" % number] == [one.body for one in consumer.queue.get()]
     for priority in (1, 0):
         producer.clock.advance(1)
-        read = producer.session.counts["read_monoton"]
+        read = producer.counts["read_monoton"]
         producer.queue.put(b"m", priority=priority)
-        assert read == producer.session.counts["read_monoton"]
+        assert read == producer.counts["read_monoton"]
         assert [b"m"] == [one.body for one in consumer.queue.get()]
 
 
@@ -230,6 +239,7 @@ def reader_of_singles(door: Door, consumer: Door) -> Reader:
     return reader
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_l_is_read_and_the_bucket_peeked_into_beside_its_row(
     producer: Door, consumer: Door
@@ -237,14 +247,15 @@ def test_l_is_read_and_the_bucket_peeked_into_beside_its_row(
     reader = reader_of_singles(producer, consumer)
     producer.put(b"m")
     assert reader.may_find()
-    began, seen = Counter(consumer.session.counts), sent_until(consumer, "read_bucket")
+    began, seen = consumer.counts, sent_until(consumer, "read_bucket")
     assert [b"m"] == consumer.bodies(reader.get(1))
     assert (1, 1) == (seen["read_pointers"], seen["peek_bucket"])
-    spent = Counter(consumer.session.counts) - began
+    spent = consumer.counts - began
     assert 1 == spent["peek_bucket"]
     assert 3 == spent["read_pointers"]  # of the look, the seal and the claim
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_a_message_whose_write_is_on_its_way_is_found_by_the_look_that_saw_its_id(
     producer: Door, consumer: Door
@@ -253,11 +264,12 @@ def test_a_message_whose_write_is_on_its_way_is_found_by_the_look_that_saw_its_i
     bucket = producer.reserve()
     assert reader.may_find()
     consumer.faults.before("peek_bucket", lambda: producer.write(bucket, 0, b"m"), after=AGAIN)
-    looked = consumer.session.counts["read_monoton"]
+    looked = consumer.counts["read_monoton"]
     assert [b"m"] == consumer.bodies(reader.get(1))
-    assert looked == consumer.session.counts["read_monoton"]
+    assert looked == consumer.counts["read_monoton"]
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_a_bucket_of_which_nothing_comes_is_peeked_into_a_few_times(
     producer: Door, consumer: Door
@@ -265,14 +277,15 @@ def test_a_bucket_of_which_nothing_comes_is_peeked_into_a_few_times(
     reader = reader_of_singles(producer, consumer)
     producer.reserve()
     assert reader.may_find()
-    began = consumer.session.counts["peek_bucket"]
+    began = consumer.counts["peek_bucket"]
     assert [] == reader.get(1)
-    first = consumer.session.counts["peek_bucket"] - began
+    first = consumer.counts["peek_bucket"] - began
     assert 1 + AGAIN == first
     assert [] == reader.get(1)
-    assert consumer.session.counts["peek_bucket"] - began - first <= 2
+    assert consumer.counts["peek_bucket"] - began - first <= 2
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_where_others_seal_too_nothing_is_asked_beside(open_door: OpenDoor) -> None:
     producer, consumer, other = open_door(), open_door(), open_door()

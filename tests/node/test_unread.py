@@ -35,6 +35,7 @@ def all_of(door: Door, at_most: int = 100) -> list[bytes]:
     return found
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.parametrize("at_once", [1_000, 100, 30])
 def test_gets_that_go_on_read_no_chunk(door: Door, at_once: int) -> None:
     for first in range(0, len(MANY), at_once):
@@ -45,6 +46,7 @@ def test_gets_that_go_on_read_no_chunk(door: Door, at_once: int) -> None:
     assert (1, 0) == (spent["scan_messages"], spent["read_messages"])
 
 
+@pytest.mark.usefixtures("still_time")
 def test_a_chunk_of_a_sealed_bucket_is_read_once_for_many_gets(open_door: OpenDoor) -> None:
     """It is what a sink or another consumer has sealed: nothing was read here before."""
     door, other = (open_door(bucket_size=BUCKET) for _ in range(2))
@@ -74,6 +76,7 @@ def test_a_message_that_was_updated_meanwhile_has_its_new_body(open_door: OpenDo
     assert sorted([b"new", *MANY[2:20]]) == sorted(all_of(door))
 
 
+@pytest.mark.usefixtures("still_time")
 def test_what_comes_back_is_read_again(door: Door) -> None:
     door.queue.put_many(MANY[:10])
     door.queue.get(10, visibility_timeout=30)
@@ -90,6 +93,7 @@ def test_a_message_that_is_given_back_is_read_once_more(door: Door) -> None:
     assert MANY[:1] == all_of(door)
 
 
+@pytest.mark.usefixtures("still_time")
 def test_large_messages_are_kept_as_far_as_they_fit(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +107,7 @@ def test_large_messages_are_kept_as_far_as_they_fit(
     assert (1, 3) == (spent["scan_messages"], spent["read_messages"])
 
 
+@pytest.mark.usefixtures("still_time")
 def test_a_look_at_messages_keeps_nothing_and_uses_nothing(door: Door) -> None:
     door.queue.put_many(MANY)
     door.queue.get(100)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fixtures.queues import door, keyspace, open_door
+from tests.fixtures.queues import door, keyspace, open_door, still_time
 from tests.fixtures.streams import busy_client, streams
 
-__all__ = ["busy_client", "door", "keyspace", "open_door", "streams"]
+__all__ = ["busy_client", "door", "keyspace", "open_door", "still_time", "streams"]

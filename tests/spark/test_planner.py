@@ -19,6 +19,7 @@ from cassieq_spark.spark.source.admission import Limits
 from cassieq_spark.spark.source.planner import Planner
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import Away, FaultyStore
+from tests.fixtures.queues import time_stands_still
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +106,7 @@ def test_the_ack_runs_beside_the_next_claim_and_ends_with_it(streams: Streams) -
 
 def test_an_ack_comes_before_a_claim_that_may_meet_it_in_a_row(streams: Streams) -> None:
     streams.put(streams.numbered(0, 500).coalesce(1))
-    with run_of(streams) as planner:
+    with time_stands_still(streams.lane.store), run_of(streams) as planner:
         first = planner.latest(START, Limits(at_most=300))
         counts = streams.lane.store.session.counts
         before = counts["update_bucket"]
