@@ -133,9 +133,7 @@ def pages(root: Path) -> dict[Path, str]:
     found |= {root / path: flows.draw(flow) for path, flow in flows.FLOWS.items()}
     readme, benchmarks = root / "README.md", root / "docs" / "benchmarks.md"
     if readme.exists():
-        text = _between_markers(
-            readme, _read(readme) or "", "numbers", measured.numbers_table(root)
-        )
+        text = _read(readme) or ""
         found[readme] = _between_markers(readme, text, "kafka", measured.kafka_table(root))
     source = root / "docs" / "guides" / "source.md"
     if source.exists():

@@ -93,32 +93,13 @@ def pages(root: Path) -> dict[str, str]:
     return {marker: _made(root / file, page) or NONE_YET for marker, (file, page) in made.items()}
 
 
-def numbers_table(root: Path) -> str:
-    """What the README shows of the last full benchmark."""
-    return _made(root / BENCH, _numbers_in_short)
-
-
 def kafka_table(root: Path) -> str:
     """What the README shows of the last comparison with Kafka."""
     return _made(root / KAFKA, kafka_in_short) or NONE_YET
 
 
-def _numbers_in_short(found: dict[str, Any]) -> str:
-    rows = [
-        [
-            name,
-            f"**{found['ratios'][side]['median']:.2f}**",
-            _thousands(found["messages_per_s"][side]["median"]),
-            f"{found['lwts_per_message'][side]:.5f}",
-        ]
-        for side, name in SIDES.items()
-    ]
-    titles = ["", "of the limit", "messages a second", "LWTs a message"]
-    return _with_circumstances(table(titles, rows), found)
-
-
 def numbers_page(found: dict[str, Any]) -> str:
-    """The same with spreads and the limits themselves."""
+    """The ratios and rates with their spreads, and the limits themselves."""
     rows = [
         [
             name,
@@ -359,7 +340,3 @@ def _with_circumstances(made: str, found: dict[str, Any]) -> str:
         f"workers; Spark {versions['pyspark']}; {_run_as(found)}"
     )
     return _with_text(made, text)
-
-
-def _thousands(value: float) -> str:
-    return f"{round(value, -3):,.0f}"

