@@ -85,7 +85,7 @@ def test_every_command_that_ends_works_or_names_its_error(
     assert "too late" in failed.pop("cancel")  # the example's message is nobody's
     assert [] == [(name, text) for name, text in failed.items() if "[cassieq:" not in text]
     for name in ("put", "get", "peek", "produce", "consume", "repair", "queue list", "queue show",
-                 "queue alter", "queue scheduled", "dead list", "dead redrive"):  # fmt: skip
+                 "queue alter", "queue scheduled", "dead list"):  # fmt: skip
         assert name not in failed, failed[name]
     assert [] == [*tmp_path.iterdir()]
     assert {"cassandra start", "cassandra fetch", "account master-key"} <= failed.keys()
