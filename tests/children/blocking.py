@@ -87,7 +87,7 @@ class BlockingSource(CassieqDataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         reader = super().streamReader(schema)
-        return BlockingReader(reader._options, reader._names)
+        return BlockingReader(reader._options, reader._names, self._load)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
         writer = super().streamWriter(schema, overwrite)

@@ -378,6 +378,7 @@ def test_a_made_up_source_queue_redrives_nothing_into_another_account(place: Pla
     mine, theirs = f"{place.name}/dead", f"other-{place.name}/orders"
     place.client.create_queue(theirs)
     place.client.create_queue(mine).put(b"x", headers={"cassieq-source-queue": theirs})
+    place.client.create_queue(f"{place.name}/orders", max_deliveries=1, dead_letter_queue=mine)
     done = place.client.redrive(mine)
     assert (0, 1) == (done.moved, done.homeless)
     assert "queue of another account" in " ".join(done.problems)
