@@ -1969,7 +1969,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="U15",
         rule="At its first look at a lane, a consumer keeps the offer free for what is young there.",
-        old="                self._owed += [lane_id] if is_first else []\n",
+        old="                self._owed += [lane_id] if lane_id in self._new else []\n",
         new="",
         tests=(
             "tests/node/test_classes_in_order.py::test_u15_the_first_get_of_a_consumer_waits_for_what_it_offers",

@@ -192,14 +192,17 @@ class Reader:
         """
         self.go_round(self.search(), Budget(messages=0), None, waits=False)
 
-    def see(self, below_id: int | None) -> None:
-        """Look at the lane, so that what is young there becomes ripe from now on; claims nothing.
+    def see(self, budget: Budget, below_id: int | None) -> None:
+        """Look for as much, so that what is young there becomes ripe from now on; claims nothing.
 
         Raises:
             QueueDeleted: The lane is dead.
             StoreTimeout, StoreUnavailable: It could not look.
         """
-        self._seals.see(self._scanner.scan(1, below_id=below_id, peeks=True))
+        scan = self._scanner.scan(
+            budget.messages, below_id=below_id, want_bytes=budget.size_bytes, peeks=True
+        )
+        self._seals.see(scan)
         self.has_looked = True
 
     @property

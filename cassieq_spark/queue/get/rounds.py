@@ -71,6 +71,9 @@ class Rounds:
         self._claimed: list[Claimed] = []
         self._of_offer = 0
         self._owed: list[LaneId] = []
+        self._asked: set[LaneId] = set()
+        # As it is before this get: an offer looks for a part of it only.
+        self._new = {at for one in tiers for at in one if not readers.reader(at).has_looked}
         self._is_held = False
         self._over_at = inf
         self._held_at_most_until = inf
@@ -130,6 +133,8 @@ class Rounds:
 
     def _go_round(self, whole: Budget, offered: Budget) -> float | None:
         """Take what can be had at once; return until when the rest of the get is held back."""
+        if not self._is_held:
+            self._asked = set()
         self._offer(offered)
         budget = replace(whole)
         budget.take_claimed(self._claimed)
@@ -137,7 +142,8 @@ class Rounds:
         budget.is_untouched = whole.is_untouched and len(self._claimed) == self._of_offer
         owed = self._young(self._owed)
         if owed:
-            budget.messages -= min(offered.messages, budget.messages)
+            if whole.messages < UNLIMITED:
+                budget.messages -= min(offered.messages, budget.messages)
             if budget.size_bytes is not None and offered.size_bytes is not None:
                 budget.size_bytes -= offered.size_bytes
         for at, tier in enumerate(self._tiers):
@@ -149,16 +155,19 @@ class Rounds:
             held = self._hold(tier, self._tiers[at + 1 :], budget)
             if held is not None:
                 return held
-        return self._held_until(owed)
+        else:
+            return self._held_until(owed)
+        # What was left out for lack of time or of an answer ends the get.
+        return self._held_until(owed) if budget.is_full else None
 
     def _offer(self, offered: Budget) -> None:
         """Offer a part to lanes of a lower class, which wait for it if they are first looked at."""
         before = len(self._claimed)
         for lane_id in self._lower:
-            if lane_id in self._awake and self._is_asked(lane_id) and not offered.is_full:
-                is_first = not self._readers.reader(lane_id).has_looked
+            is_due = not self._is_held or bool(self._young([lane_id]))
+            if lane_id in self._awake and is_due and not offered.is_full:
                 self._step(lane_id, offered)
-                self._owed += [lane_id] if is_first else []
+                self._owed += [lane_id] if lane_id in self._new else []
         self._of_offer += len(self._claimed) - before
         if offered.is_full:
             self._owed = []
@@ -188,21 +197,23 @@ class Rounds:
             return None
         self._wake(below)
         awake = [at for at in below if self._may_have_some(at)]
-        new = [at for at in awake if not self._readers.reader(at).has_looked]
+        new = [at for at in awake if at in self._new and at not in self._asked]
+        self._new -= {*new}
         session = self._lane.store.session
         with session.within(GRACE_S):
-            session.each(lambda at: self._readers.reader(at).see(self._below.get(at)), new)
+            session.each(lambda at: self._readers.reader(at).see(budget, self._below.get(at)), new)
         return held if awake else None
 
     def _is_asked(self, lane_id: LaneId) -> bool:
         """Whether this round goes through a lane: if it was held, only where more is to be had."""
-        return not self._is_held or lane_id not in self._searches or bool(self._young([lane_id]))
+        return lane_id not in self._asked or bool(self._young([lane_id]))
 
     def _go_through(self, lanes: list[LaneId], budget: Budget) -> bool:
         """Claim from these lanes; return whether to go on with others."""
         for lane_id in filter(self._is_asked, lanes):
             if budget.is_full or self._lane.clock.monotonic() >= self._over_at:
                 return False
+            self._asked.add(lane_id)
             if not self._step(lane_id, budget) and self._claimed:
                 return False  # leases run: they do not wait for what does not answer
             if self._claimed:

@@ -103,7 +103,7 @@ class Scanner:
     ) -> Scan:
         """Find up to ``want`` claimable messages with ids below ``below_id``.
 
-        Fewer are enough if they have ``want_bytes`` together.
+        Fewer are enough if they have ``want_bytes`` together, but one at least.
 
         At least two reads (pointers, monoton) and one per hour since the time pointer, unless they
         have just been read (`Beginning`); then the bucket rows from the reader pointer on, until
@@ -128,7 +128,7 @@ class Scanner:
         if peeks and is_next and not scan.available and below_id is None:
             beside = Beside.begin(lane, begun.fresh[:PEEKS], self.away, self.pass_over)
         silent, times = self._look_ahead(
-            scan, want, math.inf if want_bytes is None else want_bytes, below_id
+            scan, want, math.inf if want_bytes is None else max(1.0, want_bytes), below_id
         )
         self._sort_out_silent(scan, silent, times, beside, peeks=peeks and not scan.available)
         return scan

@@ -119,7 +119,9 @@ class Seals:
             self._open.note_sealed(bucket, row, is_ours=is_ours)
             claimed += gathered.claimed
             budget.take_claimed(gathered.claimed)
-        has_left = wants_more and any(self._open.has_messages(bucket) for bucket in left)
+        has_left = wants_more and any(
+            bucket in scan.half_sealed or self._open.has_messages(bucket) for bucket in left
+        )
         self.more_in_s = 0.0 if has_left else young_for_s
         return young_for_s if nothing_else and not theirs else None
 
