@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import Any, Self, Unpack
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import UsageError
+from cassieq_spark.model.ids import LaneId
 from cassieq_spark.options import (
     ConnectionArguments,
     ConnectionOptions,
@@ -22,32 +24,25 @@ from cassieq_spark.queue.find import every_row, lane_of, lanes_of, open_lane
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect import stats
 from cassieq_spark.queue.inspect.pages import Spot
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.sink import transaction
-from cassieq_spark.queue.work import QUEUES
+from cassieq_spark.queue.work import QUEUES, Work
 from cassieq_spark.recent import Recent
 from cassieq_spark.repair.dry_run import heal_dry_run
+from cassieq_spark.repair.findings import VerifyReport
 from cassieq_spark.repair.heal import heal
 from cassieq_spark.repair.lead import leading
+from cassieq_spark.repair.progress import OnProgress
 from cassieq_spark.repair.redrivable import by_place, listed
 from cassieq_spark.repair.redrive import RedriveRequest, redrive
-from cassieq_spark.repair.report import Redriven
+from cassieq_spark.repair.report import Redriven, RepairReport
 from cassieq_spark.repair.verify import verify
 from cassieq_spark.store import schema
 from cassieq_spark.store.process import OfOneProcess
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.queues import QueueStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.queue.work import Work
-    from cassieq_spark.repair.findings import VerifyReport
-    from cassieq_spark.repair.progress import OnProgress
-    from cassieq_spark.repair.report import RepairReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

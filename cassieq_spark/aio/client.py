@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Self, Unpack
+from typing import Any, Final, Self, Unpack
 from weakref import WeakSet
 
 from cassieq_spark.aio.calls import Calls
-from cassieq_spark.aio.mirror import documented, in_thread, in_thread_then
+from cassieq_spark.aio.mirror import documented, in_thread
 from cassieq_spark.aio.queue import AsyncQueue, OnHandle
 from cassieq_spark.aio.waiting import Waiting
 from cassieq_spark.client import Client
@@ -22,14 +23,9 @@ from cassieq_spark.options import (
     parse_connection,
 )
 from cassieq_spark.options.arguments import MOST_MESSAGES
+from cassieq_spark.queue.handle import Queue
+from cassieq_spark.queue.message import Message
 from cassieq_spark.store.process import OfOneProcess
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from cassieq_spark.queue.handle import Queue
-    from cassieq_spark.queue.message import Message
-
 
 THREADS: Final = 16
 """Calls at once, unless the program says otherwise. Each waits for Cassandra most of its time."""
@@ -59,14 +55,6 @@ def connect_async(
     return AsyncClient(options, threads=arguments.count("threads", threads))
 
 
-def _opened(client: AsyncClient, queue: Queue) -> AsyncQueue:
-    return client._queue(queue)  # noqa: SLF001 - its own
-
-
-def _found_or_created(client: AsyncClient, found: tuple[Queue, bool]) -> tuple[AsyncQueue, bool]:
-    return _opened(client, found[0]), found[1]
-
-
 class AsyncClient(OfOneProcess):
     """The queues of one keyspace, for the tasks of one event loop. Each call is that of `Client`.
 
@@ -91,25 +79,48 @@ class AsyncClient(OfOneProcess):
         """The keyspace whose queues these are."""
         return self._sync.keyspace
 
-    # mypy takes self for a further keyword where a method has **keywords.
-    alter_queue = in_thread_then(Client.alter_queue, _opened)  # type: ignore[arg-type]  # see above
     bootstrap = in_thread(Client.bootstrap)
     check = in_thread(Client.check)
-    create_queue = in_thread_then(Client.create_queue, _opened)  # type: ignore[arg-type]  # see above
     delete_queue = in_thread(Client.delete_queue)
-    find_or_create_queue = in_thread_then(
-        Client.find_or_create_queue,  # type: ignore[arg-type]  # see above
-        _found_or_created,
-    )
     forget_sink = in_thread(Client.forget_sink)
-    label_queue = in_thread_then(Client.label_queue, _opened)
     now_us = in_thread(Client.now_us)
-    queue = in_thread_then(Client.queue, _opened)
     queues = in_thread(Client.queues)
     redrive = in_thread(Client.redrive)
     repair = in_thread(Client.repair)
     repair_as_leader = in_thread(Client.repair_as_leader)
     verify = in_thread(Client.verify)
+
+    @documented(Client.alter_queue)
+    async def alter_queue(self, name: str, **settings: Any) -> AsyncQueue:
+        return self._queue(
+            await self._calls.run("alter_queue", lambda: self._sync.alter_queue(name, **settings))
+        )
+
+    @documented(Client.create_queue)
+    async def create_queue(
+        self, name: str, *, labels: Mapping[str, str] | None = None, **settings: Any
+    ) -> AsyncQueue:
+        return (await self.find_or_create_queue(name, labels=labels, **settings))[0]
+
+    @documented(Client.find_or_create_queue)
+    async def find_or_create_queue(
+        self, name: str, *, labels: Mapping[str, str] | None = None, **settings: Any
+    ) -> tuple[AsyncQueue, bool]:
+        queue, is_new = await self._calls.run(
+            "create_queue",
+            lambda: self._sync.find_or_create_queue(name, labels=labels, **settings),
+        )
+        return self._queue(queue), is_new
+
+    @documented(Client.label_queue)
+    async def label_queue(self, name: str, labels: Mapping[str, str | None]) -> AsyncQueue:
+        return self._queue(
+            await self._calls.run("label_queue", lambda: self._sync.label_queue(name, labels))
+        )
+
+    @documented(Client.queue)
+    async def queue(self, name: str) -> AsyncQueue:
+        return self._queue(await self._calls.run("queue", lambda: self._sync.queue(name)))
 
     @documented(Client.browse)
     async def browse(self, queue: str) -> AsyncIterator[Message]:

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Iterable
 from contextvars import Context
 from dataclasses import dataclass
+from datetime import timedelta
 from math import inf
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
+from cassieq_spark.aio.calls import Calls
 from cassieq_spark.aio.mirror import documented
 from cassieq_spark.aio.pool import Pool
 from cassieq_spark.errors import CassieqError, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.consumer import Consumer
+from cassieq_spark.queue.handle import Queue
+from cassieq_spark.queue.message import Message
 from cassieq_spark.store.process import OfOneProcess
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from datetime import timedelta
-
-    from cassieq_spark.aio.calls import Calls
-    from cassieq_spark.queue.handle import Queue
-    from cassieq_spark.queue.message import Message
 
 LOOK_S: Final = 1.0
 """How long a thread waits for a message before it looks whether somebody still wants one."""

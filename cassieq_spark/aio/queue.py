@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, overload
+from uuid import UUID
 
+from cassieq_spark.aio.calls import Calls
 from cassieq_spark.aio.consumer import AsyncConsumer
 from cassieq_spark.aio.mirror import documented, in_thread, in_thread_then
-from cassieq_spark.options import arguments
+from cassieq_spark.aio.waiting import Waiting
+from cassieq_spark.options import QueueSettings, arguments
+from cassieq_spark.queue.consumer import Consumer
 from cassieq_spark.queue.handle import Queue
+from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.put.results import PutResult
 from cassieq_spark.store.process import OfOneProcess
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import datetime, timedelta
-    from uuid import UUID
-
-    from cassieq_spark.aio.calls import Calls
-    from cassieq_spark.aio.waiting import Waiting
-    from cassieq_spark.options import QueueSettings
-    from cassieq_spark.queue.consumer import Consumer
-    from cassieq_spark.queue.message import Message
-    from cassieq_spark.queue.put.results import PutResult
-
-    Seconds = float | timedelta
+Seconds = float | timedelta
 
 T = TypeVar("T")
 

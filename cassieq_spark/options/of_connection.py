@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from os import PathLike
+from typing import Any, Final, TypedDict
 
 from cassieq_spark.errors import OptionUnknown
 from cassieq_spark.options import values
 from cassieq_spark.options.option import EVERYWHERE, Option
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from os import PathLike
-
-    from cassieq_spark.options.values import Secret
+from cassieq_spark.options.values import Secret
 
 
 class ConnectionArguments(TypedDict, total=False):

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from math import inf
 from typing import TYPE_CHECKING, Final, Self
 
@@ -28,9 +30,6 @@ from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.store.process import OfOneProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from datetime import timedelta
-
     from cassieq_spark.model.ids import Place
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.queue.lane import Lane

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final, overload
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final, overload
+from uuid import UUID
 
 from cassieq_spark import tracing
 from cassieq_spark.errors import QueueDeleted
-from cassieq_spark.options import arguments
+from cassieq_spark.model.ids import LaneId
+from cassieq_spark.options import QueueSettings, arguments
 from cassieq_spark.queue import admin
 from cassieq_spark.queue.consumer import Consumer, Ways
 from cassieq_spark.queue.find import look_again
 from cassieq_spark.queue.inspect.hours import ScheduledHour, by_hour
 from cassieq_spark.queue.inspect.stats import QueueStats, peek, stats
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.put import encode
-from cassieq_spark.queue.put.results import Puts
+from cassieq_spark.queue.put.results import PutResult, Puts
 from cassieq_spark.queue.settling import Settling
 from cassieq_spark.queue.work import Work
+from cassieq_spark.recent import Recent
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from datetime import datetime, timedelta
-    from uuid import UUID
-
-    from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.options import QueueSettings
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.queue.put.results import PutResult
-    from cassieq_spark.recent import Recent
-
-    Seconds = float | timedelta
+Seconds = float | timedelta
 
 LOOK_AGAIN_S: Final = 5.0
 """How often a handle reads its queue's row: it sees changes and a deletion within 10 s."""

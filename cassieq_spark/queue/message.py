@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
 
-from cassieq_spark.model.ids import first_id, message_id_of
+from cassieq_spark.model.bucket import Lease
+from cassieq_spark.model.ids import LaneId, first_id, message_id_of
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.fetch import Found, Planned, fetch
 from cassieq_spark.store import chunk as chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from cassieq_spark.model.bucket import Lease
-    from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -51,6 +49,9 @@ class Message:
     visible_until: datetime | None
     lane: LaneId
     priority: int = 0
+
+    # How pydantic, and with it FastAPI, writes a body into JSON: not every body is text.
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"ser_json_bytes": "base64"}
 
     @property
     def receipt(self) -> str | None:

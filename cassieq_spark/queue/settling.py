@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from cassieq_spark import tracing
 from cassieq_spark.errors import ReceiptInvalid
 from cassieq_spark.model.settlement import Extend, Reject, Release
 from cassieq_spark.options import arguments
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.settle import receipts, settle
 from cassieq_spark.queue.settle.ack_group import Verdict, check_verdicts
@@ -15,24 +19,20 @@ from cassieq_spark.queue.settle.cancel import cancel
 from cassieq_spark.store.process import OfOneProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime, timedelta
-    from uuid import UUID
-
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.model.settlement import Action
-    from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.work import Work
 
-    Seconds = float | timedelta
-    Held = Message | str
+Seconds = float | timedelta
+Held = Message | str
 
 
 class Settling(OfOneProcess):
     """Ack, extend, release, reject and update what was got from one queue."""
 
     _known_lane: Lane
-    _work: Work
+    if TYPE_CHECKING:
+        _work: Work  # of a room above this one
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 
     from cassieq_spark.spark.sink import BatchWriter, StreamWriter

@@ -8,7 +8,13 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
 from cassieq_spark.errors import CassieqError, UsageError
 from cassieq_spark.log import event, get_logger
@@ -21,14 +27,7 @@ from cassieq_spark.store.store import opened
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from prometheus_client.core import Metric
     from prometheus_client.registry import CollectorRegistry
-    from pyspark.sql.streaming.listener import (
-        QueryIdleEvent,
-        QueryProgressEvent,
-        QueryStartedEvent,
-        QueryTerminatedEvent,
-    )
 
 GAUGES: Final = {
     "behind": ("cassieq_messages_behind", "Visible messages that no batch has taken yet."),
@@ -145,7 +144,7 @@ class CassieqListener(StreamingQueryListener):
         server, _ = start_http_server(port, address, registry)
         return int(server.server_port)
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[Any]:
         """Yield the metrics for a registry of prometheus_client."""
         from prometheus_client.core import (  # noqa: PLC0415 - as above
             CounterMetricFamily,

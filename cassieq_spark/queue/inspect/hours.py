@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.queue.inspect.stats import not_due_in
@@ -12,8 +13,6 @@ from cassieq_spark.queue.message import time_of
 from cassieq_spark.queue.schedule import begun_and_later
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from cassieq_spark.queue.lane import Lane
 
 HOUR_US: Final = 3_600_000_000

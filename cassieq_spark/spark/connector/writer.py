@@ -9,6 +9,7 @@ block fails the batch, and each attempt to write a row writes the same bytes [P8
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # ships no types
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from cassieq_spark.errors import ConnectorMissing, UsageError
@@ -40,10 +42,7 @@ from cassieq_spark.spark.sink import QUERY_ID, run_of_batch
 from cassieq_spark.store import store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from pyspark import SparkContext
-    from pyspark.sql import DataFrame, SparkSession
 
     from cassieq_spark.model.ids import Place
     from cassieq_spark.options import SinkOptions

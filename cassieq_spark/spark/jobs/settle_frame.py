@@ -9,10 +9,13 @@ costs one CAS, however a program has shuffled its rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users write it
 from pyspark.sql.types import NullType, StringType
 
@@ -31,12 +34,9 @@ from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from datetime import timedelta
     from uuid import UUID
 
     from pyspark import SparkContext
-    from pyspark.sql import Column, DataFrame
 
     from cassieq_spark.model.ids import Place, Runs
     from cassieq_spark.model.settlement import Action
