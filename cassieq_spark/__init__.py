@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from cassieq_spark.aio.client import AsyncClient, connect_async
     from cassieq_spark.aio.consumer import AsyncConsumer
     from cassieq_spark.aio.queue import AsyncQueue
-    from cassieq_spark.client import Client, QueueInfo, connect
+    from cassieq_spark.client import Client, connect
     from cassieq_spark.errors import (
         CassieqError,
         PutAmbiguous,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from cassieq_spark.options import QueueSettings
     from cassieq_spark.queue.consumer import Consumer
+    from cassieq_spark.queue.find import QueueInfo
     from cassieq_spark.queue.handle import Queue
     from cassieq_spark.queue.inspect.hours import ScheduledHour
     from cassieq_spark.queue.inspect.stats import QueueStats
@@ -87,7 +88,7 @@ _HOMES = {
     "aio.client": ("AsyncClient", "connect_async"),
     "aio.consumer": ("AsyncConsumer",),
     "aio.queue": ("AsyncQueue",),
-    "client": ("Client", "QueueInfo", "connect"),
+    "client": ("Client", "connect"),
     "errors": (
         "CassieqError",
         "PutAmbiguous",
@@ -102,6 +103,7 @@ _HOMES = {
     ),
     "options": ("QueueSettings",),
     "queue.consumer": ("Consumer",),
+    "queue.find": ("QueueInfo",),
     "queue.handle": ("Queue",),
     "queue.inspect.hours": ("ScheduledHour",),
     "queue.inspect.stats": ("QueueStats",),
@@ -140,4 +142,5 @@ name_for_spark()
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """The public names, and none that only this module uses."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

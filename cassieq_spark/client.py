@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self, Unpack
 
 from cassieq_spark.entropy import new_uuid
@@ -12,7 +12,6 @@ from cassieq_spark.model.ids import LaneId
 from cassieq_spark.options import (
     ConnectionArguments,
     ConnectionOptions,
-    QueueSettings,
     arguments,
     by_option,
     parse_connection,
@@ -20,7 +19,7 @@ from cassieq_spark.options import (
 )
 from cassieq_spark.queue import admin
 from cassieq_spark.queue import labels as queue_labels
-from cassieq_spark.queue.find import every_row, lane_of, lanes_of, open_lane
+from cassieq_spark.queue.find import QueueInfo, every_row, lane_of, lanes_of, open_lane
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect import stats
 from cassieq_spark.queue.inspect.pages import Spot
@@ -43,17 +42,6 @@ from cassieq_spark.store.process import OfOneProcess
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.queues import QueueStatus
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueInfo:
-    """A queue and its settings, as `Client.queues` lists it."""
-
-    name: str
-    settings: QueueSettings
-    home_datacenter: str
-    created_us: int
-    labels: Mapping[str, str]
 
 
 def connect(
@@ -224,17 +212,8 @@ class Client(OfOneProcess):
         With several data centres, each learns of a created or deleted queue a moment later.
         """
         schema.check(self._session)
-        return [
-            QueueInfo(
-                name=row.name,
-                settings=row.settings,
-                home_datacenter=row.home_datacenter,
-                created_us=row.created_us,
-                labels=row.labels,
-            )
-            for row in every_row(self._store)
-            if row.status is QueueStatus.ACTIVE
-        ]
+        active = (row for row in every_row(self._store) if row.status is QueueStatus.ACTIVE)
+        return [QueueInfo.of(row) for row in active]
 
     def repair(
         self,
@@ -385,6 +364,17 @@ class Client(OfOneProcess):
     def __exit__(self, *exc: object) -> None:
         """Disconnect."""
         self.close()
+
+    def __del__(self) -> None:
+        """Warn of a client that nobody can close any more: its connections stay open."""
+        session = getattr(self, "_session", None)  # none if it could not connect
+        if session is not None and session.home.is_here and not session.is_closed:
+            text = f"unclosed {self!r}. Use it in a with block, or call its close()"
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+
+    def __repr__(self) -> str:
+        """Show what it is connected to."""
+        return f"Client({self._session.options})"
 
     def _open(self, lane: Lane) -> Queue:
         return Queue(lane, self._works)

@@ -176,6 +176,10 @@ class AsyncClient(OfOneProcess):
         """Close; see `close`."""
         await self.close()
 
+    def __repr__(self) -> str:
+        """Show what it connects to."""
+        return f"AsyncClient({self._options})"
+
     @property
     def _sync(self) -> Client:
         if self._client is None:

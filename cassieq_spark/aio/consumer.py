@@ -128,6 +128,10 @@ class AsyncConsumer(OfOneProcess):
         """Close; see `close`."""
         await self.close()
 
+    def __repr__(self) -> str:
+        """Show whose messages it gets."""
+        return f"AsyncConsumer({self._queue.name!r})"
+
     @property
     def _started(self) -> Consumer:
         if self._consumer is None:

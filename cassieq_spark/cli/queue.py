@@ -21,9 +21,9 @@ from cassieq_spark.cli.output import (
     show_text,
 )
 from cassieq_spark.cli.settings import Connection, options_of
-from cassieq_spark.client import QueueInfo
 from cassieq_spark.errors import OptionInvalid, UsageError
 from cassieq_spark.queue.admin import FIXED
+from cassieq_spark.queue.find import QueueInfo
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.stats import QueueStats
 from cassieq_spark.queue.message import show_time, time_of

@@ -16,6 +16,7 @@ from typing import Final, Self
 from uuid import UUID
 
 from cassieq_spark.errors import ReceiptInvalid
+from cassieq_spark.model.frozen import frozen
 from cassieq_spark.model.ids import BucketNo, LaneId, Place
 
 RECEIPT_VERSION: Final = 1
@@ -28,6 +29,7 @@ RAW_BYTES: Final = _PREFIX.size + _RANGE.size + _CRC.size
 TEXT_LENGTH: Final = -(-RAW_BYTES * 4 // 3)
 
 
+@frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """The content of a receipt: messages ``first`` to ``last`` of a bucket, under one lease."""

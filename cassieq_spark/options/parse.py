@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self, TypeVar
 
 from cassieq_spark.errors import OptionInvalid, OptionUnknown, RowCorrupt, SchemaMismatch
+from cassieq_spark.model.frozen import frozen
 from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.lanes import MAX_LANES
 from cassieq_spark.options import values
@@ -35,6 +36,7 @@ N = TypeVar("N")
 _FORMAT_SCOPES: Final = (Scope.SOURCE, Scope.READ, Scope.SINK)
 
 
+@frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
     """Settings of ``client.create_queue``; they are stored with the queue."""

@@ -46,6 +46,18 @@ class ConnectionOptions:
     login: Login | None = None
     tls: TlsOptions | None = None
 
+    @property
+    def addresses(self) -> str:
+        """The contact points as a user writes them."""
+        return ", ".join(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            for host, port in self.contact_points
+        )
+
+    def __str__(self) -> str:
+        """Show what a client is connected to."""
+        return f"{self.addresses!r}, keyspace={self.keyspace!r}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:

@@ -89,9 +89,7 @@ class Consumer(OfOneProcess):
         self._idle_timeout_s = idle_timeout_s
         self._lock = threading.RLock()
         # Of one lock, so that not every message and every ack wakes a thread.
-        self._arrived = threading.Condition(self._lock)
-        self._is_due = threading.Condition(self._lock)
-        self._is_wanted = threading.Condition(self._lock)
+        self._arrived, self._is_due, self._is_wanted = map(threading.Condition, [self._lock] * 3)
         self._waiting: deque[_Held] = deque()
         self._looks_begun = self._looks_ended = 0
         self._pace, self._failures = Pace(), Failures()
@@ -205,6 +203,9 @@ class Consumer(OfOneProcess):
     def __exit__(self, *exc: object) -> None:
         """Close; see `close`."""
         self.close()
+
+    def __repr__(self) -> str:
+        return f"Consumer({self._lane.queue!r})"
 
     def _get(self, wait_s: float | None) -> Message | None:
         if not self._is_started:

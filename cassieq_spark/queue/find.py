@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cassieq_spark.errors import QueueNotFound, UsageError
+from cassieq_spark.model.frozen import freeze, frozen
+from cassieq_spark.options import QueueSettings
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.store.tables.queues import QueueStatus
+from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cassieq_spark.model.ids import LaneId, QueueName
-    from cassieq_spark.options import QueueSettings
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.store import Store
-    from cassieq_spark.store.tables.queues import QueueRow
+
+
+@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueInfo:
+    """A queue and its settings, as `Client.queues` lists it."""
+
+    name: str
+    settings: QueueSettings
+    home_datacenter: str
+    created_us: int
+    labels: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        freeze(self, "labels")
+
+    @classmethod
+    def of(cls, row: QueueRow) -> QueueInfo:
+        """Describe the queue of a row."""
+        return cls(
+            name=row.name,
+            settings=row.settings,
+            home_datacenter=row.home_datacenter,
+            created_us=row.created_us,
+            labels=row.labels,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from cassieq_spark import tracing
 from cassieq_spark.errors import QueueDeleted
+from cassieq_spark.model.frozen import FrozenDict
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.options import QueueSettings, arguments
 from cassieq_spark.queue import admin
@@ -50,7 +51,7 @@ class Queue(Settling):
     @property
     def labels(self) -> Mapping[str, str]:
         """The queue's labels, as old as its settings; see `Client.label_queue`."""
-        return self._known_lane.labels
+        return FrozenDict(self._known_lane.labels)
 
     @property
     def created_at(self) -> datetime:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
 
 from cassieq_spark.model.bucket import Lease
+from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.model.ids import LaneId, first_id, message_id_of
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.fetch import Found, Planned, fetch
@@ -21,6 +22,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_BYTES = 32
 
 
+@frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One delivery of one message.
@@ -52,6 +54,9 @@ class Message:
 
     # How pydantic, and with it FastAPI, writes a body into JSON: not every body is text.
     __pydantic_config__: ClassVar[Mapping[str, str]] = {"ser_json_bytes": "base64"}
+
+    def __post_init__(self) -> None:
+        freeze(self, "headers")
 
     @property
     def receipt(self) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from cassieq_spark.model.frozen import frozen
 from cassieq_spark.model.integrity import (
     BEYOND_BUCKET,
     FINISHED_WITH_MESSAGES,
@@ -38,6 +39,7 @@ FINDINGS: Final[dict[str, str]] = {
 """Every kind, for the reference."""
 
 
+@frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One broken invariant.

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from cassieq_spark.model.frozen import frozen
 
+
+@frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """How far a pass over queues is.

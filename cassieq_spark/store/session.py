@@ -28,7 +28,6 @@ from cassieq_spark.store.side_by_side import SideBySide
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.store.translate import (
     DRIVER_ERRORS,
-    addresses,
     translate,
     why_shut_out,
     why_unconnected,
@@ -60,6 +59,7 @@ class CqlSession:
         node_clocks: Asks the nodes for their time.
         clock: Cluster time, measured by the nodes' clocks (G6).
         counts: Statements sent, by name.
+        is_closed: Whether `close` was called.
         patience_s: How much longer than `DEADLINE_S` a statement is sent again (`store.shared`),
             unless `within` says otherwise.
     """
@@ -82,7 +82,7 @@ class CqlSession:
         self.patience_s = 0.0
         self.interceptor: Interceptor | None = None
         self._prepared: dict[str, PreparedStatement] = {}
-        self._is_closed = False
+        self.is_closed = False
         self._lock = threading.Lock()
         self._local = DCAwareRoundRobinPolicy(options.datacenter or "")
         context = None if options.tls is None else tls.Files(options.tls)
@@ -305,7 +305,7 @@ class CqlSession:
         """Disconnect. Idempotent; nothing happens in a forked child."""
         if not self.home.is_here:
             return
-        self._is_closed = True
+        self.is_closed = True
         self._side_by_side.close()
         self._cluster.shutdown()
 
@@ -319,7 +319,7 @@ class CqlSession:
 
     def _check_open(self) -> None:
         self.home.check()
-        if self._is_closed:
+        if self.is_closed:
             raise UsageError(
                 "the client is closed: its block has ended, or close() was called. Connect again"
             )
@@ -399,7 +399,7 @@ class CqlSession:
         if known and wanted not in known:
             self._cluster.shutdown()
             raise UsageError(
-                f"the cluster at {addresses(self.options)} has no data centre "
+                f"the cluster at {self.options.addresses} has no data centre "
                 f"{wanted!r}; it has {', '.join(repr(name) for name in known)}. Set option "
                 "'datacenter' to one of them"
             )

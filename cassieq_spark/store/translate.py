@@ -194,7 +194,7 @@ def why_unconnected(
     for one in by_node.values():
         if isinstance(one, LoginRefused):
             return StoreUnavailable(
-                f"the cluster at {addresses(options)} cannot check a login now ({one}). Are enough "
+                f"the cluster at {options.addresses} cannot check a login now ({one}). Are enough "
                 "nodes up for a quorum of the roles?"
             )
     unknown = _without_address(options)
@@ -203,7 +203,7 @@ def why_unconnected(
         if disagreement is not None:
             return disagreement
     return StoreUnavailable(
-        f"no Cassandra answers at {addresses(options)} (tried for {waited_s:.1f} s). "
+        f"no Cassandra answers at {options.addresses} (tried for {waited_s:.1f} s). "
         + (
             f"This machine knows no address of {' and '.join(map(repr, unknown))}: is the host "
             "name right, and does its DNS server answer?"
@@ -211,14 +211,6 @@ def why_unconnected(
             else "Is it running, is the address right, and is the port that of CQL (native "
             "transport)?"
         )
-    )
-
-
-def addresses(options: ConnectionOptions) -> str:
-    """The contact points as a user writes them."""
-    return ", ".join(
-        f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        for host, port in options.contact_points
     )
 
 
@@ -235,7 +227,7 @@ def _without_address(options: ConnectionOptions) -> list[str]:
 
 def _not_let_in(options: ConnectionOptions, words: str) -> AuthenticationRefused:
     """The error that names the role; the password never appears in it."""
-    where = addresses(options)
+    where = options.addresses
     if options.login is None:
         return AuthenticationRefused(
             f"the cluster at {where} asks for a login ({words}). Set options 'username' and "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +22,8 @@ from cassieq_spark.model.pointer import DELETED, Pointer
 from tests.fixtures.cassandra import KEYSPACE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
 
@@ -110,6 +114,61 @@ def test_a_closed_client_says_so_in_an_error_of_ours(cassandra: EmbeddedCassandr
     closed.close()
     with pytest.raises(CassieqError):
         closed.queues()
+
+
+def test_a_client_that_nobody_can_close_any_more_warns_of_it(
+    cassandra: EmbeddedCassandra,
+) -> None:
+    lost: list[Any] = []  # so that the connections close in the end
+
+    async def lose() -> None:
+        lost.append(cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE)._session)
+
+    async def lose_one() -> None:
+        own = cassieq.connect_async(cassandra.contact_points, keyspace=KEYSPACE)
+        await own.__aenter__()
+        lost.append(own._sync._session)
+
+    text = f"unclosed Client\\('{cassandra.contact_points}', keyspace='{KEYSPACE}'\\)"
+
+    def collect_after(way: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        asyncio.run(way())
+        gc.collect()
+
+    for way in (lose, lose_one):
+        with pytest.warns(ResourceWarning, match=text):
+            collect_after(way)
+    for session in lost:
+        session.close()
+
+
+def test_a_client_its_queues_and_their_consumers_show_what_they_are_of(
+    client: cassieq.Client, queue_name: str, cassandra: EmbeddedCassandra
+) -> None:
+    where = f"'{cassandra.contact_points}', keyspace='{client.keyspace}'"
+    assert f"Client({where})" == repr(client)
+    queue = client.create_queue(queue_name)
+    assert [f"Queue({queue_name!r})", f"Consumer({queue_name!r})"] == [
+        repr(queue),
+        repr(queue.consumer()),
+    ]
+
+    async def shown() -> list[str]:
+        async with cassieq.connect_async(cassandra.contact_points, keyspace=client.keyspace) as own:
+            its = await own.queue(queue_name)
+            return [repr(own), repr(its), repr(its.consumer())]
+
+    expected = [f"Async{one}" for one in (repr(client), repr(queue), repr(queue.consumer()))]
+    assert expected == asyncio.run(shown())
+
+
+def test_the_labels_of_a_queue_are_not_changed_by_its_handle(
+    client: cassieq.Client, queue_name: str
+) -> None:
+    queue = client.create_queue(queue_name, labels={"owner": "billing"})
+    with pytest.raises(TypeError, match="cannot be changed"):
+        queue.labels["owner"] = "me"  # type: ignore[index]  # that is the point
+    assert {"owner": "billing"} == queue.labels
 
 
 def test_nobody_at_the_address_ends_in_bounded_time_and_names_it() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.model.frozen import frozen
 from cassieq_spark.queue.inspect.stats import not_due_in
 from cassieq_spark.queue.inspect.waiting import count_scheduled
 from cassieq_spark.queue.message import time_of
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 HOUR_US: Final = 3_600_000_000
 
 
+@frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledHour:
     """Messages of one priority that fall due in one hour.

@@ -15,6 +15,7 @@ from cassieq_spark.errors import RowCorrupt, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
+from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.model.ids import EMPTY, BucketNo, Place, Runs
 from cassieq_spark.model.lease import expired_of, is_expired, later, visible
 from cassieq_spark.model.sink_txn import Fate, fate
@@ -42,6 +43,7 @@ _WINDOW = 64
 _logger = get_logger("queue")
 
 
+@frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
     """The content of a queue, in messages; the first four are disjoint.
@@ -70,6 +72,9 @@ class QueueStats:
     applied_lwts: int = 0
     by_priority: dict[int, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        freeze(self, "buckets", "consumers", "by_priority")
+
 
 def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None) -> QueueStats:
     """Count a queue: one read per bucket from the repair pointer on, a scan per open one.
@@ -95,14 +100,13 @@ def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None) -> Q
         if one.due is not None:
             not_due += total.delayed - before[1]
     far = count_all(later) if with_later else 0
-    oldest_us = total.oldest_us
     return QueueStats(
         visible=total.visible,
         invisible=sum(total.consumers.values()),
         delayed=total.delayed - not_due,
         scheduled=not_due + far,
         dead=total.dead,
-        oldest_age=None if oldest_us is None else max(0, now_us - oldest_us) / 1e6,
+        oldest_age=None if total.oldest_us is None else max(0, now_us - total.oldest_us) / 1e6,
         buckets=dict(total.buckets),
         consumers=dict(total.consumers),
         applied_lwts=total.lwts,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cassieq_spark.errors import PutAmbiguous
 from cassieq_spark.model.dedup import stored_key
+from cassieq_spark.model.frozen import frozen
 from cassieq_spark.model.ids import BucketNo, Runs, message_id_of
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.put.encode import Packed
 
 
+@frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutResult:
     """What became of one message.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.model.frozen import frozen
 from cassieq_spark.model.ids import EMPTY
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Ack, Reject, Release
@@ -21,6 +22,7 @@ STALE_NAMED: Final = 1_000
 """How many stale receipts are named; all are counted."""
 
 
+@frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """The outcome of settling messages, counted.

@@ -1,0 +1,115 @@
+"""A public value is as frozen as it says: it hashes, pickles, and nobody changes it."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import pickle
+import warnings
+from dataclasses import FrozenInstanceError, asdict, fields, is_dataclass, replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+import cassieq_spark as cassieq
+from cassieq_spark.model.ids import BucketNo, LaneId
+from cassieq_spark.model.receipt import Receipt
+from tests.unit.test_annotations import INFO, MESSAGE
+
+VALUES: list[Any] = [
+    INFO,
+    INFO.settings,
+    MESSAGE,
+    cassieq.Progress(queue="orders", queues_done=0, queues=1, share=0.5),
+    cassieq.PutResult(message_id="1", duplicate=False),
+    cassieq.QueueStats(buckets={"open": 1}, consumers={"one": 2}, by_priority={0: 3}),
+    cassieq.ScheduledHour(due_from=MESSAGE.enqueued_at, priority=0, messages=1),
+    cassieq.Settled(acked=1),
+    Receipt(lane=LaneId(UUID(int=1)), bucket=BucketNo(1), lease_id=UUID(int=2), first=1, last=1),
+]
+
+
+def each_value() -> Any:
+    return pytest.mark.parametrize("value", VALUES, ids=lambda one: type(one).__name__)
+
+
+def test_every_public_frozen_value_is_here() -> None:
+    public = [getattr(cassieq, name) for name in cassieq.__all__]
+    frozen = {one for one in public if is_dataclass(one) and one.__dataclass_params__.frozen}  # type: ignore[attr-defined]  # a dataclass has them
+    assert frozen <= {type(one) for one in VALUES}
+
+
+@each_value()
+def test_it_hashes_and_pickles_and_is_equal_to_its_copies(value: Any) -> None:
+    pickled = pickle.loads(pickle.dumps(value))  # noqa: S301 - its own
+    copies = [pickled, copy.deepcopy(value), replace(value)]
+
+    assert [value] * 3 == copies
+    assert 1 == len({value, *copies})
+    assert asdict(value) == asdict(copies[0])
+
+
+@each_value()
+def test_no_attribute_of_it_changes(value: Any) -> None:
+    for name in ("note", fields(value)[0].name):
+        with pytest.raises(FrozenInstanceError, match=f"cannot assign to field '{name}'"):
+            setattr(value, name, 1)
+        with pytest.raises(FrozenInstanceError, match=f"cannot delete field '{name}'"):
+            delattr(value, name)
+
+
+@each_value()
+def test_no_dict_in_it_changes(value: Any) -> None:
+    for one in [getattr(value, one.name) for one in fields(value)]:
+        if not isinstance(one, dict):
+            continue
+        before = dict(one)
+        changes: list[Any] = [
+            lambda one=one: one.update(a=1),
+            lambda one=one: one.__setitem__("a", "1"),
+            lambda one=one: one.__delitem__(next(iter(one))),
+            lambda one=one: one.__ior__({"a": "1"}),
+            one.clear,
+            one.popitem,
+            lambda one=one: one.pop(next(iter(one))),
+            lambda one=one: one.setdefault("a", "1"),
+        ]
+        for change in changes:
+            with pytest.raises(TypeError, match="cannot be changed"):
+                change()
+        assert before == one
+        assert json.dumps(before) == json.dumps(one)
+
+
+def test_a_message_keeps_none_of_the_dict_that_it_was_made_of() -> None:
+    given = {"trace": "on"}
+    message = replace(MESSAGE, headers=given)
+    given["trace"] = "off"
+    assert {"trace": "on"} == message.headers
+
+
+def test_a_subclass_of_a_value_has_attributes_of_its_own() -> None:
+    class Noted(cassieq.Message):
+        pass
+
+    message = Noted(**{one.name: getattr(MESSAGE, one.name) for one in fields(MESSAGE)})
+    message.note = 1  # type: ignore[attr-defined]  # that is the point
+    assert 1 == message.note  # type: ignore[attr-defined]  # as above
+    with pytest.raises(FrozenInstanceError):
+        message.body = b""  # type: ignore[misc]  # as above
+
+
+def test_a_client_that_could_not_connect_is_collected_without_a_warning() -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with pytest.raises(cassieq.StoreError):
+            cassieq.connect("127.0.0.1:1", connect_timeout=1)
+        gc.collect()
+    assert [] == [one for one in seen if one.category is ResourceWarning and "Client" in str(one)]
+
+
+def test_the_package_shows_its_public_names_only() -> None:
+    shown = {name for name in dir(cassieq) if not name.startswith("__")}
+    assert set(cassieq.__all__) == shown
