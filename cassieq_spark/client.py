@@ -45,13 +45,13 @@ from cassieq_spark.store.tables.queues import QueueStatus
 
 
 def connect(
-    contact_points: str | Sequence[str], **connection: Unpack[ConnectionArguments]
+    contact_points: str | Sequence[str] | None = None, **connection: Unpack[ConnectionArguments]
 ) -> Client:
     """Connect to a keyspace. Close the client, or use it as a context manager.
 
     Args:
         contact_points: ``"host:port,host:port"`` or a list of ``"host:port"``; the port is 9042 if
-            it is left out.
+            it is left out. Default: variable ``CASSIEQ_CONTACT_POINTS``.
         connection: See `ConnectionArguments`: keyspace, data centre, timeout, login, TLS.
 
     Raises:
@@ -126,8 +126,8 @@ class Client(OfOneProcess):
         """Create a queue, or return the existing one if it has the settings that are named.
 
         Args:
-            name: Letters, digits, ``. - _``, 1 to 200 characters. A queue of an account is
-                ``account/name``.
+            name: Letters, digits, ``. - _``, 1 to 200 characters, but not ``.`` or ``..``. A queue
+                of an account is ``account/name``.
             labels: The labels of a new queue, see `label_queue`. An existing queue keeps its own.
             settings: See `options.QueueSettings`; times are seconds or timedelta. A new queue gets
                 the defaults of all that are not named, or None; an existing one keeps its own.

@@ -34,7 +34,7 @@ BROWSED_AT_ONCE: Final = 100
 
 
 def connect_async(
-    contact_points: str | Sequence[str],
+    contact_points: str | Sequence[str] | None = None,
     *,
     threads: int = THREADS,
     **connection: Unpack[ConnectionArguments],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cassieq_spark import connect, foreach_batch
+from cassieq_spark import connect, connect_async, foreach_batch
 from cassieq_spark.errors import OptionInvalid, OptionUnknown
 from cassieq_spark.options import (
     OPTIONS,
@@ -371,6 +371,19 @@ def test_every_connection_option_is_a_keyword_and_no_other() -> None:
     options = {option.name for option in OPTIONS if Scope.CONNECTION in option.scopes}
     keywords = dict.fromkeys(ConnectionArguments.__annotations__)
     assert options == {"contactPoints", *by_option(keywords, {}, of="connect")}
+
+
+def test_connect_finds_the_contact_points_in_their_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CASSIEQ_CONTACT_POINTS", raising=False)
+    with pytest.raises(OptionInvalid, match=r"'contactPoints' of connect\(\) is not set"):
+        connect()
+
+    monkeypatch.setenv("CASSIEQ_CONTACT_POINTS", "10.0.0.1:9043,[::1]:9044")
+    own = "keyspace='cassieq'"
+    assert f"AsyncClient('10.0.0.1:9043, [::1]:9044', {own})" == repr(connect_async())
+    assert f"AsyncClient('10.0.0.2:9042', {own})" == repr(connect_async("10.0.0.2"))
 
 
 @pytest.mark.parametrize(
