@@ -101,7 +101,13 @@ def count(name: str, value: object) -> int:
 
 def priority(name: str, value: object, classes: int) -> int:
     """Check the priority of a message, or the lowest one that a get asks for."""
-    return checked(name, value, values.whole(0, classes - 1, from_text=False))
+    try:
+        return checked(name, value, values.whole(0, classes - 1, from_text=False))
+    except OptionInvalid as error:
+        raise OptionInvalid(
+            f"{error.message}: the queue was created with priorities={classes}, which cannot "
+            "change. For more, create a queue with priorities=<their number>"
+        ) from error
 
 
 def key(name: str, value: object) -> str | None:
