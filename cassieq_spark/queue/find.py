@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cassieq_spark.errors import QueueNotFound, UsageError
 from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.options import QueueSettings
+from cassieq_spark.options.nearest import did_you_mean
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 
@@ -100,9 +101,11 @@ def open_lane(store: Store, name: QueueName) -> Lane:
 
 
 def missing(store: Store, name: str) -> QueueNotFound:
-    """The error for a queue that does not exist."""
+    """The error for a queue that does not exist; it names one that may have been meant."""
+    # Whoever has an account must not learn from an error which queues others have.
+    near = "" if "/" in name else did_you_mean(name, store.queues.some_names())
     return QueueNotFound(
-        f"there is no queue {name!r} in keyspace {store.session.keyspace!r}. Create it with "
+        f"there is no queue {name!r} in keyspace {store.session.keyspace!r}.{near} Create it with "
         f"client.create_queue({name!r})"
     )
 

@@ -71,6 +71,10 @@ class Queues:
         rows = self._session.attempt(statements.FIND_QUEUES)
         return self.read_all() if rows is None else _all(rows)
 
+    def some_names(self) -> list[str]:
+        """Names of queues, at most a thousand; none if they are not answered."""
+        return [row.name for row in self._session.attempt(statements.SOME_NAMES) or ()]
+
     def read_all(self) -> list[QueueRow]:
         """Every queue of all data centres, by name."""
         return _all(self._session.run(statements.LIST_QUEUES))
