@@ -80,6 +80,11 @@ EVENTS: Final[dict[str, Event]] = {
         level=logging.WARNING,
         meaning="A consumer's thread could not reach Cassandra. It tries again.",
     ),
+    "dead_letter_queue_missing": Event(
+        level=logging.WARNING,
+        meaning="Settings of a queue have no effect: they need a dead_letter_queue, and it has "
+        "none. Messages of such a queue never die.",
+    ),
     "dead_moved": Event(
         level=logging.WARNING, meaning="Dead messages were moved to their dead-letter queue."
     ),

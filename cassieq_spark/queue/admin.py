@@ -18,6 +18,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
     CasContention,
     CassieqError,
+    OptionInvalid,
     QueueExists,
     QueueNotFound,
     UsageError,
@@ -68,7 +69,7 @@ def create(
         labels: The labels of a new queue. An existing queue keeps its own.
 
     Raises:
-        OptionUnknown, OptionInvalid: Names the setting.
+        OptionUnknown, OptionInvalid: Names the setting, or a name that no new queue can have.
         QueueExists: A named setting has another value; or its dead-letter queues form a cycle.
         QueueNotFound: The dead-letter queue does not exist.
         UsageError: It, or its dead-letter queue, lives in another data centre.
@@ -84,6 +85,7 @@ def create(
                 found = None
         is_new = found is None
         if found is None:
+            _check_new_name(name)
             found = _insert(store, name, settings, labels)
         if found is not None and found.value.status is QueueStatus.ACTIVE:
             _check_same(name, given, found.value.settings)
@@ -91,6 +93,15 @@ def create(
     raise QueueNotFound(
         f"other clients create and delete queue {name!r} again and again. Try again later"
     )
+
+
+def _check_new_name(name: QueueName) -> None:
+    """Refuse names that no URL can have. Queues that older releases created may have them."""
+    if name.rpartition("/")[2] in {".", ".."}:
+        raise OptionInvalid(
+            f"a new queue cannot be named {name!r}: in a URL, '.' and '..' are steps of a path, so "
+            "nobody could reach it over HTTP. Choose another name"
+        )
 
 
 def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
@@ -122,6 +133,7 @@ def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
         _undo_if_a_cycle(store, after, before.settings)
         keys = ",".join(key for key, _, _ in different)
         event(_logger, "queue_altered", queue=name, settings=keys)
+        _tell_of_no_effect(name, after.value.settings)
     return after.value
 
 
@@ -268,6 +280,18 @@ def _undo_if_a_cycle(store: Store, altered: Stored[QueueRow], before: QueueSetti
         raise
 
 
+def _tell_of_no_effect(name: QueueName, settings: QueueSettings) -> None:
+    """Warn of settings that do nothing without a dead-letter queue, which may be set later."""
+    if settings.dead_letter_queue is None:
+        idle = {
+            "max_deliveries": settings.max_deliveries is not None,
+            "dead_letter_expired": settings.dead_letter_expired,
+        }
+        if any(idle.values()):
+            names = ",".join(one for one, is_set in idle.items() if is_set)
+            event(_logger, "dead_letter_queue_missing", queue=name, settings=names)
+
+
 def _is_usable(store: Store, row: QueueRow) -> bool:
     """Whether its lane can hand out ids; a queue without a monoton row counts as deleted [P13]."""
     return row.status is QueueStatus.ACTIVE and store.lane(row.lanes[0]).monotons.read() is not None
@@ -297,6 +321,7 @@ def _insert(
     outcome = store.queues.insert(row)
     if isinstance(outcome, Applied):
         event(_logger, "queue_created", queue=name)
+        _tell_of_no_effect(name, settings)
     elif outcome.now is None or outcome.now.value.lanes != lanes:
         with suppress(CassieqError):  # the caller's queue is there, whatever becomes of this
             give_up(store, dict(zip(lanes, unused, strict=True)))

@@ -19,6 +19,7 @@ from cassieq_spark.errors import (
     UsageError,
 )
 from cassieq_spark.model.pointer import DELETED, Pointer
+from cassieq_spark.queue import admin
 from tests.fixtures.cassandra import KEYSPACE
 
 if TYPE_CHECKING:
@@ -55,10 +56,81 @@ def test_a_queue_that_is_not_there_says_how_to_create_it(client: cassieq.Client)
         client.queue("nobody")
 
 
+def test_a_misspelt_queue_is_told_with_the_one_that_was_meant(
+    client: cassieq.Client, queue_name: str
+) -> None:
+    client.create_queue(queue_name)
+    misspelt = f"{queue_name[:-2]}{queue_name[-1]}"
+    for call in (client.queue, client.delete_queue):
+        with pytest.raises(QueueNotFound, match=f"Did you mean '{queue_name}'"):
+            call(misspelt)
+    with pytest.raises(QueueNotFound, match=r"in keyspace '\w+'\. Create it") as caught:
+        client.queue(f"account/{misspelt}")  # an account learns nothing of others' queues
+    assert queue_name not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["", "a b", "a/b/c", "é", "q" * 201])
 def test_a_name_that_is_none_is_refused(client: cassieq.Client, name: str) -> None:
     with pytest.raises(UsageError):
         client.create_queue(name)
+
+
+@pytest.mark.parametrize("name", [".", "..", "account/..", "account/."])
+def test_a_new_queue_has_no_name_that_is_a_step_of_a_path(
+    client: cassieq.Client, name: str
+) -> None:
+    with pytest.raises(OptionInvalid, match="nobody could reach it over HTTP"):
+        client.create_queue(name)
+
+
+def test_a_queue_of_an_older_release_with_such_a_name_stays_usable(
+    client: cassieq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(admin, "_check_new_name", lambda _: None)
+        client.create_queue("..")
+    queue = client.create_queue("..")
+    queue.put(b"m")
+    assert [b"m"] == [one.body for one in client.queue("..").get()]
+    client.delete_queue("..")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"max_deliveries": 5}, {"dead_letter_expired": True}],
+    ids=lambda one: next(iter(one)),
+)
+def test_a_setting_without_its_dead_letter_queue_is_told(
+    client: cassieq.Client,
+    queue_name: str,
+    settings: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def told() -> list[str]:
+        found = [
+            one for one in caplog.records if one.message.startswith("dead_letter_queue_missing")
+        ]
+        caplog.clear()
+        assert {"WARNING"} >= {one.levelname for one in found}
+        return [one.fields["settings"] for one in found]
+
+    client.create_queue(queue_name, **settings)
+    assert [*settings] == told()
+    client.create_queue(queue_name, **settings)  # nothing is new
+    client.create_queue(f"{queue_name}.dead")
+    client.alter_queue(queue_name, dead_letter_queue=f"{queue_name}.dead")
+    assert [] == told()
+    client.alter_queue(queue_name, dead_letter_queue=None)
+    assert [*settings] == told()
+
+
+def test_a_priority_that_a_queue_has_not_says_how_to_have_more(
+    client: cassieq.Client, queue_name: str
+) -> None:
+    queue = client.create_queue(queue_name)
+    told = r"priority is 5, allowed: .* 0 to 0: the queue was created with priorities=1"
+    with pytest.raises(OptionInvalid, match=told):
+        queue.put(b"m", priority=5)
 
 
 def test_dead_letter_queues_must_exist_and_end(client: cassieq.Client, queue_name: str) -> None:
