@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
+import threading
 import zlib
 from functools import lru_cache
 from struct import Struct
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Iterable, Sequence
 
+    from cassandra.cluster import Session
     from cassandra.query import PreparedStatement
 
     from cassieq_spark.options import ConnectionOptions
@@ -58,6 +61,16 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT_S: Final = 6.0
 """The timeout of one request. Cassandra's own (2-5 s by default) come first and say more."""
+
+
+_preparing = threading.local()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return record.msg != "Error preparing query:" or not hasattr(_preparing, "here")
+
+
+logging.getLogger("cassandra.cluster").addFilter(_is_news)
 
 
 class LoginRefused(ConnectionException):  # type: ignore[misc]  # the driver has no types
@@ -303,8 +316,16 @@ def with_limits(session: Session, request_s: Callable[[], float]) -> Session:
 
 
 def prepare(session: Session, statement: Statement, keyspace: str) -> PreparedStatement:
-    """Prepare a statement, with its consistency."""
-    prepared = session.prepare(statement.cql.format(ks=keyspace))
+    """Prepare a statement, with its consistency.
+
+    A failure is only raised: the driver would log it as an error with a traceback, too. For
+    `schema.apply` it is none, where the keyspace does not exist yet.
+    """
+    _preparing.here = True
+    try:
+        prepared = session.prepare(statement.cql.format(ks=keyspace))
+    finally:
+        del _preparing.here
     prepared.consistency_level = statement.consistency
     if statement.kind is Kind.CAS:
         prepared.serial_consistency_level = statement.serial_consistency

@@ -57,6 +57,16 @@ def test_it_is_idempotent_and_may_be_run_by_several_at_once(connect: Any) -> Non
     assert queue.name == clients[2].queue("q").name
 
 
+def test_a_new_keyspace_is_created_without_an_error_in_the_log(
+    connect: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = connect()
+    with pytest.raises(SchemaMissing):  # raised, so the driver need not log it, too
+        client.check()
+    client.bootstrap()
+    assert [] == [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+
+
 def test_the_replication_is_the_one_that_was_asked_for_and_stays(connect: Any) -> None:
     client = connect()
     client.bootstrap(replication={"class": "SimpleStrategy", "replication_factor": 1})
