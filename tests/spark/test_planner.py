@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark import metrics
+from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import DataLoss, LeaseLost, StoreTimeout, StreamFenced
 from cassieq_spark.model.offset import INITIAL, SourceOffset, by_bucket
 from cassieq_spark.model.pointer import Pointer
@@ -224,6 +226,26 @@ def test_a_purge_under_a_replay_is_data_loss_or_left_out_as_asked(
         record.fields["messages"] for record in caplog.records if record.event == "batch_purged"
     )
     assert lost_before == metrics.LEASES_LOST.value
+
+
+def test_a_checkpoint_of_another_keyspace_is_told_from_a_queue_that_was_created_again(
+    streams: Streams,
+) -> None:
+    streams.put(streams.numbered(0, 10))
+    with run_of(streams) as died:
+        end = died.latest(START, ALL)
+    name, (lane, *_) = end["queues"][0]
+    elsewhere = json.loads(json.dumps(end).replace(lane, str(new_uuid())))
+    told = rf"another keyspace or cluster: its queue '{name}' was never in keyspace '\w+' here"
+
+    with run_of(streams) as other, pytest.raises(DataLoss, match=told):
+        other.plan(START, elsewhere)
+
+    client = streams.client
+    streams.queue.delete()
+    client.create_queue(name)
+    with run_of(streams) as again, pytest.raises(DataLoss, match="deleted and created again"):
+        again.plan(START, end)
 
 
 def test_what_was_acked_before_a_purge_is_no_loss(streams: Streams) -> None:

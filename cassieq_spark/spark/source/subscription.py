@@ -155,17 +155,30 @@ class Subscription:
                 self._left(
                     name,
                     lane_id,
-                    f"queue {name!r} was deleted since this checkpoint was written, and its "
+                    self._of_another_keyspace(name, lane_id)
+                    or f"queue {name!r} was deleted since this checkpoint was written, and its "
                     f"messages are gone. Start with a new checkpoint, or {GO_ON} without it",
                 )
             elif self._is_news(
                 lane_id,
-                f"queue {name!r} was deleted and created again since this checkpoint was "
+                self._of_another_keyspace(name, lane_id)
+                or f"queue {name!r} was deleted and created again since this checkpoint was "
                 "written, and its former messages are gone. Start with a new checkpoint, or "
                 f"{GO_ON} with the new queue",
             ):
                 event(_logger, "queue_recreated", queue=name)
         return found
+
+    def _of_another_keyspace(self, name: QueueName, lane_id: LaneId) -> str | None:
+        """Say so if a lane was never in this keyspace; a lane that was deleted leaves a mark."""
+        lane, keyspace = self._store.lane(lane_id), self._store.session.keyspace
+        if lane.pointers.read().is_deleted or lane.monotons.read() is not None:
+            return None
+        return (
+            f"this checkpoint was written by a query on another keyspace or cluster: its queue "
+            f"{name!r} was never in keyspace {keyspace!r} here. Start with the contact points and "
+            f"the keyspace of that query, or with a new checkpoint"
+        )
 
     def _former(self, name: QueueName) -> OneQueue | None:
         """A queue that only a logged batch names."""
