@@ -11,7 +11,8 @@ from typing import Annotated
 from fastapi import FastAPI, Header, HTTPException, Request
 from pydantic import BaseModel
 
-import cassieq_spark as cassieq
+# By name: the modules load here, and not while the event loop waits.
+from cassieq_spark import AsyncQueue, StoreError, connect_async
 
 
 class Order(BaseModel):
@@ -24,7 +25,7 @@ class Order(BaseModel):
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """One client for all requests."""
-    async with cassieq.connect_async(
+    async with connect_async(
         os.environ.get("CASSIEQ_CONTACT_POINTS", "127.0.0.1:9042"),
         keyspace=os.environ.get("CASSIEQ_KEYSPACE", "cassieq"),
     ) as client:
@@ -43,13 +44,13 @@ async def put_order(
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> dict[str, str]:
     """Store an order. With the header Idempotency-Key, a client may safely try again."""
-    queue: cassieq.AsyncQueue = request.app.state.orders
+    queue: AsyncQueue = request.app.state.orders
     try:
         message_id = await queue.put(
             order.model_dump_json().encode(),
             key=order.customer,  # orders of one customer stay in order
             dedup_key=idempotency_key,
         )
-    except cassieq.StoreError as error:
+    except StoreError as error:
         raise HTTPException(503, str(error)) from error
     return {"message_id": message_id}

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Iterable, Sequence
 
-    from cassandra.cluster import Session
     from cassandra.query import PreparedStatement
 
     from cassieq_spark.options import ConnectionOptions
