@@ -19,7 +19,7 @@ from cassieq_spark.model.lanes import LONGEST_DELAY_US
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 from cassieq_spark.options.nearest import did_you_mean
 from cassieq_spark.spark import arrays
-from cassieq_spark.spark.schema import SCHEMA
+from cassieq_spark.spark.schema import SCHEMA, refuse_twice
 from cassieq_spark.store.chunk import BODY, HEADERS, MESSAGE_ID, STORED_TYPES, TAG, Encoder
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ def check_sink_schema(schema: StructType) -> None:
     Raises:
         OptionInvalid: It names the column, its type, and what is allowed.
     """
+    refuse_twice(schema)
     _check_columns({field.name: _arrow_type(field) for field in schema.fields})
 
 

@@ -51,14 +51,15 @@ def resolve(schema: StructType, has: StructType = ALL, whose: str = "a queue") -
         whose: Their owner, as errors call it.
 
     Raises:
-        OptionInvalid: The schema names an unknown column, or another type; raised before anything
-            is read or taken.
+        OptionInvalid: The schema names an unknown column, another type, or a column twice; raised
+            before anything is read or taken.
     """
     all_columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in has)
     if not schema.fields:
         raise OptionInvalid(
             f"the schema names no column. {whose[0].upper()}{whose[1:]} has: {all_columns}"
         )
+    refuse_twice(schema)
     for field in schema.fields:
         if field.name not in has.names:
             raise OptionInvalid(
@@ -73,3 +74,14 @@ def resolve(schema: StructType, has: StructType = ALL, whose: str = "a queue") -
                 f"{whose} has it as {expected.simpleString()}"
             )
     return tuple(schema.names)
+
+
+def refuse_twice(schema: StructType) -> None:
+    """Refuse a column that is there twice: Arrow finds it by name, so each task would fail.
+
+    Raises:
+        OptionInvalid: It names the first such column.
+    """
+    for at, name in enumerate(schema.names):
+        if name in schema.names[:at]:
+            raise OptionInvalid(f"column {name!r} is in the schema twice. Name it once")

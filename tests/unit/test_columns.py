@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType
 
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.ids import BucketNo, LaneId, QueueName, Runs, derived_message_id
@@ -128,6 +128,16 @@ def test_a_user_schema_is_resolved_or_refused_by_column() -> None:
         schema.resolve(StructType([StructField("body", LongType())]))
     with pytest.raises(OptionInvalid, match="no column"):
         schema.resolve(StructType([]))
+
+
+def test_a_column_that_is_named_twice_is_refused_for_both_directions() -> None:
+    twice = StructType([StructField("id", LongType()), StructField("id", LongType())])
+    with pytest.raises(OptionInvalid, match="column 'id' is in the schema twice"):
+        schema.resolve(twice)
+
+    bodies = StructType([StructField("body", BinaryType()), StructField("body", BinaryType())])
+    with pytest.raises(OptionInvalid, match="column 'body' is in the schema twice"):
+        check_sink_schema(bodies)
 
 
 def test_a_sink_refuses_what_a_queue_does_not_store() -> None:
