@@ -384,8 +384,8 @@ class SinkIdReused(StreamError):
     code = "sink_id_reused"
     meaning = "The sink id belongs to another query, queue, checkpoint or write."
     remedy = (
-        "Use another sinkId, or call client.forget_sink(queue, sink_id) if the owner is gone for "
-        "good."
+        "Use another sinkId, or stop the query that owns this one. Call "
+        "client.forget_sink(queue, sink_id) only if that query is gone for good."
     )
 
     def __init__(self, message: str, *, sink_id: str = "") -> None:
@@ -397,8 +397,15 @@ class SinkDiverged(StreamError):
     """A batch is older than the last one committed."""
 
     code = "sink_diverged"
-    meaning = "The checkpoint was restored from an older backup, or is a copy."
-    remedy = "Start from the newest checkpoint, or call client.forget_sink(queue, sink_id)."
+    meaning = (
+        "Two queries run on one checkpoint, or the checkpoint is a copy or was restored from an "
+        "older backup."
+    )
+    remedy = (
+        "If another query runs on the checkpoint, stop one of the two. If none does, start from "
+        "the newest checkpoint, or call client.forget_sink(queue, sink_id): the queue may then "
+        "get messages twice."
+    )
 
     def __init__(self, message: str, *, sink_id: str = "") -> None:
         super().__init__(message)

@@ -234,9 +234,10 @@ def admit(
     if batch_id < row.last:
         raise SinkDiverged(
             f"sink {who.sink_id!r} has committed batch {row.last} and was asked to write batch "
-            f"{batch_id} again: the checkpoint was restored from an older backup or is a copy. "
-            "Start from the newest checkpoint, or call client.forget_sink(queue, sink_id) to begin "
-            "anew",
+            f"{batch_id} again: another query runs on this checkpoint, or the checkpoint is a copy "
+            "or was restored from an older backup. If another query runs, stop one of the two. If "
+            "none does, start from the newest checkpoint, or call client.forget_sink(queue, "
+            "sink_id) to begin anew: the queue may then get messages twice",
             sink_id=who.sink_id,
         )
     if batch_id == row.last:
@@ -364,8 +365,9 @@ def _check_owner(row: SinkRow, who: Identity) -> None:
     else:
         return
     raise SinkIdReused(
-        f"sink id {who.sink_id!r} belongs to {what}. Use another sinkId, or call "
-        f"client.forget_sink(queue, {who.sink_id!r}) if the former owner is gone for good",
+        f"sink id {who.sink_id!r} belongs to {what}. If the other query still runs, stop it or use "
+        f"another sinkId. Call client.forget_sink(queue, {who.sink_id!r}) only if the former owner "
+        "is gone for good",
         sink_id=who.sink_id,
     )
 

@@ -126,8 +126,25 @@ def test_a_superseded_run_is_fenced_for_good() -> None:
 
 @pytest.mark.invariant("I7")
 def test_r4_a_batch_older_than_the_last_is_diverged_never_skipped() -> None:
-    with pytest.raises(SinkDiverged):
+    with pytest.raises(SinkDiverged) as refused:
         rules.admit(sink(), WHO, 3)
+    assert_a_second_query_comes_first(str(refused.value))
+    assert_a_second_query_comes_first(f"{SinkDiverged.meaning} {SinkDiverged.remedy}")
+
+
+def test_a_sink_of_another_query_may_still_be_written_by_it() -> None:
+    with pytest.raises(SinkIdReused) as refused:
+        rules.admit(sink(), replace(WHO, query_id="q2"), 5)
+    assert_a_second_query_comes_first(str(refused.value))
+    assert_a_second_query_comes_first(f"{SinkIdReused.meaning} {SinkIdReused.remedy}")
+
+
+def assert_a_second_query_comes_first(text: str) -> None:
+    """While another query runs, a sink that is forgotten may get a batch twice."""
+    before, call, _ = text.partition("client.forget_sink(")
+    assert call
+    assert "stop" in before.lower()
+    assert "query" in before.lower()
 
 
 @pytest.mark.invariant("I7")
