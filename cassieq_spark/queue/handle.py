@@ -72,7 +72,7 @@ class Queue(Settling):
         message_id: UUID | str | None = None,
         dedup_key: str | None = None,
     ) -> str:
-        """Put one message. When this returns, it is delivered until it is acked or expires (I1).
+        """Put one message. When this returns, it is delivered until it is acked or expires.
 
         Args:
             body: 0 B to 16 MiB.

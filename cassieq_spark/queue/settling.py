@@ -46,7 +46,7 @@ class Settling(OfOneProcess):
 
     @tracing.settles("ack")
     def ack(self, messages: Held | Iterable[Held]) -> None:
-        """Say that messages are done: they are never delivered again (I4).
+        """Say that messages are done: they are never delivered again.
 
         A list costs one LWT per bucket. It is harmless to ack the same message again.
 

@@ -16,25 +16,25 @@ from cassieq_spark.model.integrity import (
 ROW_CORRUPT: Final = "row_corrupt"
 
 FINDINGS: Final[dict[str, str]] = {
-    TWO_STATES: "A message has two of the states free, leased, delayed and dead at once (I2).",
-    NO_MANIFEST: "A bucket row holds a message that its manifest does not name (I5).",
-    "manifest_without_rows": "A message that is not acked is not stored, or only in part (I1).",
-    "pointer_backwards": "The repair pointer is ahead of the reader pointer (I6).",
-    "reader_ahead": "The reader pointer has passed messages that only a look-ahead finds (I1).",
-    FINISHED_WITH_MESSAGES: "A bucket is drained or void and still holds messages (I4).",
-    "id_ahead": "Something is stored under an id that was never handed out (I6).",
+    TWO_STATES: "A message has two of the states free, leased, delayed and dead at once.",
+    NO_MANIFEST: "A bucket row holds a message that its manifest does not name.",
+    "manifest_without_rows": "A message that is not acked is not stored, or only in part.",
+    "pointer_backwards": "The repair pointer is ahead of the reader pointer.",
+    "reader_ahead": "The reader pointer has passed messages that only a look-ahead finds.",
+    FINISHED_WITH_MESSAGES: "A bucket is drained or void and still holds messages.",
+    "id_ahead": "Something is stored under an id that was never handed out.",
     ROW_CORRUPT: "The row of a bucket or of a sink, or a sink's bucket list, cannot be read, so "
-    "its messages wait (I1).",
+    "its messages wait.",
     BEYOND_BUCKET: "A manifest names more messages than its bucket has ids. The messages beyond "
-    "have ids of the next bucket, and cannot be acked (I6).",
-    "id_stored_twice": "Two stored rows of a bucket hold a message under the same id (I6).",
+    "have ids of the next bucket, and cannot be acked.",
+    "id_stored_twice": "Two stored rows of a bucket hold a message under the same id.",
     "visible_without_hint": "Messages came back behind the reader pointer, and no expiry hint "
-    "names them, so only the next repair finds them (I1).",
-    "row_too_large": "A bucket row is above its size limit, so nobody claims from it (I10).",
+    "names them, so only the next repair finds them.",
+    "row_too_large": "A bucket row is above its size limit, so nobody claims from it.",
     "list_without_sink": "Parts of a bucket list are stored, but their sink has no row. They only "
-    "take space (I9).",
+    "take space.",
     "list_without_bucket": "A committed batch lists a bucket that is void, or holds another "
-    "number of messages (I7).",
+    "number of messages.",
 }
 """Every kind, for the reference."""
 

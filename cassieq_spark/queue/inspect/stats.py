@@ -57,7 +57,7 @@ class QueueStats:
         oldest_age: Seconds since the oldest message that is not acked was put; None: there is none.
         buckets: Bucket rows by status, from the repair pointer on; ``open`` = without a row.
         consumers: Messages under a lease, by the consumer that holds them.
-        applied_lwts: LWTs that made these rows, by their own count: each row carries it (G3).
+        applied_lwts: LWTs that made these rows, by their own count: each row carries it.
         by_priority: The visible messages of each priority.
     """
 

@@ -1,0 +1,46 @@
+"""Guides and public docstrings speak to users: no marks of the design in them, no names of tests."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import cassieq_spark
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        *(ROOT / "docs" / name for name in ("index.md", "getting-started.md", "installing.md")),
+        *(ROOT / "docs" / "guides").glob("*.md"),
+        *(ROOT / "docs" / "operations").glob("*.md"),
+    ]
+)
+INSIDE = re.compile(r"\[[PRTUG]\d+(?:, [PRTUG]\d+)*\]|\([IG]\d+\)|\[ADR \d+\](?!\()|\btest_\w+|\btests/\w+")
+
+
+def inside_words(text: str) -> list[str]:
+    return [found[0] for found in INSIDE.finditer(text)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_for_users_has_no_mark_and_names_no_test(page: Path) -> None:
+    assert [] == inside_words(page.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", cassieq_spark.__all__)
+def test_a_public_docstring_has_no_mark_and_names_no_test(name: str) -> None:
+    shown = getattr(cassieq_spark, name)
+    members = [] if not inspect.isclass(shown) else [one for one in dir(shown) if one[0] != "_"]
+    texts = {name: inspect.getdoc(shown)}
+    texts |= {one: inspect.getdoc(getattr(shown, one, None)) for one in members}
+    assert {} == {one: words for one, text in texts.items() if (words := inside_words(text or ""))}
+
+
+def test_marks_and_tests_are_noticed() -> None:
+    assert ["[T1]", "(I1)", "test_it", "[P18, R21]"] == inside_words(
+        "[T1] holds (I1), see test_it and [P18, R21]; S3 and SQS are no marks"
+    )
