@@ -1,4 +1,4 @@
-"""Which plans read one load twice: each row of the table in docs/guides/source.md."""
+"""Which plans read one load twice: each row of the table in docs/guides/source-why.md."""
 
 from __future__ import annotations
 
