@@ -1,4 +1,4 @@
-"""Guides and public docstrings speak to users: no marks of the design in them, no names of tests."""
+"""Pages and docstrings for users have no marks of the design in them, and name no tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ PAGES = sorted(
         *(ROOT / "docs" / "operations").glob("*.md"),
     ]
 )
-INSIDE = re.compile(r"\[[PRTUG]\d+(?:, [PRTUG]\d+)*\]|\([IG]\d+\)|\[ADR \d+\](?!\()|\btest_\w+|\btests/\w+")
+INSIDE = re.compile(
+    r"\[[PRTUG]\d+(?:, [PRTUG]\d+)*\]|\([IG]\d+\)|\[ADR \d+\](?!\()|\btest_\w+|\btests/\w+"
+)
 
 
 def inside_words(text: str) -> list[str]:
