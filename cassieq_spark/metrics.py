@@ -203,6 +203,14 @@ CHUNKS_WRITTEN: Final = _counter("chunks_written_total", "Chunks sent to Cassand
 BYTES_WRITTEN: Final = _counter(
     "chunk_bytes_written_total", "Encoded bytes of the chunks sent to Cassandra."
 )
+NODE_CLOCKS_WRONG: Final = _declare(
+    LabelledCounter(
+        "node_clock_wrong_total",
+        "Measurements, one a minute, in which a Cassandra node's clock was more than a second "
+        "apart from the others'.",
+        label="node",
+    )
+)
 HTTP_REFUSED: Final = _declare(
     LabelledCounter(
         "http_refused_total",
@@ -266,6 +274,26 @@ SCAN_QUEUES: Final = Family(
     labels=("outcome",),
 )
 OF_SCANS: Final = (SCAN_LEADER, SCAN_AGE, SCAN_DURATION, SCAN_QUEUES)
+
+# --- passes of repair, in the process that runs them ----------------------------------------------
+
+PASS_ENDED: Final = Family(
+    name="repair_last_pass_timestamp_seconds",
+    kind="gauge",
+    meaning="Unix time at which the last pass over all queues came to its end; 0 if this process "
+    "shall run passes, and none has ended yet. work is repair or verify.",
+    labels=("work",),
+)
+PASS_PROBLEMS: Final = Family(
+    name="repair_problems",
+    kind="gauge",
+    meaning="What the last pass could not do or look at.",
+    labels=("work",),
+)
+VERIFY_FINDINGS: Final = Family(
+    name="verify_findings", kind="gauge", meaning="Broken invariants that the last verify found."
+)
+OF_PASSES: Final = (PASS_ENDED, PASS_PROBLEMS, VERIFY_FINDINGS)
 
 # --- what a gateway does --------------------------------------------------------------------------
 

@@ -97,6 +97,11 @@ OF_SCANS_HEAD = """\
 Each process says whether it leads. All else here is the leader's.
 """
 
+OF_PASSES_HEAD = """\
+In a gateway that repairs, and in the file of `--metrics-file` of `cassieq repair` and
+`jobs/repair.py`.
+"""
+
 OF_GATEWAYS_HEAD = """\
 Each gateway exports its own.
 """
@@ -244,6 +249,7 @@ def metrics_page() -> str:
     for title, head, families in (
         ("Of all queues", OF_QUEUES_HEAD, metrics.OF_QUEUES),
         ("Of scans", OF_SCANS_HEAD, metrics.OF_SCANS),
+        ("Of passes of repair", OF_PASSES_HEAD, metrics.OF_PASSES),
         ("Of a gateway", OF_GATEWAYS_HEAD, metrics.OF_GATEWAYS),
     ):
         rows = [

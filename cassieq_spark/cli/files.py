@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from cassieq_spark.cli.output import cannot_write
+from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
+from cassieq_spark.repair import outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from cassieq_spark.repair.findings import VerifyReport
+    from cassieq_spark.repair.report import RepairReport
 
-def check_report_file(path: str | None) -> None:
+
+def check_report_file(path: str | None, option: str = "--report") -> None:
     """Refuse a file that cannot be written, before a pass has spent its time.
 
     Raises:
@@ -28,7 +33,7 @@ def check_report_file(path: str | None) -> None:
     target = file if file.exists() else file.parent
     if file.is_dir() or not target.exists() or not os.access(target, os.W_OK):
         raise OptionInvalid(
-            f"--report {path} cannot be written. Name a file in a folder that exists and that "
+            f"{option} {path} cannot be written. Name a file in a folder that exists and that "
             "this user may write to"
         )
 
@@ -45,6 +50,24 @@ def write_report(path: str | None, report: Mapping[str, Any]) -> None:
         Path(path).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     except OSError as error:
         raise cannot_write(f"--report {path}", error) from error
+
+
+def write_metrics(path: str | None, report: RepairReport | VerifyReport) -> None:
+    """Write what is known of a pass over all queues for node_exporter, if a file is given.
+
+    Raises:
+        OutputFailed: The disk is full, for example. The work is done.
+    """
+    if path is None:
+        return
+    outcome.note(report, SystemClock().now_us())
+    # node_exporter may read at any time, and reads *.prom only: it never finds half a file.
+    half = Path(f"{path}.{os.getpid()}")
+    try:
+        half.write_text(outcome.as_text(), "utf-8")
+        half.replace(path)
+    except OSError as error:
+        raise cannot_write(f"--metrics-file {path}", error) from error
 
 
 READ_BYTES: Final = 256 * 1024

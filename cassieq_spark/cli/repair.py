@@ -9,6 +9,7 @@ import typer
 
 from cassieq_spark.cli.complete import queue_names
 from cassieq_spark.cli.exits import FAILED
+from cassieq_spark.cli.files import check_report_file, write_metrics
 from cassieq_spark.cli.flags import connected
 from cassieq_spark.cli.output import (
     Json,
@@ -48,6 +49,13 @@ def repair(
     verify: Annotated[
         bool, typer.Option("--verify", help="Only look for broken invariants.")
     ] = False,
+    metrics_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write when the pass ended and what it found, for node_exporter: DIR/NAME.prom.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a repair pass: finish what others left half-way, move dead messages, drop what is done.
@@ -57,6 +65,7 @@ def repair(
     """
     if full + dry_run + verify > 1:
         raise UsageError("--full, --dry-run and --verify exclude each other. Give only one of them")
+    check_metrics_file(metrics_file, is_whole=queue is None and not dry_run)
     found: RepairReport | VerifyReport
     what = f"{'Verifying' if verify else 'Repairing'} {queue or 'all queues'}"
     with connection.open() as client, working(what) as work:
@@ -66,8 +75,23 @@ def repair(
             if verify
             else client.repair(queue, full=full, dry_run=dry_run, on_progress=told)
         )
+    write_metrics(metrics_file, found)
     if show(found, as_json=as_json):
         raise typer.Exit(FAILED)
+
+
+def check_metrics_file(path: str | None, *, is_whole: bool) -> None:
+    """Refuse a file that cannot be written, or that would say more than what was done.
+
+    Raises:
+        UsageError: It cannot be written, or the pass does not repair or verify all queues.
+    """
+    if path is not None and not is_whole:
+        raise UsageError(
+            "--metrics-file tells of passes over all queues. Leave it out, or leave out the queue "
+            "and --dry-run"
+        )
+    check_report_file(path, "--metrics-file")
 
 
 def show(found: RepairReport | VerifyReport, *, as_json: bool) -> bool:

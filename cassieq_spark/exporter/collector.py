@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from cassieq_spark import metrics
 from cassieq_spark.metrics import Counter
+from cassieq_spark.repair import outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.exporter.scan import Counted, Scanner
     from cassieq_spark.metrics import Family
+    from cassieq_spark.repair.outcome import Samples
 
 
 def registry_of(scanner: Scanner) -> CollectorRegistry:
@@ -27,6 +29,7 @@ def registry_of(scanner: Scanner) -> CollectorRegistry:
     PlatformCollector(registry=found)
     found.register(_Counters())
     found.register(_Queues(scanner))
+    found.register(_Passes())
     return found
 
 
@@ -43,6 +46,14 @@ class _Counters(Collector):
             for text, value in counter.values.items():
                 family.add_metric([text], value)
             yield family
+
+
+class _Passes(Collector):
+    """The last passes of repair that this process ran."""
+
+    def collect(self) -> Iterator[Metric]:
+        for family, known in outcome.samples().items():
+            yield _gauge(family, known)
 
 
 class _Queues(Collector):
@@ -65,11 +76,8 @@ class _Queues(Collector):
             yield _gauge(family, samples)
 
 
-_Samples = list[tuple[tuple[str, ...], float]]
-
-
-def _of_queues(queues: Iterable[Counted]) -> dict[Family, _Samples]:
-    found: dict[Family, _Samples] = {family: [] for family in metrics.OF_QUEUES}
+def _of_queues(queues: Iterable[Counted]) -> dict[Family, Samples]:
+    found: dict[Family, Samples] = {family: [] for family in metrics.OF_QUEUES}
     for one in queues:
         of, name = one.stats, one.queue
         states = {
@@ -89,7 +97,7 @@ def _of_queues(queues: Iterable[Counted]) -> dict[Family, _Samples]:
     return found
 
 
-def _gauge(family: Family, samples: _Samples) -> Metric:
+def _gauge(family: Family, samples: Samples) -> Metric:
     gauge = GaugeMetricFamily(family.exported, family.meaning, labels=family.labels)
     for labels, value in samples:
         gauge.add_metric(labels, value)

@@ -14,10 +14,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cassieq_spark.cli.exits import ended_by
-from cassieq_spark.cli.files import check_report_file, write_report
+from cassieq_spark.cli.files import check_report_file, write_metrics, write_report
 from cassieq_spark.cli.flags import add_connection, connection_of
 from cassieq_spark.cli.output import print_error, print_note
-from cassieq_spark.cli.repair import is_for_a_program, show
+from cassieq_spark.cli.repair import check_metrics_file, is_for_a_program, show
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError, OptionInvalid, UsageError
 from cassieq_spark.options import parse_connection, queue_name
@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         every_s = None if given.once else _interval_s(given.interval)
         names = [queue_name(name) for name in given.queue] if given.queue else None
         check_report_file(given.report)
+        check_metrics_file(given.metrics_file, is_whole=names is None and not given.dry_run)
     except UsageError as error:
         return ended_by(error)
     clock = SystemClock()
@@ -72,6 +73,7 @@ def _pass(given: argparse.Namespace, connection: ConnectionOptions, names: Any) 
             print_note("another repair is at work, so there is nothing to do")
             return HEALED
         write_report(given.report, found.to_dict())
+        write_metrics(given.metrics_file, found)
         needs_a_person = show(found, as_json=is_for_a_program())
     except (CassieqError, BrokenPipeError) as error:
         return ended_by(error)
@@ -113,6 +115,10 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--dry-run", action="store_true", help="only say what would be done")
     what.add_argument("--verify", action="store_true", help="only look for broken invariants")
     known.add_argument("--report", help="write the report into this file, as JSON")
+    known.add_argument(
+        "--metrics-file",
+        help="write when the pass ended and what it found into this file, for node_exporter",
+    )
     known.add_argument(
         "--no-leader", action="store_true", help="work even if another repair is at work"
     )

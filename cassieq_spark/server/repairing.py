@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.aio.pool import Busy
+from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.repair import outcome
 
 if TYPE_CHECKING:
     from cassieq_spark.repair.report import RepairReport
@@ -60,6 +62,7 @@ class RepairLog:
 
 async def repair_every(backend: Backend, pause_s: float, log: RepairLog) -> None:
     """Repair all queues again and again, until this is cancelled. A failure ends one pass only."""
+    outcome.expect(outcome.REPAIR)
     while True:
         # Gateways that were started together shall not all ask for the lead at once.
         await asyncio.sleep(jitter(pause_s, 0))
@@ -71,6 +74,8 @@ async def repair_every(backend: Backend, pause_s: float, log: RepairLog) -> None
             log.add(RepairPass(ended_us=await _now_us(backend), problem=problem))
             continue
         log.add(RepairPass(ended_us=await _now_us(backend), report=report))
+        if report is not None:
+            outcome.note(report, SystemClock().now_us())
         for queue in () if report is None else report.queues:
             for problem in queue.problems:
                 event(_logger, "repair_failed", queue=queue.queue, error=problem)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
+from cassieq_spark import metrics
 from cassieq_spark.clock import Answers, Reading
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.store.translate import DRIVER_ERRORS
@@ -94,8 +95,9 @@ class NodeClocks:
 
 
 def warn_of(wrong: Mapping[str, float]) -> None:
-    """Log which nodes' clocks are wrong: an operator has to set them."""
+    """Log and count which nodes' clocks are wrong: an operator has to set them."""
     for node, ahead_s in wrong.items():
+        metrics.NODE_CLOCKS_WRONG.inc(node)
         event(_logger, "node_clock_wrong", node=node, ahead_s=round(ahead_s, 3))
 
 

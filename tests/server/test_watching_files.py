@@ -35,10 +35,10 @@ OF_PROMETHEUS = {"instance", "job"}
 """Labels that Prometheus gives to everything it scrapes."""
 
 WORDS = {
-    "absent", "and", "by", "histogram_quantile", "increase", "label_replace", "max", "offset", "on",
+    "absent", "and", "by", "changes", "max_over_time", "min_over_time", "resets", "time", "histogram_quantile", "increase", "label_replace", "max", "offset", "on",
     "or", "rate", "sum", "unless",
 }  # fmt: skip
-SELECTOR = re.compile(r"(cassieq_\w+)(\{[^}]*\})?(\[[^\]]+\])?")
+SELECTOR = re.compile(r"\b(cassieq_\w+|up)\b(\{[^}]*\})?(\[[^\]]+\])?")
 MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"')
 GROUPING = re.compile(r"\b(?:by|on)\s*\(([^)]*)\)")
 COMMAND = re.compile(r"`cassieq ([a-z]+(?: [a-z]+)*)((?: --[a-z-]+)*)")
@@ -70,7 +70,7 @@ def declared() -> dict[str, set[str]]:
     for counter in metrics.every_counter():
         labels = set() if isinstance(counter, Counter) else {counter.label}
         found[metrics.PREFIX + counter.name] = labels
-    for family in (*metrics.OF_QUEUES, *metrics.OF_SCANS, *metrics.OF_GATEWAYS):
+    for family in (*metrics.OF_QUEUES, *metrics.OF_SCANS, *metrics.OF_PASSES, *metrics.OF_GATEWAYS):
         found[family.exported] = set(family.labels)
     return found
 
@@ -109,7 +109,7 @@ def test_a_gateway_exports_what_is_declared_and_nothing_else(scraped: Scrape) ->
         if one.name.startswith(metrics.PREFIX) and not one.name.endswith("_created")
     }
     assert {name.removesuffix("_total") for name in declared()} == exported.keys()
-    for family in (*metrics.OF_QUEUES, *metrics.OF_SCANS, *metrics.OF_GATEWAYS):
+    for family in (*metrics.OF_QUEUES, *metrics.OF_SCANS, *metrics.OF_PASSES, *metrics.OF_GATEWAYS):
         assert family.kind == exported[family.exported.removesuffix("_total")].type
         assert family.meaning == exported[family.exported.removesuffix("_total")].documentation
     samples = [sample for one in exported.values() for sample in one.samples]
@@ -123,7 +123,8 @@ def test_a_gateway_exports_what_is_declared_and_nothing_else(scraped: Scrape) ->
         "cassieq_messages_acked_total", "cassieq_messages_cancelled_total",
         "cassieq_messages_claimed_total", "cassieq_messages_duplicate_total",
         "cassieq_messages_expired_total",
-        "cassieq_messages_prepared_total", "cassieq_redelivered_total",
+        "cassieq_messages_prepared_total", "cassieq_node_clock_wrong_total",
+        "cassieq_redelivered_total", "cassieq_repair_problems", "cassieq_verify_findings",
     }  # fmt: skip
 
 
@@ -135,6 +136,9 @@ def test_an_expression_asks_for_what_is_exported(expression: str, scraped: Scrap
     selectors = SELECTOR.findall(expression)
     assert selectors
     for name, matchers, _ in selectors:
+        if name == "up":  # Prometheus makes it, of whatever it scrapes
+            assert {"job"} == {label for label, _ in MATCHER.findall(matchers)}
+            continue
         assert name in known, f"nothing is named {name}"
         stem = re.sub(r"_(total|bucket|count|sum)$", "", name)
         assert {name, stem} & families, f"{name} is not in the scrape"

@@ -1,0 +1,53 @@
+"""Remember when passes of repair and verify ended and what they found, for alerts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark import metrics
+from cassieq_spark.repair.findings import VerifyReport
+
+if TYPE_CHECKING:
+    from cassieq_spark.metrics import Family
+    from cassieq_spark.repair.report import RepairReport
+
+Samples = list[tuple[tuple[str, ...], float]]
+
+REPAIR, VERIFY = "repair", "verify"
+
+_last: dict[Family, dict[tuple[str, ...], float]] = {one: {} for one in metrics.OF_PASSES}
+
+
+def expect(work: str) -> None:
+    """Say that this process shall run such passes: until one has ended, its time is 0."""
+    _last[metrics.PASS_ENDED].setdefault((work,), 0)
+
+
+def note(report: RepairReport | VerifyReport, now_us: int) -> None:
+    """Remember a pass over all queues that came to its end."""
+    is_verify = isinstance(report, VerifyReport)
+    labels = (VERIFY if is_verify else REPAIR,)
+    _last[metrics.PASS_ENDED][labels] = now_us / 1e6
+    _last[metrics.PASS_PROBLEMS][labels] = len(report.problems)
+    if isinstance(report, VerifyReport):
+        _last[metrics.VERIFY_FINDINGS][()] = len(report.findings)
+
+
+def samples() -> dict[Family, Samples]:
+    """What is known of the last passes of this process; nothing of those that it never runs."""
+    return {family: list(known.items()) for family, known in _last.items()}
+
+
+_HEAD: Final = "# HELP {name} {meaning}\n# TYPE {name} {kind}\n"
+
+
+def as_text() -> str:
+    """The same in Prometheus' text format, for a process that ends before it could be scraped."""
+    parts: list[str] = []
+    for family, known in samples().items():
+        head = _HEAD.format(name=family.exported, meaning=family.meaning, kind=family.kind)
+        parts += [head] if known else []
+        for texts, value in known:
+            pairs = ",".join(f'{k}="{v}"' for k, v in zip(family.labels, texts, strict=True))
+            parts.append(f"{family.exported}{{{pairs}}} {value!r}\n")
+    return "".join(parts)
