@@ -262,16 +262,25 @@ EVENTS: Final[dict[str, Event]] = {
         level=logging.WARNING,
         meaning="Leases could not be renewed. It is tried again in the next period.",
     ),
+    "repair_changed": Event(
+        level=logging.INFO,
+        meaning="A pass of `jobs/repair.py` that repeats has done something: what, by queue.",
+    ),
     "repair_failed": Event(
         level=logging.WARNING, meaning="A step of repair failed. The next pass tries it again."
     ),
     "replay_skipped": Event(
         level=logging.INFO, meaning="A batch was already in the queue. Nothing was written."
     ),
+    "request_answered": Event(
+        level=logging.INFO,
+        meaning="The access log of a gateway, with --access-log: a request was answered, or its "
+        "caller went away (status 0).",
+    ),
     "request_failed": Event(
         level=logging.ERROR,
-        meaning="A gateway answered a request with 500: that is a bug. The event has its "
-        "traceback.",
+        meaning="A gateway answered a request with 500: that is a bug. At level "
+        "DEBUG, the next line has its traceback.",
     ),
     "reserved_bucket_lost": Event(
         level=logging.INFO, meaning="A reserved bucket was closed before its writer used it."

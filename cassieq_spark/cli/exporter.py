@@ -8,6 +8,7 @@ import typer
 
 from cassieq_spark.cli.exits import Interrupt
 from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.logs import Logs, logging_flags
 from cassieq_spark.cli.output import print_note
 from cassieq_spark.cli.settings import Connection, seconds
 from cassieq_spark.clock import SystemClock
@@ -39,14 +40,17 @@ def scan_seconds(given: str) -> float:
 
 
 @connected
+@logging_flags
 def exporter(
     connection: Connection,
+    logs: Logs,
     *,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any free port.")] = 9_464,
     scan_interval: ScanInterval = SCAN_INTERVAL,
 ) -> None:
     """Serve metrics of all queues to Prometheus. A gateway serves them, too. SIGTERM ends it."""
+    logs.start()
     try:
         from cassieq_spark.exporter.serve import export  # noqa: PLC0415 - needs an extra
     except ModuleNotFoundError as error:

@@ -54,7 +54,7 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
         return Connection(_connection_of(given), find_file(given[CONFIG_FLAG.name]))
 
     added = [_flag(option, CONNECTION) for option in _connection_options()]
-    return _with(command, "connection", [*added, CONFIG_FLAG], build)
+    return with_parameters(command, "connection", [*added, CONFIG_FLAG], build)
 
 
 def add_connection(job: argparse.ArgumentParser) -> None:
@@ -84,7 +84,9 @@ def with_queue_settings(*, without: Iterable[str] = ()) -> Callable[[Any], Calla
         }
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
-        return _with(command, "settings", [_flag(option, "Settings") for option in options], build)
+        return with_parameters(
+            command, "settings", [_flag(option, "Settings") for option in options], build
+        )
 
     return add
 
@@ -149,7 +151,7 @@ def _help(option: Option) -> str:
     return " ".join(text)
 
 
-def _with(
+def with_parameters(
     command: Callable[..., None],
     name: str,
     added: list[inspect.Parameter],

@@ -30,13 +30,22 @@ class TerminalHandler(logging.Handler):
         self._clock = clock
         self._guard = threading.Lock()
         self._last_s: float | None = None
+        self.is_timed = False
+        """Whether the line of an outage is for a log, and not for a person who waits."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
         if getattr(record, "event", None) != OUTAGE:
             print_note(self.format(record))
         elif self._is_new():
-            print_note(sentence(vars(record)["fields"]))
+            self._print_first(record)
+
+    def _print_first(self, record: logging.LogRecord) -> None:
+        text = sentence(vars(record)["fields"])
+        if self.is_timed:
+            told = logging.makeLogRecord(vars(record) | {"msg": text, "args": ()})
+            text = self.format(told)
+        print_note(text)
 
     def _is_new(self) -> bool:
         with self._guard:

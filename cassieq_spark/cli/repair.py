@@ -11,6 +11,7 @@ from cassieq_spark.cli.complete import queue_names
 from cassieq_spark.cli.exits import FAILED
 from cassieq_spark.cli.files import check_report_file, write_metrics
 from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.logs import Logs, logging_flags
 from cassieq_spark.cli.output import (
     Json,
     print_json,
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
 
 
 @connected
+@logging_flags
 def repair(
     connection: Connection,
+    logs: Logs,
     queue: Annotated[
         str | None,
         typer.Argument(
@@ -63,6 +66,7 @@ def repair(
     Exit code 1 if something could not be done or looked at, or if --verify finds a broken
     invariant.
     """
+    logs.start()
     if full + dry_run + verify > 1:
         raise UsageError("--full, --dry-run and --verify exclude each other. Give only one of them")
     check_metrics_file(metrics_file, is_whole=queue is None and not dry_run)
@@ -115,6 +119,17 @@ def show(found: RepairReport | VerifyReport, *, as_json: bool) -> bool:
     for problem in problems:
         print_problem(problem)
     return bool(problems)
+
+
+def changed(found: RepairReport) -> str:
+    """One line of what a pass of many did; empty if it changed nothing."""
+    report, told = found.to_dict(), list[str]()
+    for one in report["queues"]:
+        counts = [f"{k} {v}" for k, v in one.items() if v and isinstance(v, int)]
+        told += [f"queue {one['queue']}: {', '.join(counts)}"] if counts else []
+    told += [f"finished the deletion of queue {name}" for name in report["deletions_finished"]]
+    told += [f"{key} {report[key]}" for key in ("sinks_swept", "swept_lanes") if report[key]]
+    return "; ".join(told)
 
 
 def _where(finding: dict[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ import typer
 from cassieq_spark.cli.account import MasterKeyFile, load_master_key
 from cassieq_spark.cli.exporter import SCAN_INTERVAL, ScanInterval, scan_seconds
 from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.logs import PANEL, Logs, logging_flags
 from cassieq_spark.cli.output import print_note
 from cassieq_spark.cli.settings import Connection
 from cassieq_spark.errors import ServerMissing
@@ -22,8 +23,10 @@ DEFAULTS = GatewaySettings()
 
 
 @connected
+@logging_flags
 def serve(
     connection: Connection,
+    logs: Logs,
     *,
     host: Annotated[
         str,
@@ -63,6 +66,15 @@ def serve(
         str, typer.Option(help="The address of that port.", rich_help_panel=METRICS)
     ] = DEFAULTS.metrics_host,
     scan_interval: ScanInterval = SCAN_INTERVAL,
+    access_log: Annotated[
+        bool,
+        typer.Option(
+            "--access-log",
+            envvar="CASSIEQ_ACCESS_LOG",
+            help="Log each request: door, operation, status, milliseconds.",
+            rich_help_panel=PANEL,
+        ),
+    ] = False,
     max_connections: Annotated[
         int, typer.Option(min=1, help="Connections at once.", rich_help_panel=LIMITS)
     ] = DEFAULTS.max_connections,
@@ -107,6 +119,7 @@ def serve(
         scans_every_s=scan_seconds(scan_interval),
         repairs_every_s=DEFAULTS.repairs_every_s if repair else None,
     )
+    logs.start(access=access_log)
     server.serve(
         settings,
         connection.open,

@@ -9,6 +9,7 @@ import typer
 
 from cassieq_spark.cli.exits import Interrupt
 from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.logs import Logs, logging_flags
 from cassieq_spark.cli.messages import PriorityAtLeast
 from cassieq_spark.cli.output import print_note
 from cassieq_spark.cli.queue import QueueName
@@ -26,6 +27,7 @@ MOST_PROCESSES = 512
 
 
 @connected
+@logging_flags
 def worker(
     function: Annotated[
         str,
@@ -36,6 +38,7 @@ def worker(
     ],
     queue: QueueName,
     connection: Connection,
+    logs: Logs,
     *,
     concurrency: Annotated[
         int | None,
@@ -114,6 +117,7 @@ def worker(
     long, or its process dies, the message comes again after a delay that grows. After the queue's
     max_deliveries it is dead. SIGTERM ends the worker with exit code 0.
     """
+    logs.start()
     processes = concurrency or os.cpu_count() or 1
     settings = WorkSettings(
         function=check_name(function),

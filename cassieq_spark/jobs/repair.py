@@ -7,6 +7,7 @@ wrong. With --interval, the next pass tries again what failed. A wrong argument 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +17,17 @@ from pyspark.sql import SparkSession
 from cassieq_spark.cli.exits import ended_by
 from cassieq_spark.cli.files import check_report_file, write_metrics, write_report
 from cassieq_spark.cli.flags import add_connection, connection_of
+from cassieq_spark.cli.logs import add_logging, logs_of
 from cassieq_spark.cli.output import print_error, print_note
-from cassieq_spark.cli.repair import check_metrics_file, is_for_a_program, show
+from cassieq_spark.cli.repair import changed, check_metrics_file, is_for_a_program, show
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError, OptionInvalid, UsageError
+from cassieq_spark.log import event, get_logger
 from cassieq_spark.options import parse_connection, queue_name
 from cassieq_spark.options.values import NotAllowed, seconds
 from cassieq_spark.queue.find import lanes_of
 from cassieq_spark.repair.dry_run import heal_dry_run
+from cassieq_spark.repair.findings import VerifyReport
 from cassieq_spark.repair.lead import leading
 from cassieq_spark.repair.verify import verify
 from cassieq_spark.spark.jobs.repair import heal
@@ -33,8 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cassieq_spark.options import ConnectionOptions
-    from cassieq_spark.repair.findings import VerifyReport
     from cassieq_spark.repair.report import RepairReport
+
+_logger = get_logger("jobs")
 
 HEALED, NEEDS_A_PERSON = 0, 1
 
@@ -42,6 +47,8 @@ HEALED, NEEDS_A_PERSON = 0, 1
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; returns the exit code."""
     given = parser().parse_args(arguments)
+    logs_of(given).start()
+    _logger.setLevel(logging.INFO)  # what changed is what this job has to say
     try:
         connection = parse_connection(connection_of(given))
         every_s = None if given.once else _interval_s(given.interval)
@@ -56,6 +63,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if every_s is None or code not in (HEALED, NEEDS_A_PERSON):
             return code
         clock.wait(every_s)
+
+
+def _show(found: RepairReport | VerifyReport, *, is_one_of_many: bool) -> bool:
+    if not is_one_of_many or isinstance(found, VerifyReport):
+        return show(found, as_json=is_for_a_program())
+    if told := changed(found):
+        event(_logger, "repair_changed", what=told)
+    for problem in found.problems:
+        event(_logger, "repair_failed", error=problem)
+    return bool(found.problems)
 
 
 def _interval_s(given: str) -> float:
@@ -74,7 +91,7 @@ def _pass(given: argparse.Namespace, connection: ConnectionOptions, names: Any) 
             return HEALED
         write_report(given.report, found.to_dict())
         write_metrics(given.metrics_file, found)
-        needs_a_person = show(found, as_json=is_for_a_program())
+        needs_a_person = _show(found, is_one_of_many=not given.once)
     except (CassieqError, BrokenPipeError) as error:
         return ended_by(error)
     except PySparkException as error:
@@ -122,6 +139,7 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument(
         "--no-leader", action="store_true", help="work even if another repair is at work"
     )
+    add_logging(known)
     add_connection(known)
     return known
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import Counter, Gauge, Histogram
 
 from cassieq_spark import metrics, tracing
+from cassieq_spark.log import event, get_logger
 from cassieq_spark.server.rest.openapi import PREFIX
 from cassieq_spark.server.ui.page import PREFIX as UI
 
@@ -37,6 +38,9 @@ OWN_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/docs", "/open
 
 _KEY: Final = "cassieq.asked"
 _FIRST_ERROR: Final = 400
+
+
+_access = get_logger("access")
 
 
 @dataclass(slots=True)
@@ -92,6 +96,15 @@ class RequestMetrics:
         self._in_flight(asked.door).dec()
         took_s = perf_counter() - began_s
         self._took(asked.door, asked.operation).observe(took_s)
+        event(
+            _access,
+            "request_answered",
+            door=asked.door,
+            operation=asked.operation,
+            status=asked.status,
+            took_ms=round(took_s * 1000, 1),
+            **({"error": asked.code} if asked.code else {}),
+        )
         if asked.status >= _FIRST_ERROR:
             code = asked.code or f"http_{asked.status}"
             self._errors.labels(asked.door, code, str(asked.status)).inc()

@@ -35,8 +35,9 @@ OF_PROMETHEUS = {"instance", "job"}
 """Labels that Prometheus gives to everything it scrapes."""
 
 WORDS = {
-    "absent", "and", "by", "changes", "max_over_time", "min_over_time", "resets", "time", "histogram_quantile", "increase", "label_replace", "max", "offset", "on",
-    "or", "rate", "sum", "unless",
+    "absent", "and", "by", "changes", "histogram_quantile", "increase", "label_replace", "max",
+    "max_over_time", "min", "min_over_time", "offset", "on", "or", "rate", "resets", "sum", "time",
+    "unless",
 }  # fmt: skip
 SELECTOR = re.compile(r"\b(cassieq_\w+|up)\b(\{[^}]*\})?(\[[^\]]+\])?")
 MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"')

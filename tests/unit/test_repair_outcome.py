@@ -59,7 +59,7 @@ def test_problems_end_with_the_pass_that_has_none() -> None:
 def test_a_pass_over_one_queue_is_no_pass_over_all(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="passes over all queues"):
         check_metrics_file(str(tmp_path / "x.prom"), is_whole=False)
-    with pytest.raises(OptionInvalid, match="--metrics-file .* cannot be written"):
+    with pytest.raises(OptionInvalid, match=r"--metrics-file .* cannot be written"):
         check_metrics_file(str(tmp_path / "no" / "x.prom"), is_whole=True)
 
 
