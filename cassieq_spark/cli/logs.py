@@ -45,7 +45,7 @@ class Form(StrEnum):
 class Timed(logging.Formatter):
     """``2026-11-28T02:15:00.123Z WARNING cassieq_spark.server: repair_failed error=...``."""
 
-    converter = time.gmtime
+    converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 
