@@ -28,10 +28,7 @@ def listening(registry: CollectorRegistry, host: str, port: int) -> Iterator[str
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise OptionInvalid(
-            f"nothing can listen for metrics on {host} port {port}: {error.strerror or error}. "
-            "Choose another address or port"
-        ) from error
+        raise cannot_listen("metrics", host, port, error) from error
     shown = f"[{host}]" if ":" in host else host
     try:
         yield f"http://{shown}:{server.server_port}/metrics"
@@ -39,3 +36,11 @@ def listening(registry: CollectorRegistry, host: str, port: int) -> Iterator[str
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def cannot_listen(what: str, host: str, port: int, error: OSError) -> OptionInvalid:
+    """The error for an address that another program has, or that this machine does not have."""
+    return OptionInvalid(
+        f"nothing can listen for {what} on {host} port {port}: {error.strerror or error}. Choose "
+        "another address or port"
+    )

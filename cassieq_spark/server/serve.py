@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from contextlib import ExitStack, contextmanager
@@ -13,13 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
-from cassieq_spark.exporter.listen import listening
+from cassieq_spark.exporter.listen import cannot_listen, listening
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.backend import POOL_PREFIX
 from cassieq_spark.server.limits import limited
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Iterator
 
     from cassieq_spark.accounts.master_key import MasterKey
@@ -112,6 +113,7 @@ def serve(
 
     Raises:
         UsageError: The settings do not fit together.
+        OptionInvalid: Nobody can listen there, or the TLS files cannot be used.
         CassieqError: Cassandra cannot be used, and waiting would not help.
     """
     settings.check()
@@ -127,8 +129,9 @@ def serve(
             )
             on_metrics(address)
         server = GatewayServer(gateway, on_start=on_start)
+        sockets = [stack.enter_context(one) for one in _bound(settings.host, settings.port)]
         _collect_less()
-        server.run()
+        server.run(sockets)
     if gateway.failure is not None:
         raise gateway.failure
     if any(one.name.startswith(POOL_PREFIX) for one in threading.enumerate()):
@@ -136,6 +139,33 @@ def serve(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _bound(host: str, port: int) -> list[socket.socket]:
+    """Bind a socket to each address of the host. Uvicorn would end the process without a word.
+
+    Raises:
+        OptionInvalid: Another program has the port, or the machine has no such address.
+    """
+    found: list[socket.socket] = []
+    absent: OSError | None = None
+    try:
+        kinds = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, address in dict.fromkeys((one[0], one[4]) for one in kinds):
+            try:
+                found.append(socket.create_server(address, family=family))
+            except OSError as error:
+                # "localhost" may also have an address of IPv6 where the machine has none.
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                absent = error
+        if not found and absent is not None:
+            raise absent
+    except OSError as error:
+        for one in found:
+            one.close()
+        raise cannot_listen("requests", host, port, error) from error
+    return found
 
 
 def _collect_less() -> None:

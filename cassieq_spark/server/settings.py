@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -95,3 +96,11 @@ class GatewaySettings:
         for file in (self.tls_cert, self.tls_key):
             if file is not None and not file.is_file():
                 raise OptionInvalid(f"TLS file {file} does not exist. Name a PEM file")
+        if self.tls_cert is not None:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key)
+            except OSError as error:
+                raise OptionInvalid(
+                    f"TLS files {self.tls_cert} and {self.tls_key} cannot be used: "
+                    f"{error.strerror or error}. Name a certificate chain and its key, both as PEM"
+                ) from error

@@ -1,0 +1,41 @@
+"""``cassieq serve`` that cannot begin: one named error, and the exit code of a wrong option."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from tests.fixtures.commands import CommandLine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOWHERE = CommandLine("127.0.0.1:1")
+"""No node is asked for anything before the gateway listens."""
+
+
+def test_a_port_that_another_program_has_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = NOWHERE("serve", "--port", str(port))
+
+    assert 2 == ended.code
+    assert f"nothing can listen for requests on 127.0.0.1 port {port}" in ended.err
+
+
+def test_an_address_of_another_machine_is_named() -> None:
+    ended = NOWHERE("serve", "--host", "192.0.2.1", "--port", "0", "--insecure")
+
+    assert 2 == ended.code
+    assert "nothing can listen for requests on 192.0.2.1 port 0" in ended.err
+
+
+def test_a_tls_file_of_another_kind_is_named(tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert.write_text("no certificate")
+    key.write_text("no key")
+
+    ended = NOWHERE("serve", "--port", "0", "--tls-cert", str(cert), "--tls-key", str(key))
+
+    assert 2 == ended.code
+    assert f"TLS files {cert} and {key} cannot be used" in ended.err
