@@ -9,23 +9,27 @@ import asyncio
 import inspect
 import os
 import signal
+import sys
 import threading
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
+from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import FunctionInvalid
-from cassieq_spark.worker.function import load
+from cassieq_spark.queue.message import show_time, time_of
+from cassieq_spark.worker.function import load, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cassieq_spark.queue.message import Message
 
-MOST_TEXT: Final = 500
-"""How much of an error's text goes into the log of the parent; standard error has all of it."""
+MOST_TRACE: Final = 8_000
+"""The most characters of a traceback's beginning, and of its end, on standard error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ def main(name: str, descriptor: int) -> None:
         function = load(name)
     except FunctionInvalid as error:
         if error.__cause__ is not None and not isinstance(error.__cause__, ImportError):
-            traceback.print_exception(error.__cause__)
+            _print("the module cannot be imported", error.__cause__)
         connection.send(Refused(error))
         return
     messages: SimpleQueue[Message | None] = SimpleQueue()
@@ -96,9 +100,21 @@ def _outcome(function: Callable[[Any], Any], message: Message, runner: asyncio.R
         if inspect.isawaitable(returned):
             runner.run(_awaited(returned))
     except BaseException as error:  # noqa: BLE001 - SystemExit, too: one message ends no process
-        traceback.print_exc()
-        return Failed(f"{type(error).__name__}: {error}"[:MOST_TEXT])
+        _print(f"message {message.message_id} failed", error)
+        return Failed(words_of(error))
     return Done()
+
+
+def _print(what: str, error: BaseException) -> None:
+    """Print when and why it failed, in one write: other processes print to the same log."""
+    trace = "".join(traceback.format_exception(error))
+    if (left_out := len(trace) - 2 * MOST_TRACE) > 0:
+        cut = f"\n... {left_out:,} characters are left out ...\n"
+        trace = f"{trace[:MOST_TRACE]}{cut}{trace[-MOST_TRACE:]}"
+    moment = show_time(time_of(SystemClock().now_us()))
+    with suppress(OSError):  # a log that is full or closed ends no process
+        sys.stderr.write(f"{moment} {what}: {trace}")
+        sys.stderr.flush()
 
 
 async def _awaited(returned: Any) -> None:

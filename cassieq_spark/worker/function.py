@@ -13,6 +13,9 @@ from cassieq_spark.errors import FunctionInvalid
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+MOST_TEXT: Final = 500
+"""How much of an error's text goes into an error or an event of ours."""
+
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -42,8 +45,8 @@ def load(name: str) -> Callable[[Any], Any]:
     except Exception as error:
         # Whatever the module does when it is imported: it is the user's.
         raise FunctionInvalid(
-            f"module {module_name!r} of {name!r} cannot be imported: {type(error).__name__}: "
-            f"{error}. Modules are looked for in the current directory and in PYTHONPATH"
+            f"module {module_name!r} of {name!r} cannot be imported: {words_of(error)}. Modules "
+            "are looked for in the current directory and in PYTHONPATH"
         ) from error
     try:
         found = reduce(getattr, path.split("."), module)
@@ -62,3 +65,12 @@ def load(name: str) -> Callable[[Any], Any]:
     except ValueError:  # one of C without a signature: the first call will tell
         pass
     return found
+
+
+def words_of(error: BaseException) -> str:
+    """The name and the text of a user's error, which may be long, or raise another one."""
+    try:
+        text = str(error)
+    except BaseException as another:  # noqa: BLE001 - whatever its `__str__` does, it is the user's
+        text = f"its text cannot be shown, because its __str__ raises {type(another).__name__}"
+    return f"{type(error).__name__}: {text}"[:MOST_TEXT]

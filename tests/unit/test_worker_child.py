@@ -1,0 +1,119 @@
+"""The process that calls a worker's function: a real one, given messages as a worker gives them."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime
+from math import inf
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.model.ids import LaneId
+from cassieq_spark.queue.message import Message
+from cassieq_spark.worker.child import Done, Failed, Ready, Refused
+from cassieq_spark.worker.process import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MODULE = """
+class Mute(Exception):
+    def __str__(self):
+        raise SystemExit(7)
+
+def call(message):
+    if message.body == b"mute":
+        raise Mute
+    if message.body == b"long":
+        raise ValueError("x" * 15_000_000)
+"""
+
+
+def message(body: bytes) -> Message:
+    return Message(
+        message_id=str(new_uuid()),
+        id=1,
+        body=body,
+        tag=None,
+        proof=None,
+        delivery_count=1,
+        enqueued_at=datetime(2026, 1, 1, tzinfo=UTC),
+        visible_until=None,
+        lane=LaneId(new_uuid()),
+    )
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: Path) -> Iterator[Process]:
+    """A child whose standard error is the log: it inherits what this process has just then."""
+    (tmp_path / "child_module.py").write_text(MODULE, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    own = os.dup(2)
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        process = Process("child_module:call", SystemClock())
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
+    assert isinstance(process.began(lambda: inf), Ready)
+    yield process
+    process.kill()
+
+
+def answer_to(process: Process, given: Message) -> object:
+    assert process.send(given)
+    return process.answer(lambda: inf)
+
+
+def test_an_error_whose_own_text_fails_is_an_error_of_one_message(
+    process: Process, log: Path
+) -> None:
+    says = "Mute: its text cannot be shown, because its __str__ raises SystemExit"
+    assert Failed(says) == answer_to(process, message(b"mute"))
+    assert Done() == answer_to(process, message(b"fine"))
+    assert "in call" in log.read_text(encoding="utf-8")
+
+
+def test_the_log_of_a_failure_has_its_time_its_message_and_a_bounded_length(
+    process: Process, log: Path
+) -> None:
+    given = message(b"long")
+
+    answer = answer_to(process, given)
+
+    assert isinstance(answer, Failed)
+    assert 500 == len(answer.error)
+    said = log.read_text(encoding="utf-8")
+    moment = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00"
+    assert re.match(rf"{moment} message {given.message_id} failed: Traceback ", said)
+    assert "ValueError: xxx" in said
+    assert "characters are left out ...\nxxx" in said
+    assert len(said) < 17_000
+
+
+def test_a_module_whose_error_has_no_text_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "child_broken.py").write_text(f"{MODULE}\nraise Mute", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    process = Process("child_broken:call", SystemClock())
+    try:
+        found = process.began(lambda: inf)
+    finally:
+        process.kill()
+
+    assert isinstance(found, Refused)
+    assert "module 'child_broken' of 'child_broken:call' cannot be imported: Mute" in str(
+        found.error
+    )
