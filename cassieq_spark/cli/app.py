@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -87,6 +88,11 @@ def main() -> None:
     logging.getLogger("cassieq_spark").addHandler(TerminalHandler(SystemClock()))
     try:
         app()
+    except SystemExit as error:
+        # Rich and typer end the process by themselves, as failed, if nobody reads the help.
+        if isinstance(error.__context__, BrokenPipeError):
+            sys.exit(ended_by(error.__context__))
+        raise
     except OSError as error:
         # Help is printed before a command begins, and not by us. An error that names a file does
         # not come from standard output: it is a bug, whose traceback is wanted.
@@ -113,5 +119,7 @@ def options(
     ] = False,
 ) -> None:
     """A message queue stored in Apache Cassandra, run by Apache Spark."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a command has things to end
     for name, right in misspelt(os.environ):
         print_note(f"Warning: variable {name} is not read. Did you mean {right}?")

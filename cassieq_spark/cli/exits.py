@@ -62,7 +62,13 @@ def exit_codes() -> Iterator[None]:
     except (CassieqError, BrokenPipeError) as error:
         raise typer.Exit(ended_by(error)) from error
     except KeyboardInterrupt as error:
-        raise typer.Exit(OF_SIGNAL + signal.SIGINT) from error
+        raise typer.Exit(interrupted_by(error)) from error
+
+
+def interrupted_by(error: KeyboardInterrupt) -> int:
+    """Return the exit code of a signal; only that of `Interrupt` may be another than Ctrl-C."""
+    number: int = next(iter(error.args), signal.SIGINT)
+    return OF_SIGNAL + number
 
 
 def ended_by(error: CassieqError | OSError) -> int:
@@ -120,5 +126,5 @@ class Interrupt:
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - how it is called
         if self.number is not None:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(number)
         self.number = number

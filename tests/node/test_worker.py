@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
@@ -16,7 +18,6 @@ from tests.fixtures.commands import CommandLine, Ended, end
 from tests.fixtures.processes import has_ended
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
@@ -281,6 +282,24 @@ def test_sigterm_lets_running_functions_end_and_gives_back_what_waits(
     assert 2 == len(workers.said("ended"))
     assert (8, 0, 0, 0) == lie(queue)
     assert {1} == {one.delivery_count for one in queue.get(10)}  # those were never handed out
+
+
+def test_a_second_sigterm_ends_it_at_once_with_the_exit_code_of_sigterm(
+    workers: Workers, queue: cassieq.Queue
+) -> None:
+    queue.put(b"m")
+    process = workers.start("wait_for_go")
+    has(lambda: len(workers.said("began")) == 1, "the function to begin")
+
+    while process.poll() is None:  # the kernel drops one that comes while another one waits
+        process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
+    ended = end(process)
+
+    assert 143 == ended.code, ended.err
+    assert "Traceback" not in ended.err
+    assert [] == workers.said("ended")
 
 
 def test_what_has_not_ended_after_the_grace_time_is_given_back(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.progress import Progress
 
-from cassieq_spark.cli.exits import Interrupt
+from cassieq_spark.cli.exits import Interrupt, exit_codes
 from cassieq_spark.cli.files import batches
 from cassieq_spark.cli.load import MOST_BEHIND_S, Load
 from cassieq_spark.cli.messages import get_unless
@@ -175,6 +175,18 @@ def test_what_a_signal_ended_early_has_the_signals_exit_code(number: int, code: 
         interrupt.end(is_done=True)
         with pytest.raises(typer.Exit) as caught:
             interrupt.end(is_done=False)
+    assert code == caught.value.exit_code
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_second_signal_ends_a_command_with_its_own_exit_code(number: int, code: int) -> None:
+    def command() -> None:
+        with exit_codes(), Interrupt():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
+
+    with pytest.raises(typer.Exit) as caught:
+        command()
     assert code == caught.value.exit_code
 
 
