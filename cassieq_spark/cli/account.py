@@ -20,6 +20,7 @@ from cassieq_spark.cli.output import (
     print_note,
     print_result,
     print_rows,
+    say,
 )
 from cassieq_spark.cli.queue import Yes, make_sure
 from cassieq_spark.cli.settings import Connection, seconds
@@ -249,8 +250,10 @@ def sign(
     begins_us = SystemClock().now_us() + round(begins_s * 1e6)
     ends_us = begins_us + round(lasts_s * 1e6)
     token = tokens.sign(key_id, secret, grants, begins_us=begins_us, ends_us=ends_us)
-    result = {"token": token, "expires_at": show_time(time_of(ends_us))}
-    print_result(result if as_json else {"token": token}, as_json=as_json)
+    if as_json:
+        print_json({"token": token, "expires_at": show_time(time_of(ends_us))})
+    else:
+        say(token)  # alone: it goes into a variable of the shell
 
 
 def load_master_key(path: Path | None) -> MasterKey:

@@ -191,7 +191,8 @@ def _local_node() -> str | None:
 
 def _read_file(path: Path) -> File:
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        # Editors on Windows begin a file with a byte order mark; TOML has none.
+        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise OptionInvalid(
             f"configuration file {path} cannot be read: {error.strerror}. Name another file with "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -277,10 +278,15 @@ def _text(name: str, value: Any) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise OptionInvalid(
-            f"{name} is {reprlib.repr(value)}, which contains half of a character, so it cannot "
-            "be stored as UTF-8"
-        ) from error
+        if "\udc80" <= value[error.start] <= "\udcff":  # as Python shows a byte of an argument
+            what = (
+                "which has bytes that this process cannot read as text: the encoding of its locale "
+                f"is {sys.getfilesystemencoding()}. Set LC_ALL to a UTF-8 locale, such as C.UTF-8, "
+                "and give UTF-8"
+            )
+        else:
+            what = "which contains half of a character, so it cannot be stored as UTF-8"
+        raise OptionInvalid(f"{name} is {reprlib.repr(value)}, {what}") from error
     return value
 
 

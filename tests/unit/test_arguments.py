@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -128,3 +131,19 @@ def test_message_ids_are_as_many_as_bodies() -> None:
 def test_a_consumer_has_a_name(value: object) -> None:
     with pytest.raises(OptionInvalid, match="consumer is"):
         arguments.consumer(value)
+
+
+def test_an_argument_that_the_locale_cannot_read_says_that_it_is_the_locale() -> None:
+    program = "import sys; from cassieq_spark.options import arguments; arguments.tag(sys.argv[1])"
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "ü".encode()],
+        env={**os.environ, **plain},
+        capture_output=True,
+        check=False,
+    )
+
+    assert b"the encoding of its locale is ascii. Set LC_ALL to a UTF-8 locale" in ended.stderr
+    with pytest.raises(OptionInvalid, match="half of a character"):
+        arguments.tag("\ud800")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -276,3 +277,19 @@ def test_a_program_without_contact_points_is_told_of_the_misspelt_variable(
     assert str(caught.value).endswith(
         "Variable CASSIEQ_CONTACT_POINT is not read: did you mean CASSIEQ_CONTACT_POINTS?"
     )
+
+
+def test_a_file_that_begins_with_a_byte_order_mark_is_read() -> None:
+    Path("cassieq.toml").write_bytes(b"\xef\xbb\xbf[connection]\nkeyspace = 'of_windows'\n")
+
+    assert ("of_windows", "cassieq.toml") == config()["keyspace"]
+
+
+def test_a_signed_token_is_printed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CASSIEQ_ACCESS_KEY_ID", f"CQAK{'A' * 16}")
+    monkeypatch.setenv("CASSIEQ_SECRET_ACCESS_KEY", "s" * 40)
+
+    code, out, err = run("account", "sign", "--queue", "orders", "--rights", "read")
+
+    assert (0, "") == (code, err)
+    assert re.fullmatch(r"[\w-]+\.[\w-]+\.[\w-]+\n", out)
