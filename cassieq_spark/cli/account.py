@@ -59,7 +59,7 @@ Rights = Annotated[
     str,
     typer.Option(
         metavar="RIGHT,RIGHT",
-        help="Rights: read, put, ack, update, info, create, delete, redrive, admin; or all.",
+        help="Rights: read, put, ack, update, info, create, purge, delete, redrive, admin; or all.",
     ),
 ]
 Queues = Annotated[

@@ -32,6 +32,7 @@ class Right(StrEnum):
     UPDATE = "update"
     INFO = "info"
     CREATE = "create"
+    PURGE = "purge"
     DELETE = "delete"
     REDRIVE = "redrive"
     ADMIN = "admin"
@@ -51,14 +52,28 @@ class Grant:
 
     def allows(self, right: Right, queue: str) -> bool:
         """Whether it has that right on a queue, named without its account."""
-        return right in self.rights and any(fnmatchcase(queue, one) for one in self.patterns)
+        return self.has(right) and any(fnmatchcase(queue, one) for one in self.patterns)
+
+    def has(self, right: Right) -> bool:
+        """Whether it has that right on some queue. Whoever may delete a queue may purge it."""
+        return right in self.rights or (right is Right.PURGE and Right.DELETE in self.rights)
 
     def to_plain(self) -> dict[str, list[str]]:
         """The form that rows, tokens and ``--json`` have."""
         return {"rights": sorted(self.rights), "queues": list(self.patterns)}
 
 
-EVERYTHING: Final = (Grant(rights=frozenset(Right), patterns=("*",)),)
+def _least(rights: Iterable[Right]) -> frozenset[Right]:
+    """Leave out a right that another one has in it.
+
+    Keys are stored so. The right to purge is younger than others, and servers that do not know it
+    could not read a key that names it.
+    """
+    found = frozenset(rights)
+    return found - {Right.PURGE} if Right.DELETE in found else found
+
+
+EVERYTHING: Final = (Grant(rights=_least(Right), patterns=("*",)),)
 """All rights on all queues of an account."""
 
 
@@ -82,7 +97,7 @@ def parse_grant(rights: Iterable[str], patterns: Iterable[str]) -> Grant:
                 "'.', '-', '_', and '*' for any characters or '?' for one, without the account"
             )
     return Grant(
-        rights=frozenset(map(Right, found_rights)), patterns=tuple(dict.fromkeys(found_patterns))
+        rights=_least(map(Right, found_rights)), patterns=tuple(dict.fromkeys(found_patterns))
     )
 
 
@@ -151,7 +166,7 @@ class Principal:
 
     def may_somewhere(self, right: Right) -> bool:
         """Whether it may have a right on some queue: for requests that name none, such as lists."""
-        return all(any(right in grant.rights for grant in grants) for grants in self._each())
+        return all(any(grant.has(right) for grant in grants) for grants in self._each())
 
     def may_administer(self) -> bool:
         """Whether it may change its account: keys and their rights. It needs all queues for that.

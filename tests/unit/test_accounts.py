@@ -133,6 +133,29 @@ def test_what_is_no_grant_is_refused(rights: Any, queues: Any) -> None:
         parse_grant(rights, queues)
 
 
+def test_purge_is_a_right_of_its_own_that_delete_has_in_it() -> None:
+    may_purge = principal(parse_grant(["purge"], ["orders"]))
+    may_delete = principal(parse_grant(["delete"], ["orders"]))
+    may_read = principal(READ_ORDERS)
+
+    allowed = [
+        (one.may(Right.PURGE, "acme/orders"), one.may(Right.DELETE, "acme/orders"))
+        for one in (may_purge, may_delete, may_read)
+    ]
+
+    assert [(True, False), (True, True), (False, False)] == allowed
+    assert may_delete.may_somewhere(Right.PURGE)
+
+
+def test_a_key_with_all_rights_is_stored_as_before_there_was_a_right_to_purge() -> None:
+    """Servers of the former release read it: a right that they do not know would refuse it."""
+    before = ["ack", "admin", "create", "delete", "info", "put", "read", "redrive", "update"]
+    asked = parse_grant([right.value for right in Right], ["*"])
+
+    assert [before, before] == [one.to_plain()["rights"] for one in (asked, *EVERYTHING)]
+    assert principal(*grants_of([{"rights": before, "queues": ["*"]}])).may(Right.PURGE, "acme/x")
+
+
 def test_a_pattern_of_many_stars_is_decided_at_once() -> None:
     grant = parse_grant(["read"], ["*a" * 99 + "b"])
     assert not grant.allows(Right.READ, "a" * 200)
@@ -141,7 +164,7 @@ def test_a_pattern_of_many_stars_is_decided_at_once() -> None:
 grants = st.lists(
     st.builds(
         parse_grant,
-        st.lists(st.sampled_from([right.value for right in Right]), min_size=1, max_size=9),
+        st.lists(st.sampled_from([right.value for right in Right]), min_size=1, max_size=10),
         st.lists(st.from_regex(r"[A-Za-z0-9._*?-]{1,20}", fullmatch=True), min_size=1, max_size=5),
     ),
     min_size=1,

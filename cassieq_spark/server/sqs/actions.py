@@ -114,7 +114,7 @@ RIGHTS: Final[dict[str, Right]] = {
     "ListMessageMoveTasks": Right.INFO,
     "ListQueueTags": Right.INFO,
     "ListQueues": Right.INFO,
-    "PurgeQueue": Right.DELETE,
+    "PurgeQueue": Right.PURGE,
     "ReceiveMessage": Right.READ,
     "RemovePermission": Right.ADMIN,
     "SendMessage": Right.PUT,

@@ -120,6 +120,7 @@ async def show(visit: Visit) -> Shown:
             "may_read": visit.principal.may(Right.READ, visit.queue),
             "rates": [chart(one) for one in visit.rates.of(visit.queue)],
             "purged": visit.given.purged,
+            "may_purge": visit.principal.may(Right.PURGE, visit.queue),
             "may_delete": visit.principal.may(Right.DELETE, visit.queue),
         },
     )
