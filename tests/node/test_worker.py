@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
@@ -18,6 +16,7 @@ from tests.fixtures.commands import CommandLine, Ended, end
 from tests.fixtures.processes import has_ended
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
@@ -287,15 +286,13 @@ def test_sigterm_lets_running_functions_end_and_gives_back_what_waits(
 def test_a_second_sigterm_ends_it_at_once_with_the_exit_code_of_sigterm(
     workers: Workers, queue: cassieq.Queue
 ) -> None:
-    queue.put(b"m")
-    process = workers.start("wait_for_go")
-    has(lambda: len(workers.said("began")) == 1, "the function to begin")
+    queue.put_many([f"m{number}".encode() for number in range(10)])
+    process = workers.start("wait_for_go", "--prefetch", "6")
+    has(lambda: len(workers.said("began")) == 2, "two functions to begin")
 
-    while process.poll() is None:  # the kernel drops one that comes while another one waits
-        process.send_signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.1)
-    ended = end(process)
+    process.send_signal(signal.SIGTERM)
+    has(lambda: lie(queue)[:2] == (8, 2), "the first signal to be noticed")
+    ended = workers.stop(process)
 
     assert 143 == ended.code, ended.err
     assert "Traceback" not in ended.err
