@@ -21,14 +21,16 @@ from cassieq_spark.exporter.scan import Scanner
 from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.deleting import Deleting
 from cassieq_spark.server.limits import BodyLimit
-from cassieq_spark.server.measured import Measured, RequestMetrics
+from cassieq_spark.server.measured import Measured, RequestMetrics, asked_of
 from cassieq_spark.server.principal import Gate
 from cassieq_spark.server.rates import Rates
 from cassieq_spark.server.repairing import RepairLog, repair_every
-from cassieq_spark.server.rest.door import RestDoor, too_long
+from cassieq_spark.server.rest import door as rest
+from cassieq_spark.server.rest.door import RestDoor
 from cassieq_spark.server.rest.openapi import PREFIX
 from cassieq_spark.server.rest.page import docs, openapi_json
 from cassieq_spark.server.sending import Sending
+from cassieq_spark.server.sqs import door as sqs_door
 from cassieq_spark.server.sqs.door import SqsDoor
 from cassieq_spark.server.ui import page as ui
 from cassieq_spark.server.ui.door import UiDoor, to_home
@@ -111,7 +113,7 @@ class Gateway:
             ],
             middleware=[
                 Middleware(Measured, requests=self.requests),
-                Middleware(BodyLimit, most_bytes=self.settings.max_body_bytes, refusal=too_long),
+                Middleware(BodyLimit, most_bytes=self.settings.max_body_bytes, refusal=_too_long),
                 Middleware(_Shortcut, sqs=sqs),
             ],
             lifespan=self._running,
@@ -182,6 +184,25 @@ class Gateway:
                 f"not ready: {code}\n", status_code=503, headers={"Retry-After": "1"}
             )
         return PlainTextResponse("ready\n")
+
+
+def _too_long(scope: Scope, most_bytes: int) -> Response:
+    """The answer to a request whose body is too long, as its door answers."""
+    detail = (
+        f"The body of a request has at most {most_bytes:,} bytes here. Send less at once, or "
+        "start the gateway with a larger --max-body"
+    )
+    path = scope["path"]
+    found: Response
+    if path.startswith(f"{PREFIX}/"):
+        found = rest.too_long(detail)
+    elif path.startswith(ui.PREFIX):
+        closing = {"Connection": "close"}
+        found = PlainTextResponse(f"{detail}\n", status_code=413, headers=closing)
+    else:
+        found = sqs_door.too_long(scope, f"{detail}.")
+    asked_of(scope).code = "content_too_large"
+    return found
 
 
 class _Shortcut:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -36,9 +38,17 @@ def test_it_refuses_to_let_other_machines_in_without_being_told(
 
 
 def test_a_body_above_the_limit_is_refused_before_it_is_read(gateway: Gateway) -> None:
-    status, _, _ = raw(gateway, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")
+    long = b" HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n"
+    says = b"The body of a request has at most 4,194,304 bytes here. Send less at once"
 
-    assert 413 == status
+    form = raw(gateway, b"POST /" + long + b"\r\n")
+    as_json = raw(gateway, b"POST /" + long + b"X-Amz-Target: AmazonSQS.SendMessage\r\n\r\n")
+    page = raw(gateway, b"POST /ui/login" + long + b"\r\n")
+
+    assert [413, 413, 413] == [status for status, _, _ in (form, as_json, page)]
+    assert b"<Code>RequestEntityTooLarge</Code><Message>" + says in form[2]
+    assert "RequestEntityTooLarge" in json.loads(as_json[2])["__type"]
+    assert all(says in body for _, _, body in (form, as_json, page))
 
 
 def test_a_body_of_unknown_length_is_cut_off_at_the_limit(start: Callable[..., Gateway]) -> None:
@@ -139,13 +149,19 @@ def connect(gateway: Gateway) -> socket.socket:
     return socket.create_connection((address.hostname, address.port), timeout=30)
 
 
+def is_whole(answer: bytes) -> bool:
+    head, end, body = answer.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)\r\ncontent-length: (\d+)", head)
+    return bool(end) and (length is None or len(body) >= int(length[1]))
+
+
 def raw(gateway: Gateway, request: bytes) -> tuple[int, dict[str, str], bytes]:
     """Send bytes; the status (0: the connection was closed), the headers and the body."""
     with connect(gateway) as connection:
         connection.sendall(request)
         got = b""
         try:
-            while b"\r\n\r\n" not in got:
+            while not is_whole(got):
                 part = connection.recv(65_536)
                 if not part:
                     break

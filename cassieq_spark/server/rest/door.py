@@ -19,7 +19,6 @@ from cassieq_spark.server.limits import TooLong
 from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.rest.call import JSON, RAW, Answer, Call, Operation, Raw
 from cassieq_spark.server.rest.fields import from_json, from_query
-from cassieq_spark.server.rest.openapi import PREFIX
 from cassieq_spark.server.rest.operations import OPERATIONS
 from cassieq_spark.server.rest.problems import (
     Refusal,
@@ -173,17 +172,6 @@ def _problem(error: Exception, scope: Scope) -> Response:
     return response
 
 
-def too_long(scope: Scope, most_bytes: int) -> Response:
-    """The answer to a request whose body is too long, at any door."""
-    closing = {"Connection": "close"}
-    asked_of(scope).code = code_of(Refusal(413, ""))
-    if not scope["path"].startswith(f"{PREFIX}/"):
-        return Response(status_code=413, headers=closing)
-    return problem_response(
-        Refusal(
-            413,
-            f"The body of a request has at most {most_bytes:,} bytes here. Send less at once, or "
-            "start the gateway with a larger --max-body",
-            closing,
-        )
-    )
+def too_long(detail: str) -> Response:
+    """The answer to a request whose body is too long."""
+    return problem_response(Refusal(413, detail, {"Connection": "close"}))

@@ -148,6 +148,16 @@ HANDLERS: Final[dict[str, Callable[[Call], Awaitable[dict[str, Any]]]]] = {
 }
 
 
+def too_long(scope: Scope, detail: str) -> Response:
+    """The answer to a request whose body is too long, in the protocol of whoever sent it."""
+    is_json = any(name == b"x-amz-target" for name, _ in scope["headers"])
+    protocol = JsonProtocol("", b"") if is_json else QueryProtocol({})
+    error = SqsError("RequestEntityTooLarge", detail, status=413)
+    response = _failure(protocol, error, str(new_uuid()), scope)
+    response.headers["Connection"] = "close"
+    return response
+
+
 def _failure(
     protocol: JsonProtocol | QueryProtocol, error: Exception, request_id: str, scope: Scope
 ) -> Response:
