@@ -146,6 +146,12 @@ EVENTS: Final[dict[str, Event]] = {
         level=logging.DEBUG,
         meaning="The time of a key's last use could not be stored. The request went on.",
     ),
+    "keyspace_has_one_copy": Event(
+        level=logging.WARNING,
+        meaning="The cluster has several nodes, but the keyspace keeps one copy of each message: "
+        "if a node is lost, its messages are lost. Name the copies: cassieq bootstrap "
+        "--replication DATACENTER=3, or ALTER KEYSPACE for a keyspace that exists.",
+    ),
     "lag_unknown": Event(
         level=logging.INFO, meaning="A query's lag could not be counted. It is tried again later."
     ),

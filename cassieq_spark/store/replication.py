@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import ReplicationDiffers, UsageError
+from cassieq_spark.log import event, get_logger
 
 if TYPE_CHECKING:
     from cassieq_spark.store.session import CqlSession
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 Asked = Mapping[str, str | int]
 
 BY_DATACENTER: Final = "NetworkTopologyStrategy"
+
+_logger = get_logger("store")
 
 _FACTOR: Final = "replication_factor"
 _EXAMPLE: Final = "For example, give {'class': 'NetworkTopologyStrategy', 'datacenter1': 3}"
@@ -40,7 +43,11 @@ def create_keyspace(session: CqlSession, given: object) -> None:
             f"CREATE KEYSPACE IF NOT EXISTS {session.keyspace} WITH replication = {_cql(asked)}"
         )
         found = _read(session)  # another client may have been faster
-    if given is None or found is None:
+    if found is None:
+        return
+    if given is None:
+        if has_one_copy(found) and sum(nodes.values()) > 1:
+            event(_logger, "keyspace_has_one_copy", keyspace=session.keyspace)
         return
     wanted, there = _normal(asked, nodes), _normal(found, nodes)
     if wanted != there:
@@ -50,6 +57,12 @@ def create_keyspace(session: CqlSession, given: object) -> None:
             f"out. To change it, run ALTER KEYSPACE {session.keyspace} WITH replication = "
             f"{_cql(wanted)}, then nodetool repair --full {session.keyspace} on each node"
         )
+
+
+def has_one_copy(replication: Asked) -> bool:
+    """Whether the loss of one node would be the loss of messages."""
+    copies = [str(value) for name, value in replication.items() if name != "class"]
+    return all(one.isdecimal() for one in copies) and sum(map(int, copies)) == 1
 
 
 def _checked(given: object) -> Asked:

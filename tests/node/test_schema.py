@@ -12,6 +12,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import ReplicationDiffers, SchemaMismatch, SchemaMissing, UsageError
 from cassieq_spark.store import schema, statements
 from cassieq_spark.store.schema import TABLES
+from cassieq_spark.store.session import CqlSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -220,3 +221,24 @@ def test_every_statement_fits_the_tables(connect: Any) -> None:
     client.bootstrap()
     for statement in statements.every_statement():
         assert client._session.prepare(statement).query_string
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked", "warnings"), [(3, None, 1), (1, None, 0), (3, ONE_HERE, 0)]
+)
+def test_one_copy_on_several_nodes_that_nobody_asked_for_is_warned_of(
+    connect: Callable[[], cassieq.Client],
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    nodes: int,
+    asked: Any,
+    warnings: int,
+) -> None:
+    """The keyspace is a real one; of the cluster, the count of its nodes is another one."""
+    monkeypatch.setattr(CqlSession, "nodes", lambda _: {"datacenter1": nodes})
+
+    connect().bootstrap(asked)
+
+    said = [one for one in caplog.records if one.message.startswith("keyspace_has_one_copy")]
+    assert warnings == len(said)
