@@ -99,7 +99,12 @@ def test_settings_and_labels_are_shown(local: Visitor, client: cassieq.Client, n
         name, dead_letter_queue=dead.name, max_deliveries=3, labels={"owner": HOSTILE[:-1]}
     )
     try:
+        dead.put_many([b"letter"] * 3)
         shown = local.get(f"/ui/queues/{name}")
+        assert "Dead, to move 0" in text_of(shown)
+        assert f"Dead letters go to {dead.name} when repair runs, which holds 3 messages now." in (
+            text_of(shown)
+        )
         assert "max_deliveries 3" in text_of(shown)
         assert f'<a href="/ui/queues/{dead.name}">{dead.name}</a>' in shown.text
         assert "<script" not in shown.text

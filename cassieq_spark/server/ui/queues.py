@@ -110,6 +110,7 @@ async def show(visit: Visit) -> Shown:
             "settings": settings,
             "labels": dict(queue.labels),
             "target": settings[TARGET],
+            "letters": await _letters(visit, queue.settings.dead_letter_queue),
             "pictures": [picture(lane) for lane in looked.lanes],
             "lanes_left_out": looked.left_out,
             "states": STATES,
@@ -124,6 +125,17 @@ async def show(visit: Visit) -> Shown:
             "may_delete": visit.principal.may(Right.DELETE, visit.queue),
         },
     )
+
+
+async def _letters(visit: Visit, target: str | None) -> int | None:
+    """How many messages a dead-letter queue holds: a dead message is no longer in its own queue.
+
+    None: there is no such queue, it was not counted, or the visitor may not see it.
+    """
+    if target is None or not visit.principal.may(Right.INFO, target):
+        return None
+    found = await visit.counts.of(target)
+    return found.stats.total if found is not None and found.stats is not None else None
 
 
 def holders_of(leases: list[LeaseFacts]) -> list[Holder]:
