@@ -17,7 +17,7 @@ from cassieq_spark.options import (
     parse_connection,
     queue_name,
 )
-from cassieq_spark.queue import admin
+from cassieq_spark.queue import admin, guards
 from cassieq_spark.queue import labels as queue_labels
 from cassieq_spark.queue.find import QueueInfo, every_row, lane_of, lanes_of, open_lane
 from cassieq_spark.queue.handle import Queue
@@ -196,15 +196,18 @@ class Client(OfOneProcess):
         schema.check(self._session)
         return self._open(open_lane(self._store, queue_name(name)))
 
-    def delete_queue(self, name: str) -> None:
+    def delete_queue(
+        self, name: str, *, force: bool = False, if_empty: bool = False, if_unused: bool = False
+    ) -> None:
         """Delete a queue with everything in it; this also completes an interrupted deletion.
 
-        Raises:
-            QueueNotFound: No queue has that name.
-            UsageError: It lives in another data centre.
+        Arguments and errors are those of `Queue.delete`.
         """
         schema.check(self._session)
-        self._works.forget(admin.delete(self._store, queue_name(name)))
+        lane = guards.delete(
+            self._store, queue_name(name), force=force, if_empty=if_empty, if_unused=if_unused
+        )
+        self._works.forget(lane)
 
     def queues(self) -> list[QueueInfo]:
         """List every queue of the keyspace that this data centre knows, by name.

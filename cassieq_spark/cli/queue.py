@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -21,7 +22,7 @@ from cassieq_spark.cli.output import (
     show_text,
 )
 from cassieq_spark.cli.settings import Connection, options_of
-from cassieq_spark.errors import OptionInvalid, UsageError
+from cassieq_spark.errors import OptionInvalid, QueueNotFound, UsageError
 from cassieq_spark.queue.admin import FIXED
 from cassieq_spark.queue.find import QueueInfo
 from cassieq_spark.queue.handle import Queue
@@ -165,20 +166,45 @@ def purge(
     queue: QueueName, connection: Connection, *, yes: Yes = False, as_json: Json = False
 ) -> None:
     """Drop all messages of a queue: visible, leased, delayed and dead."""
-    make_sure(f"Drop all messages of queue {queue!r}?", yes=yes)
+    question = f"Drop all messages of queue {queue!r}?"
+    can_ask(question, yes=yes)
     with connection.open() as client:
-        print_result({"queue": queue, "purged": client.queue(queue).purge()}, as_json=as_json)
+        found = client.queue(queue)
+        if not yes:
+            ask(f"{_held(found.stats())} {question}")
+        print_result({"queue": queue, "purged": found.purge()}, as_json=as_json)
 
 
 @app.command()
 @connected
 def delete(
-    queue: QueueName, connection: Connection, *, yes: Yes = False, as_json: Json = False
+    queue: QueueName,
+    connection: Connection,
+    *,
+    if_empty: Annotated[
+        bool, typer.Option("--if-empty", help="Delete it only if it holds no message.")
+    ] = False,
+    if_unused: Annotated[
+        bool, typer.Option("--if-unused", help="Delete it only if no message is in flight.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Delete it although other queues send their dead messages to it."
+        ),
+    ] = False,
+    yes: Yes = False,
+    as_json: Json = False,
 ) -> None:
     """Delete a queue with all it holds."""
-    make_sure(f"Delete queue {queue!r} with all it holds?", yes=yes)
+    question = f"Delete queue {queue!r} with all it holds?"
+    can_ask(question, yes=yes)
     with connection.open() as client:
-        client.delete_queue(queue)
+        if not yes:
+            with suppress(QueueNotFound):  # or a deletion that goes on
+                question = f"{_held(client.queue(queue).stats())} {question}"
+            ask(question)
+        client.delete_queue(queue, force=force, if_empty=if_empty, if_unused=if_unused)
     print_result({"queue": queue, "deleted": True}, as_json=as_json)
 
 
@@ -187,6 +213,18 @@ def stats_of(stats: QueueStats) -> dict[str, Any]:
     found = asdict(stats)
     found["oldest_age_s"] = found.pop("oldest_age")
     return found
+
+
+def _held(stats: QueueStats) -> str:
+    """What would be lost, as a sentence before a question."""
+    parts = {
+        "visible": stats.visible,
+        "in flight": stats.invisible,
+        "delayed": stats.delayed + stats.scheduled,
+        "dead": stats.dead,
+    }
+    counts = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count)
+    return f"It holds {counts} messages." if counts else "It is empty."
 
 
 def _settings(queue: Queue) -> dict[str, Any]:
@@ -235,15 +273,28 @@ def _copies(given: str) -> tuple[str, int]:
 
 
 def make_sure(question: str, *, yes: bool) -> None:
-    """Ask on the terminal.
+    """Ask on the terminal, unless the answer was given.
 
     Raises:
         UsageError: There is no terminal, and the flag ``--yes`` is missing.
     """
-    if yes:
-        return
-    if not sys.stdin.isatty():
+    can_ask(question, yes=yes)
+    if not yes:
+        ask(question)
+
+
+def can_ask(question: str, *, yes: bool) -> None:
+    """Refuse to begin if the answer was not given, and nobody can be asked.
+
+    Raises:
+        UsageError: There is no terminal, and the flag ``--yes`` is missing.
+    """
+    if not yes and not sys.stdin.isatty():
         raise UsageError(f"{question} There is no terminal to ask on. Confirm it with --yes")
+
+
+def ask(question: str) -> None:
+    """Ask on the terminal, and end the command if the answer is no."""
     if not typer.confirm(question, err=True):
         print_note("Nothing was done")
         raise typer.Exit(FAILED)

@@ -3,7 +3,7 @@
     CassieqError
     ├─ UsageError (ValueError)       OptionUnknown · OptionInvalid · BodyInvalid · ConnectorMissing
     │                                ServerMissing · FunctionInvalid · SparkMissing (ImportError)
-    ├─ QueueError                    QueueNotFound · QueueExists · QueueDeleted
+    ├─ QueueError                    QueueNotFound · QueueExists · QueueInUse · QueueDeleted
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
     ├─ PutAmbiguous
     ├─ StoreError                    StoreUnavailable (AuthenticationRefused · TlsFailed)
@@ -64,6 +64,11 @@ from cassieq_spark.errors.environment import EnvironmentProblem as EnvironmentPr
 from cassieq_spark.errors.environment import JavaNotFound as JavaNotFound
 from cassieq_spark.errors.environment import OutputFailed as OutputFailed
 from cassieq_spark.errors.environment import WorkerEnvironment as WorkerEnvironment
+from cassieq_spark.errors.queues import QueueDeleted as QueueDeleted
+from cassieq_spark.errors.queues import QueueError as QueueError
+from cassieq_spark.errors.queues import QueueExists as QueueExists
+from cassieq_spark.errors.queues import QueueInUse as QueueInUse
+from cassieq_spark.errors.queues import QueueNotFound as QueueNotFound
 
 
 class UsageError(CassieqError, ValueError):
@@ -134,42 +139,6 @@ class FunctionInvalid(UsageError):
     code = "function_invalid"
     meaning = "The function that cassieq worker is to call cannot be imported or called."
     remedy = "Run it where the module can be imported. The function takes one message."
-
-
-class QueueError(CassieqError):
-    """Errors about a queue as a whole."""
-
-
-class QueueNotFound(QueueError):
-    """No queue has that name."""
-
-    code = "queue_not_found"
-    meaning = "The keyspace has no queue of that name."
-    remedy = "Create the queue, or look for a misspelt name: client.queues() lists all names."
-
-
-class QueueExists(QueueError):
-    """The queue exists with other settings than those named; ``differences`` names them."""
-
-    code = "queue_exists"
-    meaning = "A queue of that name exists, and settings that you named have other values there."
-    remedy = (
-        "Leave these settings out, change the queue with client.alter_queue(), or choose another "
-        "name."
-    )
-
-    def __init__(self, message: str, *, queue: str = "", differences: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.queue = queue
-        self.differences = differences
-
-
-class QueueDeleted(QueueError):
-    """The queue was deleted while it was in use."""
-
-    code = "queue_deleted"
-    meaning = "The queue was deleted while it was open."
-    remedy = "Open the queue again if it was created anew. Otherwise stop."
 
 
 class ReceiptError(CassieqError):

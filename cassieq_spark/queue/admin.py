@@ -52,6 +52,8 @@ FIXED: Final = ("bucket_size", "priorities", "shards", "schedule_period")
 its priority and shard, or period: with others, stored messages would be looked for elsewhere.
 """
 
+_NOT_DELETED: Final = "Nothing was deleted. See client.queues() for the names of all queues"
+
 _logger = get_logger("queue")
 
 
@@ -185,7 +187,7 @@ def delete(store: Store, name: QueueName, lane: LaneId | None = None) -> LaneId:
             if is_ending and lane is not None:
                 metrics.forget_queue(name)
                 return lane  # somebody else has carried it to its end
-            raise missing(store, name)
+            raise missing(store, name, _NOT_DELETED)
         check_home(store, found.value)
         lane = found.value.lanes[0]
         if found.value.status is QueueStatus.DELETING:
@@ -193,7 +195,7 @@ def delete(store: Store, name: QueueName, lane: LaneId | None = None) -> LaneId:
             return lane
         outcome = store.queues.update(found, replace(found.value, status=QueueStatus.DELETING))
         is_ending |= isinstance(outcome, Applied)
-    raise missing(store, name)
+    raise missing(store, name, _NOT_DELETED)
 
 
 def purge(lane: Lane) -> int:

@@ -100,13 +100,17 @@ def open_lane(store: Store, name: QueueName) -> Lane:
     return lane_of(store, found.value)
 
 
-def missing(store: Store, name: str) -> QueueNotFound:
-    """The error for a queue that does not exist; it names one that may have been meant."""
+def missing(store: Store, name: str, advice: str = "") -> QueueNotFound:
+    """The error for a queue that does not exist; it names one that may have been meant.
+
+    Args:
+        advice: What to do instead of creating it.
+    """
     # Whoever has an account must not learn from an error which queues others have.
     near = "" if "/" in name else did_you_mean(name, store.queues.some_names())
     return QueueNotFound(
-        f"there is no queue {name!r} in keyspace {store.session.keyspace!r}.{near} Create it with "
-        f"client.create_queue({name!r})"
+        f"there is no queue {name!r} in keyspace {store.session.keyspace!r}.{near} "
+        + (advice or f"Create it with client.create_queue({name!r})")
     )
 
 

@@ -13,7 +13,7 @@ from cassieq_spark.errors import QueueDeleted
 from cassieq_spark.model.frozen import FrozenDict
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.options import QueueSettings, arguments
-from cassieq_spark.queue import admin
+from cassieq_spark.queue import admin, guards
 from cassieq_spark.queue.consumer import Consumer, Ways
 from cassieq_spark.queue.find import look_again
 from cassieq_spark.queue.inspect.hours import ScheduledHour, by_hour
@@ -282,14 +282,29 @@ class Queue(Settling):
         """
         return admin.purge(self._lane)
 
-    def delete(self) -> None:
+    def delete(
+        self, *, force: bool = False, if_empty: bool = False, if_unused: bool = False
+    ) -> None:
         """Delete the queue with everything in it. Others that have it open get `QueueDeleted`.
+
+        Args:
+            force: Delete it although queues name it as their dead-letter queue. Repair cannot move
+                their dead messages until they name another one.
+            if_empty: Delete it only if it holds no message, of whatever state.
+            if_unused: Delete it only if no message is in flight. This and ``if_empty`` are checked
+                just before the deletion: a message that is put meanwhile is deleted, too.
 
         Raises:
             QueueNotFound: It is gone already. A queue created since under its name stays.
+            QueueInUse: Something depends on it; nothing was deleted.
         """
         lane = self._known_lane
-        admin.delete(lane.store, lane.queue, lane.lane_id)
+        guards.delete(
+            *(lane.store, lane.queue, lane.lane_id),
+            force=force,
+            if_empty=if_empty,
+            if_unused=if_unused,
+        )
         self._works.forget(lane.lane_id)
 
     @property

@@ -79,6 +79,20 @@ def test_queues_are_listed_by_prefix_in_pages(rest: httpx.Client, name: str) -> 
         rest.delete(f"/queues/{one}")
 
 
+def test_a_queue_that_another_needs_or_that_is_not_empty_is_deleted_as_asked(
+    rest: httpx.Client, name: str
+) -> None:
+    dead = f"/queues/{name}.dead"
+    rest.put(dead)
+    rest.put(f"/queues/{name}", json={"settings": {"dead_letter_queue": f"{name}.dead"}})
+    rest.post(f"{dead}/messages", content=b"x")
+
+    assert (409, "queue_in_use", None) == problem(rest.delete(dead))
+    asked = {"force": "true", "if_empty": "true"}
+    assert (409, "queue_in_use", None) == problem(rest.delete(dead, params=asked))
+    assert 204 == rest.delete(dead, params={"force": "true", "if_unused": "true"}).status_code
+
+
 def test_a_dead_letter_queue_must_exist(rest: httpx.Client, name: str) -> None:
     given = {"settings": {"dead_letter_queue": f"{name[-70:]}.dead"}}
 

@@ -220,6 +220,22 @@ def test_what_destroys_asks_with_the_count_and_wants_the_name(
         assert (404, "queue_not_found") == problem_of(local.get(path))
 
 
+def test_a_dead_letter_queue_that_another_needs_is_deleted_when_somebody_insists(
+    local: Visitor, place: Place
+) -> None:
+    path = f"/ui/queues/{place.dead.name}/delete"
+    name = {"name": place.dead.name}
+    assert "although other queues need it" not in local.get(path).text
+
+    refused = local.post(path, name)
+
+    assert 400 == refused.status_code
+    assert "Other queues send their dead messages to this queue" in text_of(refused)
+    assert "Delete it although other queues need it" in text_of(refused)
+    assert 303 == local.post(path, {**name, "force": "yes"}).status_code
+    assert place.dead.name not in [one.name for one in place.client.queues()]
+
+
 def test_nothing_that_asks_is_shown_to_whom_may_not(
     guarded: Gateway, account: Account, client: cassieq.Client
 ) -> None:
@@ -227,7 +243,7 @@ def test_nothing_that_asks_is_shown_to_whom_may_not(
     queue.put(b"x")
     path = "/ui/queues/orders"
     with Visitor(guarded.url) as one:
-        one.log_in(pair(account.new_key(*all_but(Right.DELETE))))
+        one.log_in(pair(account.new_key(*all_but(Right.PURGE))))
         shown = one.get(path)
         assert "Purge" not in shown.text
         assert "Dead letters in here" in shown.text

@@ -48,6 +48,7 @@ CODES = {
     "put_ambiguous": errors.PutAmbiguous,
     "queue_deleted": errors.QueueDeleted,
     "queue_exists": errors.QueueExists,
+    "queue_in_use": errors.QueueInUse,
     "queue_not_found": errors.QueueNotFound,
     "receipt_expired": errors.ReceiptExpired,
     "receipt_invalid": errors.ReceiptInvalid,

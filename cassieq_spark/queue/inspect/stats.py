@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     Seen = Callable[[Lane, BucketNo, Stored[Bucket] | None, list[ChunkRow]], None]
 
 _WINDOW = 64
-
 _logger = get_logger("queue")
 
 
@@ -74,6 +73,11 @@ class QueueStats:
 
     def __post_init__(self) -> None:
         freeze(self, "buckets", "consumers", "by_priority")
+
+    @property
+    def total(self) -> int:
+        """All messages that it holds."""
+        return self.visible + self.invisible + self.delayed + self.scheduled + self.dead
 
 
 def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None) -> QueueStats:

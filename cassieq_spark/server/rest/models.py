@@ -138,6 +138,16 @@ class Page(Strict):
     max: Shown = Field(100, description="The most queues of one page.")
 
 
+class Deletion(Strict):
+    """When a queue is not deleted."""
+
+    if_empty: bool = Field(False, description="Delete it only if it holds no message.")
+    if_unused: bool = Field(False, description="Delete it only if no message is in flight.")
+    force: bool = Field(
+        False, description="Delete it although queues name it as their dead-letter queue."
+    )
+
+
 class PutOne(Strict):
     """What goes with a body."""
 

@@ -70,10 +70,12 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         method="DELETE",
         path=_QUEUE,
         right=Right.DELETE,
-        doc="Delete a queue with everything in it.",
+        doc="Delete a queue with everything in it. 409 if a queue names it as its dead-letter "
+        "queue, or a condition does not hold.",
         run=queues.delete,
+        query=models.Deletion,
         answers={204: None},
-        errors=(404,),
+        errors=(404, 409),
     ),
     Operation(
         name="getStatistics",

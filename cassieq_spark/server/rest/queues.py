@@ -96,7 +96,8 @@ async def alter(call: Call) -> Answer:
 
 async def delete(call: Call) -> Answer:
     """With everything in it."""
-    await call.backend.run(lambda: call.backend.client.delete_queue(call.queue))
+    conditions = call.query.model_dump()
+    await call.backend.run(lambda: call.backend.client.delete_queue(call.queue, **conditions))
     call.backend.forget(call.queue)
     return Answer(body=None, status=204)
 

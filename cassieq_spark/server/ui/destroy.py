@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.errors import QueueInUse
 from cassieq_spark.server.ui.page import HOME, Form, GoTo, Shown
 
 if TYPE_CHECKING:
-    from cassieq_spark.server.ui.page import Visit
+    from cassieq_spark.errors import QueueInUse
+from cassieq_spark.server.ui.page import Visit
 
 OTHER: Final = "This is not the name of the queue. Nothing was done."
+
+NEEDED: Final = (
+    "Other queues send their dead messages to this queue: without it, repair cannot move them. "
+    "Nothing was done."
+)
 
 
 class Sure(Form):
     """The name of the queue, as its visitor has written it."""
 
     name: str = ""
+    force: str = ""
 
 
 async def ask_purge(visit: Visit) -> Shown:
@@ -40,7 +48,12 @@ async def delete(visit: Visit) -> Shown | GoTo:
     """Delete the queue."""
     if visit.given.name != visit.queue_name:
         return await _ask(visit, "delete", problem=OTHER)
-    await visit.backend.run(lambda: visit.backend.client.delete_queue(visit.queue))
+    force = visit.given.force == "yes"
+    client = visit.backend.client
+    try:
+        await visit.backend.run(lambda: client.delete_queue(visit.queue, force=force))
+    except QueueInUse:
+        return await _ask(visit, "delete", problem=NEEDED)
     visit.backend.forget(visit.queue)
     return GoTo(path=HOME)
 
@@ -55,7 +68,7 @@ async def _ask(visit: Visit, what: str, *, problem: str = "") -> Shown:
             "what": what,
             "problem": problem,
             "stats": stats,
-            "total": stats.visible + stats.invisible + stats.delayed + stats.scheduled + stats.dead,
+            "is_needed": problem == NEEDED,
         },
         status=400 if problem else 200,
     )

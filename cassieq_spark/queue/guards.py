@@ -1,0 +1,71 @@
+"""Delete a queue unless something depends on it.
+
+The checks and the deletion are not one step: a message that is put between them is lost with the
+queue, as one that was put just before a deletion without conditions is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cassieq_spark.errors import QueueInUse
+from cassieq_spark.queue import admin
+from cassieq_spark.queue.find import check_home, lane_of, read_row, sources_of
+from cassieq_spark.queue.inspect.stats import stats
+from cassieq_spark.store.tables.queues import QueueStatus
+
+if TYPE_CHECKING:
+    from cassieq_spark.model.ids import LaneId, QueueName
+    from cassieq_spark.store.store import Store
+    from cassieq_spark.store.tables.queues import QueueRow
+
+
+def delete(
+    store: Store,
+    name: QueueName,
+    lane: LaneId | None = None,
+    *,
+    force: bool,
+    if_empty: bool,
+    if_unused: bool,
+) -> LaneId:
+    """As `admin.delete`, if nothing depends on the queue. A deletion that has begun goes on.
+
+    Raises:
+        QueueInUse: Another queue needs it, or it holds what it must not; nothing was deleted.
+    """
+    found = read_row(store, name)
+    if (
+        found is not None
+        and found.value.status is QueueStatus.ACTIVE
+        and lane in (None, *found.value.lanes)
+    ):
+        check_home(store, found.value)
+        if not force:
+            _refuse_a_target(store, name)
+        if if_empty or if_unused:
+            _refuse_held(store, found.value, if_empty=if_empty, if_unused=if_unused)
+    return admin.delete(store, name, lane)
+
+
+def _refuse_a_target(store: Store, name: QueueName) -> None:
+    if sources := sources_of(store, name):
+        raise QueueInUse(
+            f"queue {name!r} is the dead-letter queue of {', '.join(map(repr, sources))}: without "
+            "it, repair cannot move their dead messages. Give them another dead_letter_queue, or "
+            "delete it with force=True"
+        )
+
+
+def _refuse_held(store: Store, row: QueueRow, *, if_empty: bool, if_unused: bool) -> None:
+    held = stats(lane_of(store, row))
+    if if_unused and held.invisible:
+        raise QueueInUse(
+            f"queue {row.name!r} has {held.invisible:,} messages in flight: consumers work on "
+            "them. Delete it when they have ended, or without if_unused"
+        )
+    if if_empty and held.total:
+        raise QueueInUse(
+            f"queue {row.name!r} holds {held.total:,} messages. Delete it when they are done, or "
+            "without if_empty"
+        )

@@ -1,0 +1,98 @@
+"""What keeps a queue from being deleted: other queues that need it, and what it holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cassieq_spark.errors import QueueInUse, QueueNotFound
+from tests.fixtures.commands import CommandLine
+
+if TYPE_CHECKING:
+    import cassieq_spark as cassieq
+    from cassieq_spark.testing import EmbeddedCassandra
+
+
+def names(client: cassieq.Client) -> list[str]:
+    return [one.name for one in client.queues()]
+
+
+def test_a_dead_letter_queue_that_a_queue_names_is_only_deleted_by_force(
+    client: cassieq.Client, queue_name: str
+) -> None:
+    dead = client.create_queue(f"{queue_name}.dead")
+    source = client.create_queue(queue_name, max_deliveries=3, dead_letter_queue=dead.name)
+
+    with pytest.raises(QueueInUse, match=f"dead-letter queue of '{queue_name}'"):
+        dead.delete()
+    with pytest.raises(QueueInUse, match="force=True"):
+        client.delete_queue(dead.name)
+    source.put(b"still")
+    assert 1 == source.stats().visible
+
+    client.delete_queue(dead.name, force=True)
+    assert dead.name not in names(client)
+
+
+def test_a_dead_letter_queue_whose_sources_are_gone_is_deleted(
+    client: cassieq.Client, queue_name: str
+) -> None:
+    dead = client.create_queue(f"{queue_name}.dead")
+    client.create_queue(queue_name, max_deliveries=3, dead_letter_queue=dead.name).delete()
+
+    dead.delete()
+
+    assert dead.name not in names(client)
+
+
+def test_a_queue_is_deleted_only_if_empty_or_unused_where_that_is_asked_for(
+    client: cassieq.Client, queue_name: str
+) -> None:
+    queue = client.create_queue(queue_name, linger=0)
+    queue.put(b"delayed", delay=600)
+    with pytest.raises(QueueInUse, match="holds 1 messages"):
+        queue.delete(if_empty=True)
+
+    queue.put(b"held")
+    queue.get(1)
+    with pytest.raises(QueueInUse, match="1 messages in flight"):
+        client.delete_queue(queue_name, if_unused=True)
+
+    queue.purge()
+    queue.delete(if_empty=True, if_unused=True)
+    with pytest.raises(QueueNotFound):
+        client.queue(queue_name)
+
+
+def test_a_handle_of_a_former_queue_is_not_refused_for_what_the_later_one_holds(
+    client: cassieq.Client, queue_name: str
+) -> None:
+    former = client.create_queue(queue_name, linger=0)
+    client.delete_queue(queue_name)
+    client.create_queue(queue_name, linger=0).put(b"later")
+
+    with pytest.raises(QueueNotFound, match="Nothing was deleted"):
+        former.delete(if_empty=True)
+
+
+def test_the_command_refuses_asks_with_counts_and_does_not_advise_to_create(
+    cassandra: EmbeddedCassandra, client: cassieq.Client, queue_name: str
+) -> None:
+    cli = CommandLine(cassandra.contact_points)
+    dead = client.create_queue(f"{queue_name}.dead", linger=0)
+    client.create_queue(queue_name, max_deliveries=3, dead_letter_queue=dead.name)
+    dead.put_many([b"x"] * 3)
+
+    refused = cli("queue", "delete", dead.name, "--yes")
+    assert (1, True) == (refused.code, "or delete it with --force" in refused.err)
+    held = cli("queue", "delete", dead.name, "--yes", "--force", "--if-empty")
+    assert (1, True) == (held.code, "or without --if-empty" in held.err)
+    for command in ("delete", "purge"):
+        asked = cli.in_a_terminal("queue", command, dead.name, after="[y/N]", typed="n\n")
+        assert (1, True) == (asked.code, "It holds 3 visible messages." in asked.out), asked.out
+    assert 0 == cli("queue", "delete", dead.name, "--yes", "--force").code
+    again = cli("queue", "delete", dead.name, "--yes")
+    assert 1 == again.code
+    assert "Nothing was deleted. See cassieq queue list" in again.err
+    assert "queue create" not in again.err
