@@ -234,10 +234,9 @@ def admit(
     if batch_id < row.last:
         raise SinkDiverged(
             f"sink {who.sink_id!r} has committed batch {row.last} and was asked to write batch "
-            f"{batch_id} again: another query runs on this checkpoint, or the checkpoint is a copy "
-            "or was restored from an older backup. If another query runs, stop one of the two. If "
-            "none does, start from the newest checkpoint, or call client.forget_sink(queue, "
-            "sink_id) to begin anew: the queue may then get messages twice",
+            f"{batch_id} again: another query runs on this checkpoint, or it is a copy or an older "
+            "backup. If another query runs, stop one of the two. If none does, use the newest "
+            "checkpoint, or call client.forget_sink(queue, sink_id): messages may come twice then",
             sink_id=who.sink_id,
         )
     if batch_id == row.last:
@@ -365,9 +364,8 @@ def _check_owner(row: SinkRow, who: Identity) -> None:
     else:
         return
     raise SinkIdReused(
-        f"sink id {who.sink_id!r} belongs to {what}. If the other query still runs, stop it or use "
-        f"another sinkId. Call client.forget_sink(queue, {who.sink_id!r}) only if the former owner "
-        "is gone for good",
+        f"sink id {who.sink_id!r} belongs to {what}. If that runs, stop it or use another sinkId. "
+        f"Call client.forget_sink(queue, {who.sink_id!r}) only if the owner is gone for good",
         sink_id=who.sink_id,
     )
 

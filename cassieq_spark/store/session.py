@@ -87,8 +87,7 @@ class CqlSession:
         self._local = DCAwareRoundRobinPolicy(options.datacenter or "")
         context = None if options.tls is None else tls.Files(options.tls)
         self.home = clock = Home()
-        began_s = clock.monotonic()
-        made = None
+        made, began_s = None, clock.monotonic()
         try:
             # It looks host names up, too, and fails if none of them has an address.
             self._cluster = made = driver.cluster(options, self._local, context)
@@ -151,10 +150,7 @@ class CqlSession:
         return translate(error, name, self.options, self._failures, waited)
 
     def start(self, statement: Statement, params: Sequence[Any]) -> Sent:
-        """Send without waiting; pass the result to `finish` or `answer`, once.
-
-        It keeps the limits of the block that it is sent in.
-        """
+        """Send without waiting, within this block's limits; `finish` or `answer` takes it, once."""
         return self.start_together(statement, [params])[0]
 
     def start_together(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> Sequence[Sent]:
@@ -197,8 +193,7 @@ class CqlSession:
             return rows
         now = self.clock.monotonic()
         sent.wait_again(now)
-        left_s = sent.ends_s(self._most_s(), now) - now
-        if left_s <= 0:
+        if (left_s := sent.ends_s(self._most_s(), now) - now) <= 0:
             raise rows
         retries.tell(sent.statement, rows.__cause__, sent=1, pause_s=0.0, left_s=left_s)
         return self._until_answered(sent, times=1)
@@ -264,8 +259,7 @@ class CqlSession:
         Args:
             at_most_s: The limit without the session's patience; default: `DEADLINE_S`.
         """
-        limit_s = side_by_side.present().left_s(self.clock.monotonic())
-        return min(self._most_s(at_most_s), limit_s)
+        return min(self._most_s(at_most_s), side_by_side.present().left_s(self.clock.monotonic()))
 
     def define(self, ddl: str) -> None:
         """Run one schema statement and wait until all nodes agree.
@@ -399,8 +393,7 @@ class CqlSession:
         if known and wanted not in known:
             self._cluster.shutdown()
             raise UsageError(
-                f"the cluster at {self.options.addresses} has no data centre "
-                f"{wanted!r}; it has {', '.join(repr(name) for name in known)}. Set option "
-                "'datacenter' to one of them"
+                f"the cluster at {self.options.addresses} has no data centre {wanted!r}; it has "
+                f"{', '.join(map(repr, known))}. Set option 'datacenter' to one of them"
             )
         return str(wanted)

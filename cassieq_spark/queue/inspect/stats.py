@@ -91,8 +91,7 @@ def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None) -> Q
     Raises:
         StoreError: Some did not answer: a count without them would be wrong.
     """
-    now_us = lane.clock.now_us()
-    total = _Count(now_us)
+    total = _Count(now_us := lane.clock.now_us())
     by_priority = dict.fromkeys(range(lane.settings.priorities), 0)
     sinks = Sinks(lane)
     not_due = 0
@@ -103,12 +102,11 @@ def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None) -> Q
         by_priority[one.priority] += total.visible - before[0]
         if one.due is not None:
             not_due += total.delayed - before[1]
-    far = count_all(later) if with_later else 0
     return QueueStats(
         visible=total.visible,
         invisible=sum(total.consumers.values()),
         delayed=total.delayed - not_due,
-        scheduled=not_due + far,
+        scheduled=not_due + (count_all(later) if with_later else 0),
         dead=total.dead,
         oldest_age=None if total.oldest_us is None else max(0, now_us - total.oldest_us) / 1e6,
         buckets=dict(total.buckets),
@@ -132,8 +130,7 @@ def visible_in(lane: Lane) -> int:
 
 
 def _of_lane(lane: Lane) -> _Count:
-    total = _Count(lane.clock.now_us())
-    _count(lane, total, Sinks(lane))
+    _count(lane, total := _Count(lane.clock.now_us()), Sinks(lane))
     return total
 
 
@@ -173,10 +170,9 @@ class _Count:
     def add_open(self, waiting: list[ChunkRow]) -> None:
         """Count a bucket that is not sealed."""
         for chunk in waiting:
-            if _is_due(chunk, self._now_us):
-                self.visible += chunk.count
-            else:
-                self.delayed += chunk.count
+            is_due = _is_due(chunk, self._now_us)
+            self.visible += chunk.count * is_due
+            self.delayed += chunk.count * (not is_due)
 
     def add(self, row: Stored[Bucket] | None) -> None:
         """Count one bucket's row."""
