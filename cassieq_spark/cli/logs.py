@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import time
+from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -131,12 +132,24 @@ def add_logging(job: argparse.ArgumentParser) -> None:
     ):
         group.add_argument(
             f"--{name.replace('_', '-')}",
-            type=str.lower,
-            choices=[one.value for one in kind],
+            type=_one_of(kind),
+            metavar="|".join(kind),
             default=os.environ.get(f"CASSIEQ_{name.upper()}", default.value),
         )
 
 
 def logs_of(job: argparse.Namespace) -> Logs:
     """How a job shall log."""
-    return Logs(level=Level(job.log_level), form=Form(job.log_format))
+    return Logs(level=job.log_level, form=job.log_format)
+
+
+def _one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
+    """Parse one of an enum's values: argparse checks choices of flags, but not of defaults."""
+
+    def parse(text: str) -> StrEnum:
+        try:
+            return kind(text.lower())
+        except ValueError:
+            raise ArgumentTypeError(f"{text!r} is none of {', '.join(kind)}") from None
+
+    return parse

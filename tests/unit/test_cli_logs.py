@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import re
@@ -13,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 from cassieq_spark.cli.app import app
-from cassieq_spark.cli.logs import ACCESS, OURS, Form, Level, Logs
+from cassieq_spark.cli.logs import ACCESS, OURS, Form, Level, Logs, add_logging, logs_of
 from cassieq_spark.cli.repair import changed
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.repair.report import QueueRepair, RepairReport
@@ -108,3 +109,19 @@ def test_a_pass_of_many_is_one_line_of_what_changed() -> None:
     told = "queue orders: moved_dead 1, dropped 3; finished the deletion of queue old"
     assert told == changed(report)
     assert "" == changed(RepairReport(queues=[QueueRepair(queue="idle")]))
+
+
+def test_a_job_refuses_a_level_or_form_that_is_none_also_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = argparse.ArgumentParser()
+    add_logging(job)
+    assert Logs(level=Level.INFO, form=Form.JSON) == logs_of(
+        job.parse_args(["--log-level", "INFO", "--log-format", "json"])
+    )
+    monkeypatch.setenv("CASSIEQ_LOG_LEVEL", "loud")
+    job = argparse.ArgumentParser()
+    add_logging(job)
+    with pytest.raises(SystemExit):
+        job.parse_args([])
+    assert "'loud' is none of debug, info, warning, error" in capsys.readouterr().err
