@@ -106,7 +106,10 @@ _META: Final = "SELECT value FROM {ks}.meta WHERE key = ?"
 FIND_QUEUE: Final = _statement("find_queue", Kind.READ, _QUEUE)
 READ_QUEUE: Final = _statement("read_queue", Kind.READ, _QUEUE, Reach.WORLD)
 FIND_QUEUES: Final = _statement("find_queues", Kind.READ, _QUEUES)
-SOME_NAMES: Final = _statement("some_names", Kind.READ, "SELECT name FROM {ks}.queue LIMIT 1000")
+# DISTINCT, as it reads a part of the row [T10].
+SOME_NAMES: Final = _statement(
+    "some_names", Kind.READ, "SELECT DISTINCT name FROM {ks}.queue LIMIT 1000",
+)  # fmt: skip
 LIST_QUEUES: Final = _statement("list_queues", Kind.READ, _QUEUES, Reach.WORLD)
 INSERT_QUEUE: Final = _statement(
     "insert_queue", Kind.CAS,

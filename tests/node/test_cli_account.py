@@ -51,7 +51,8 @@ def test_create_prints_one_object_with_a_key_that_has_all_rights(
     assert again.err.startswith("[cassieq:account_exists] ")
     (key,) = cli("account", "keys", name, "--json").objects
     assert (made.object["access_key_id"], "active") == (key["access_key_id"], key["status"])
-    assert {"rights": sorted(Right), "queues": ["*"]} == key["grants"][0]
+    # ``delete`` includes ``purge``, which older gateways would refuse to read.
+    assert {"rights": sorted({*Right} - {Right.PURGE}), "queues": ["*"]} == key["grants"][0]
     assert made.object["secret_access_key"] not in cli("account", "keys", name).out
     assert name in {one["account"] for one in cli("account", "list", "--json").objects}
     assert name in cli("account", "list").out

@@ -319,7 +319,7 @@ def test_one_queue_that_cannot_be_healed_stops_no_other(open_door: OpenDoor) -> 
     door, target = dead_letters(open_door, max_deliveries=1)
     door.queue.put(b"m")
     deliver(door, 1)
-    target.delete()
+    target.delete(force=True)
     report = door.client.repair()
     assert any("dead" in problem for problem in report.problems)
     assert door.queue.name in {one.queue for one in report.queues}

@@ -139,13 +139,16 @@ def test_p20_the_driver_never_sends_again_by_itself(client: cassieq.Client) -> N
 def test_r9_plain_writes_carry_the_servers_time(client: cassieq.Client) -> None:
     assert client._session._session.use_client_timestamp is False
     stamped = [one.name for one in every_statement() if "TIMESTAMP" in one.cql]
-    # A drop is written a day ahead, on purpose [P14].
+    # A drop is written a day ahead, on purpose [P14]. A sign of life and a key's use carry their
+    # own time, so that the latest one wins, whichever node takes it.
     assert [
         "advance_pointer",
         "drop_messages",
         "drop_overlay",
         "drop_overlays",
         "probe_timestamp",
+        "write_alive",
+        "write_key_use",
     ] == sorted(stamped)
 
 

@@ -9,7 +9,6 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark import metrics
 from cassieq_spark.model.ids import QueueName
-from cassieq_spark.options import QueueSettings
 from cassieq_spark.queue import admin
 from cassieq_spark.queue.get.lanes import Readers
 from cassieq_spark.queue.put.producer import Producer
@@ -39,10 +38,9 @@ def test_ever_new_queues_take_no_more_space(
     for constant in KEPT:
         monkeypatch.setattr(constant, kept, raising=False)
     monkeypatch.setattr(metrics, "MOST_TEXTS", kept)
-    settings = QueueSettings.parse(linger=0)
     names = [QueueName(f"{queue_name}.{at}") for at in range(queues)]
     store = client.store
-    store.session.map(lambda name: admin.create(store, name, settings), names)
+    store.session.map(lambda name: admin.create(store, name, {"linger": 0}, {}), names)
     before = counted()
     in_all = metrics.MESSAGES_PUT.value
     with cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE) as own:
