@@ -30,6 +30,7 @@ VARYING = {
     r"(_ms\.\w+|seconds|messages_per_s) +[\d,.]+": r"\1 <n>",
     r'"buckets": \{[^}]*\}': '"buckets": {}',
     r"(swept\norders( +\d+){11})( +\d+){3}": r"\1 <n>",
+    r"\d{4}-\d\d-\d\dT[\d:.]+Z WARNING": "<time> WARNING",
     r" +": " ",
 }
 

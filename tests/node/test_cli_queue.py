@@ -125,11 +125,13 @@ def test_create_is_idempotent_and_other_settings_are_refused(
 
     created = cli("queue", "create", queue_name, *flags, "--json")
     again = cli("queue", "create", queue_name, *flags, "--json")
-    other = cli("queue", "create", queue_name, "--json")
+    unnamed = cli("queue", "create", queue_name, "--json")
+    other = cli("queue", "create", queue_name, "--bucket-size", "20", "--json")
 
     assert (0, {**expected, "created": True}) == (created.code, created.object)
     assert (0, {**expected, "created": False}) == (again.code, again.object)
     assert "was there already" in cli("queue", "create", queue_name, *flags).err
+    assert (0, {**expected, "created": False}) == (unnamed.code, unnamed.object)
     assert 1 == other.code
     assert "[cassieq:queue_exists]" in other.err
     assert 300 == client.queue(queue_name).settings.visibility_timeout_s
