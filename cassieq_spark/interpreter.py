@@ -21,8 +21,9 @@ def for_spark() -> str:
     folder = os.path.dirname(sys.executable)  # noqa: PTH120 - as said
     launcher = launcher_in(folder)
     # It runs the python3 beside it, which may be another version.
-    is_this = launcher and os.path.samefile(os.path.join(folder, "python3"), sys.executable)  # noqa: PTH118, PTH121 - as said
-    return launcher if launcher and is_this else sys.executable
+    if launcher and os.path.samefile(os.path.join(folder, "python3"), sys.executable):  # noqa: PTH118, PTH121 - as said
+        return launcher
+    return sys.executable
 
 
 def launcher_in(folder: str) -> str | None:

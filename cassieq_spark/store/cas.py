@@ -354,10 +354,11 @@ class CasSender:
                     metrics.CAS_UNKNOWN.inc()
                     is_first = False
                 left_s = deadline - clock.monotonic()
-                waited = retries.Waited(seconds=at_most_s - left_s, sent=sent_times)
-                problem = self._session.translated(error, statement.name, waited)
                 if left_s <= 0:
-                    raise problem if is_first else _unanswered(statement, error, waited) from error
+                    waited = retries.Waited(seconds=at_most_s - left_s, sent=sent_times)
+                    if is_first:
+                        raise self._session.translated(error, statement.name, waited) from error
+                    raise _unanswered(statement, error, waited) from error
                 pause_s = min(pause, at_most_s / 4)
                 retries.tell(statement, error, sent=sent_times, pause_s=pause_s, left_s=left_s)
                 clock.wait(pause_s)

@@ -265,15 +265,20 @@ def test_a_lease_is_renewed_as_long_as_the_function_runs(
     assert 0 == workers.stop(process).code
 
 
-def test_sigterm_lets_running_functions_end_and_gives_back_what_waits(
-    workers: Workers, queue: cassieq.Queue
-) -> None:
+def told_to_end(workers: Workers, queue: cassieq.Queue) -> subprocess.Popen[bytes]:
+    """A worker that has got SIGTERM and given back eight messages; two functions still run."""
     queue.put_many([f"m{number}".encode() for number in range(10)])
     process = workers.start("wait_for_go", "--prefetch", "6")
     has(lambda: len(workers.said("began")) == 2, "two functions to begin")
-
     process.send_signal(signal.SIGTERM)
     has(lambda: lie(queue)[:2] == (8, 2), "what waits to be given back")
+    return process
+
+
+def test_sigterm_lets_running_functions_end_and_gives_back_what_waits(
+    workers: Workers, queue: cassieq.Queue
+) -> None:
+    process = told_to_end(workers, queue)
     workers.write("go")
     ended = end(process)
 
@@ -286,13 +291,7 @@ def test_sigterm_lets_running_functions_end_and_gives_back_what_waits(
 def test_a_second_sigterm_ends_it_at_once_with_the_exit_code_of_sigterm(
     workers: Workers, queue: cassieq.Queue
 ) -> None:
-    queue.put_many([f"m{number}".encode() for number in range(10)])
-    process = workers.start("wait_for_go", "--prefetch", "6")
-    has(lambda: len(workers.said("began")) == 2, "two functions to begin")
-
-    process.send_signal(signal.SIGTERM)
-    has(lambda: lie(queue)[:2] == (8, 2), "the first signal to be noticed")
-    ended = workers.stop(process)
+    ended = workers.stop(told_to_end(workers, queue))
 
     assert 143 == ended.code, ended.err
     assert "Traceback" not in ended.err
