@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -232,6 +233,17 @@ class ByFile(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
         return "rings" if file.rpartition("/")[2] in RING_FILES else file
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """A command that a test runs in this process sets up logs, which the next test would show."""
+    loggers = [logging.getLogger(name) for name in ("cassieq_spark", "cassieq_spark.access")]
+    before = [(one, one.level, list(one.handlers)) for one in loggers]
+    yield
+    for one, level, handlers in before:
+        one.setLevel(level)
+        one.handlers[:] = handlers
 
 
 @pytest.fixture(autouse=True)

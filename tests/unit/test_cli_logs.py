@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 from cassandra import OperationTimedOut
@@ -14,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 from cassieq_spark.cli.app import app
-from cassieq_spark.cli.logs import ACCESS, OURS, Form, Level, Logs, add_logging, logs_of
+from cassieq_spark.cli.logs import OURS, Form, Level, Logs, add_logging, logs_of
 from cassieq_spark.cli.repair import changed
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.repair.report import QueueRepair, RepairReport
@@ -22,20 +20,7 @@ from cassieq_spark.server.measured import Asked, RequestMetrics
 from cassieq_spark.store import retries
 from cassieq_spark.store.statements import Kind, Statement
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in (OURS, ACCESS)]
-    before = [(one, one.level, list(one.handlers)) for one in loggers]
-    yield
-    for one, level, handlers in before:
-        one.setLevel(level)
-        one.handlers[:] = handlers
 
 
 def test_a_line_has_its_time(capsys: pytest.CaptureFixture[str]) -> None:
