@@ -134,9 +134,9 @@ def _durability(case: dict[str, Any]) -> str:
 
 def _ran(found: dict[str, Any]) -> str:
     versions = found["versions"]
-    without = ", its fork server off," if found.get("fork_server") == "off" else ""
+    forks = " its fork server off," if found.get("fork_server") == "off" else ""
     return (
-        f"{found['machine']['cores']} cores; Spark {versions['pyspark']} here{without or ','} Kafka "
+        f"{found['machine']['cores']} cores; Spark {versions['pyspark']} here,{forks} Kafka "
         f"{versions['kafka']} with Spark {versions['pyspark_of_kafka']} there; {run_as(found)}"
     )
 
