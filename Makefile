@@ -75,19 +75,30 @@ chromium:
 			>/dev/null 2>&1 || echo 'No chromium: tests that need it are skipped' >&2; \
 	fi
 
-# Alerts are tried out by Prometheus' own promtool: the distribution's, without its server. Best effort.
+# One program of a package of the distribution, without the rest of it. Best effort.
+# $(call FROM_DISTRIBUTION,package,program,path)
+define FROM_DISTRIBUTION
+@if ! command -v $(2) >/dev/null && [ ! -x $(VENV)/bin/$(2) ]; then \
+	directory="$$(mktemp -d)"; \
+	{ if [ "$$(id -u)" = 0 ]; then apt-get update; fi; \
+		(cd "$$directory" && apt-get download $(1)) && \
+		dpkg-deb --fsys-tarfile "$$directory"/$(1)_*.deb | \
+			tar --extract --to-stdout $(3) >"$$directory/$(2)" && \
+		install "$$directory/$(2)" $(VENV)/bin/$(2); \
+	} >/dev/null 2>&1 || echo 'No $(2): tests that need it are skipped' >&2; \
+	rm -rf "$$directory"; \
+fi
+endef
+
+# Alerts are tried out by Prometheus' own promtool, without its server.
 .PHONY: promtool
 promtool: $(INSTALLED)
-	@if ! command -v promtool >/dev/null && [ ! -x $(VENV)/bin/promtool ]; then \
-		directory="$$(mktemp -d)"; \
-		{ if [ "$$(id -u)" = 0 ]; then apt-get update; fi; \
-			(cd "$$directory" && apt-get download prometheus) && \
-			dpkg-deb --fsys-tarfile "$$directory"/prometheus_*.deb | \
-				tar --extract --to-stdout ./usr/bin/promtool >"$$directory/promtool" && \
-			install "$$directory/promtool" $(VENV)/bin/promtool; \
-		} >/dev/null 2>&1 || echo 'No promtool: tests that need it are skipped' >&2; \
-		rm -rf "$$directory"; \
-	fi
+	$(call FROM_DISTRIBUTION,prometheus,promtool,./usr/bin/promtool)
+
+# The guide's configuration of nginx is run in front of a gateway.
+.PHONY: nginx
+nginx: $(INSTALLED)
+	$(call FROM_DISTRIBUTION,nginx,nginx,./usr/sbin/nginx)
 
 .PHONY: screens
 screens: setup chromium  ## The pictures of the guide to the page

@@ -148,6 +148,11 @@ def pages(root: Path) -> dict[Path, str]:
         rows = [[f"`{kind}`", meaning] for kind, meaning in FINDINGS.items()]
         findings = table(["Kind", "Meaning"], rows)
         found[repair] = _between_markers(repair, _read(repair) or "", "findings", findings)
+    proxy = root / "docs" / "operations" / "proxy.md"
+    if proxy.exists():
+        nginx = (root / "conf" / "nginx" / "cassieq.conf").read_text("utf-8")
+        text = f"```nginx\n{nginx}```\n"
+        found[proxy] = _between_markers(proxy, _read(proxy) or "", "nginx", text)
     if benchmarks.exists():
         text = _read(benchmarks) or ""
         for marker, part in measured.pages(root).items():
