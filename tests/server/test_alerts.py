@@ -50,6 +50,20 @@ def test_prometheus_can_load_the_alerts() -> None:
     assert (0, True) == (code, f"{len(alerts())} rules found" in said), said
 
 
+def test_prometheus_can_load_what_it_scrapes_in_kubernetes(tmp_path: Path) -> None:
+    config = yaml.safe_load(ALERTS.with_name("kubernetes.yml").read_text("utf-8"))
+    # The distribution's promtool knows no Kubernetes.
+    for job in config["scrape_configs"]:
+        (found,) = job.pop("kubernetes_sd_configs")
+        assert "pod" == found["role"]
+    shutil.copy(ALERTS, tmp_path)
+    (tmp_path / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")
+
+    code, said = promtool("check", "config", tmp_path / "prometheus.yml")
+
+    assert (0, True) == (code, "1 rule files found" in said), said
+
+
 def test_alerts_fire_when_they_should_and_only_then() -> None:
     code, said = promtool("test", "rules", UNIT_TESTS)
     assert 0 == code, said

@@ -1,11 +1,9 @@
-"""The files of conf/docker and conf/kubernetes are what their readers take, and agree."""
+"""The files of conf/docker are what their readers take, and each command is one of the image."""
 
 from __future__ import annotations
 
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +12,13 @@ import typer
 import yaml
 
 from cassieq_spark.cli.app import app
+from tests.fixtures.conf import IMAGE, check
+from tests.unit.test_conf_kubernetes import PODS
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCKER, KUBERNETES = ROOT / "conf" / "docker", ROOT / "conf" / "kubernetes"
-CRONJOB = ROOT / "conf" / "repair" / "cronjob.yaml"
-MANIFESTS = [*sorted(KUBERNETES.glob("[!k]*.yaml")), CRONJOB]
-IMAGE = "cassieq:0.1"
+DOCKER = ROOT / "conf" / "docker"
+BASES = {"python:3.13-slim-bookworm", "cassandra:5.0"}
 SUBMIT = ["spark-submit", "--master", "local[2]"]
-
-
-def check(program: str, *arguments: str | Path) -> None:
-    """A linter of the environment is content."""
-    done = subprocess.run(
-        [Path(sys.executable).with_name(program), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert 0 == done.returncode, done.stdout + done.stderr
 
 
 def compose() -> dict[str, Any]:
@@ -40,23 +26,19 @@ def compose() -> dict[str, Any]:
     return found
 
 
-def pods() -> list[dict[str, Any]]:
-    found = []
-    for path in MANIFESTS:
-        for one in yaml.safe_load_all(path.read_text("utf-8")):
-            if one["kind"] in {"Deployment", "CronJob"}:
-                spec = one["spec"].get("jobTemplate", one)["spec"]
-                found.append(spec["template"]["spec"])
-    return found
-
-
 def commands() -> list[list[str]]:
     """Of every container that runs our image."""
-    found = [service["command"] for service in compose()["services"].values() if "build" in service]
-    for pod in pods():
-        for container in pod["containers"]:
-            assert IMAGE == container["image"]
-            found.append([*container["command"], *container["args"]])
+    found = [
+        service["command"]
+        for name, service in compose()["services"].items()
+        if "build" in service and name != "account"  # a script: a test runs it
+    ]
+    for pod in PODS.values():
+        found += [
+            [*one["command"], *one["args"]]
+            for one in pod["containers"]
+            if one.get("image") == IMAGE
+        ]
     return found
 
 
@@ -75,29 +57,6 @@ def test_a_compose_file_with_a_misspelt_key_is_not(tmp_path: Path) -> None:
     wrong.write_text(text.replace("depends_on:", "dependson:"), encoding="utf-8")
     with pytest.raises(AssertionError, match="dependson"):
         check("check-jsonschema", "--builtin-schema", "vendor.compose-spec", wrong)
-
-
-def test_kubernetes_takes_the_manifests() -> None:
-    assert 4 == len(MANIFESTS)
-    check("kubernetes-validate", "--strict", *MANIFESTS)
-
-
-def test_a_manifest_with_a_misspelt_field_is_refused(tmp_path: Path) -> None:
-    """Else the test above would show nothing."""
-    wrong = tmp_path / "gateway.yaml"
-    text = (KUBERNETES / "gateway.yaml").read_text("utf-8")
-    wrong.write_text(text.replace("readinessProbe", "readynessProbe"), encoding="utf-8")
-    with pytest.raises(AssertionError, match="readynessProbe"):
-        check("kubernetes-validate", "--strict", wrong)
-
-
-def test_the_kustomization_names_every_manifest_and_the_image() -> None:
-    found = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text("utf-8"))
-    own = {path.name for path in KUBERNETES.glob("*.yaml")} - {"kustomization.yaml"}
-
-    assert own == set(found["resources"])
-    (image,) = found["images"]
-    assert IMAGE == f"{image['name']}:{image['newTag']}"
 
 
 def test_every_command_is_one_that_the_image_takes() -> None:
@@ -128,6 +87,39 @@ def test_the_image_is_made_by_the_script_that_a_test_runs() -> None:
     assert "/src/install.sh /opt/cassieq /src" in run
     assert not re.search(r"\b(pip|apt-get|apt|curl|wget)\b", run)
     assert all((ROOT / name).exists() for names in copied for name in names.split())
-    services = compose()["services"].values()
-    assert {IMAGE, "cassandra:5.0"} == {service["image"] for service in services}
     assert f"-t {IMAGE} ." in dockerfile
+
+
+def test_images_of_others_have_a_version_and_a_place_for_a_digest() -> None:
+    dockerfile = (DOCKER / "Dockerfile").read_text("utf-8")
+    services = compose()["services"]
+    (base,) = re.findall(r"^ARG BASE=(.+)$", dockerfile, re.MULTILINE)
+    assert ["${BASE}"] == re.findall(r"^FROM (.+)$", dockerfile, re.MULTILINE)
+    ours = services["gateway"]["build"]["args"]["BASE"]
+    assert f"${{PYTHON_IMAGE:-{base}}}" == ours
+    named = dict(re.fullmatch(r"\$\{(\w+_IMAGE):-(.+)\}", one).groups() for one in {  # type: ignore[union-attr]
+        ours, *(service["image"] for service in services.values() if service["image"] != IMAGE)
+    })  # fmt: skip
+    assert BASES == set(named.values())
+    page = (ROOT / "docs" / "operations" / "containers.md").read_text("utf-8")
+    for variable, image in named.items():
+        name, tag = image.split(":")
+        assert re.match(r"\d+\.\d+", tag), "latest"
+        assert f"{variable}={name}@sha256:" in page
+
+
+def test_a_gateway_of_the_examples_asks_for_a_key() -> None:
+    """Beyond loopback a gateway without accounts is open to everybody who reaches it."""
+    examples = [path for path in (ROOT / "conf").rglob("*") if path.is_file()]
+    assert [] == [path for path in examples if "--insecure" in path.read_text("utf-8")]
+    serving = [command for command in commands() if command[:2] == ["cassieq", "serve"]]
+    assert 2 == len(serving)
+    assert all("--auth" in command for command in serving)
+    assert ["127.0.0.1:8080:8080"] == compose()["services"]["gateway"]["ports"]
+
+
+def test_the_containers_of_compose_may_do_little() -> None:
+    for service in compose()["services"].values():
+        if "build" in service:
+            assert (True, ["ALL"]) == (service["read_only"], service["cap_drop"])
+            assert ["no-new-privileges:true"] == service["security_opt"]

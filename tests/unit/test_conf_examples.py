@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import argparse
 import ast
-import configparser
 import re
 import runpy
 import shlex
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +22,8 @@ JOB = "/opt/cassieq/jobs/repair.py"
 
 #: What runs each minute or so, once a week, once a day.
 PASS, FULL, VERIFY = ["--once"], ["--once", "--full", "--no-leader"], ["--once", "--verify"]
+
+TEXTFILES = "/var/lib/node_exporter"
 
 FIELD = r"(\*|\d+)(/\d+)?"
 CRON = re.compile(rf"{FIELD} {FIELD} {FIELD} {FIELD} {FIELD}")
@@ -61,6 +59,23 @@ def check_accepted(parser: argparse.ArgumentParser, arguments: list[str]) -> arg
     return given
 
 
+def check_all_three(
+    parser: argparse.ArgumentParser, each: list[list[str]], metrics_in: str = TEXTFILES
+) -> None:
+    """A pass, a full one and a verify; and the alerts about the first and the last can know."""
+    found = [check_accepted(parser, arguments) for arguments in each]
+    assert [PASS, FULL, VERIFY] == [without_files(arguments) for arguments in each]
+    assert [f"{metrics_in}/cassieq_repair.prom", None, f"{metrics_in}/cassieq_verify.prom"] == [
+        given.metrics_file for given in found
+    ]
+
+
+def without_files(arguments: list[str]) -> list[str]:
+    files = {"--report", "--metrics-file"}
+    pairs = zip(["", *arguments], arguments, strict=False)
+    return [one for before, one in pairs if one not in files and before not in files]
+
+
 def documents(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((EXAMPLES / name).read_text("utf-8")))
 
@@ -77,58 +92,15 @@ def crontab_jobs() -> list[tuple[str, list[str]]]:
     return found
 
 
-def units() -> dict[str, configparser.ConfigParser]:
-    found = {}
-    for path in EXAMPLES.glob("cassieq-repair.*"):
-        unit = configparser.ConfigParser(interpolation=None, comment_prefixes=("#",))
-        unit.optionxform = str  # type: ignore[assignment,method-assign]  # as its docs have it
-        unit.read_string(path.read_text("utf-8"))
-        found[path.suffix] = unit
-    return found
-
-
 def test_cron_runs_all_three(parser: argparse.ArgumentParser) -> None:
     jobs = crontab_jobs()
     for schedule, _ in jobs:
         check_schedule(schedule)
-    each = [job_arguments(command) for _, command in jobs]
-    assert [PASS, FULL, VERIFY] == [
-        arguments[: arguments.index("--report")] if "--report" in arguments else arguments
-        for arguments in each
-    ]
-    for arguments in each:
-        check_accepted(parser, arguments)
-
-
-def test_the_systemd_units_belong_together(parser: argparse.ArgumentParser) -> None:
-    found = units()
-    service, timer = found[".service"], found[".timer"]
-    assert "oneshot" == service["Service"]["Type"]
-    assert {"OnBootSec", "OnUnitInactiveSec"} <= timer["Timer"].keys()
-    assert "timers.target" == timer["Install"]["WantedBy"]
-    check_accepted(parser, job_arguments(shlex.split(service["Service"]["ExecStart"])))
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
-def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    for path in EXAMPLES.glob("cassieq-repair.*"):
-        text = path.read_text("utf-8")
-        # What is installed on this machine is not what is tested.
-        text = text.replace("/opt/cassieq/venv/bin/spark-submit", sys.executable)
-        (tmp_path / path.name).write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *map(str, tmp_path.iterdir())],  # noqa: S607
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    said = [line for line in done.stderr.splitlines() if "cassieq-repair" in line]
-    assert (0, []) == (done.returncode, said), done.stderr
+    check_all_three(parser, [job_arguments(command) for _, command in jobs])
 
 
 def test_the_cron_jobs_of_kubernetes_run_all_three(parser: argparse.ArgumentParser) -> None:
-    found = documents("cronjob.yaml")
+    found = documents("../kubernetes/cronjob.yaml") + documents("../kubernetes/passes.yaml")
     seen = []
     for one in found:
         assert ("batch/v1", "CronJob") == (one["apiVersion"], one["kind"])
@@ -139,10 +111,8 @@ def test_the_cron_jobs_of_kubernetes_run_all_three(parser: argparse.ArgumentPars
         pod = job["template"]["spec"]
         assert "Never" == pod["restartPolicy"]
         (container,) = pod["containers"]
-        assert {"name", "image", "command", "args", "envFrom", "resources"} == container.keys()
         seen.append(job_arguments([*container["command"], *container["args"]]))
-        check_accepted(parser, seen[-1])
-    assert [PASS, FULL, VERIFY] == seen
+    check_all_three(parser, seen, metrics_in="/metrics")
     assert 3 == len({one["metadata"]["name"] for one in found})
 
 
@@ -160,7 +130,7 @@ def test_the_spark_operators_application_is_whole(parser: argparse.ArgumentParse
     )
     assert {"type": "Never"} == template["restartPolicy"]
     assert {"image", "sparkVersion", "driver", "executor"} <= template.keys()
-    assert {"cores", "instances", "memory", "envFrom"} == template["executor"].keys()
+    assert {"cores", "instances", "memory", "envFrom"} <= template["executor"].keys()
     assert PASS == template["arguments"]
     check_accepted(parser, template["arguments"])
 
@@ -189,8 +159,11 @@ def test_the_guide_names_every_example_and_its_commands_are_the_jobs_own(
 ) -> None:
     text = (ROOT / "docs" / "operations" / "repair.md").read_text("utf-8")
     names = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
-    assert 6 == len(names)
-    assert set() == {name for name in names if f"conf/repair/{name}" not in text}
+    assert 3 == len(names)
+    named = {f"conf/repair/{name}" for name in names} | {"conf/kubernetes/cronjob.yaml"}
+    assert set() == {name for name in named if name not in text}
+    metrics = (ROOT / "docs" / "operations" / "metrics.md").read_text("utf-8")
+    assert TEXTFILES in metrics
     job = r"(?:jobs/repair\.py|path repair\)\")"
     commands = re.findall(job + r"((?: --[a-z-]+(?: [^-\s`|][^\s`|]*)?)+)", text)
     assert len(commands) >= 3
