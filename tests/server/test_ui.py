@@ -131,9 +131,16 @@ def test_a_session_ends_by_time_by_logout_and_with_its_key(
 
     visitor.log_in(account.key)
     assert 200 == visitor.get("/ui/").status_code
+    copied = visitor.session or ""
     assert "/ui/login" == visitor.post("/ui/logout").headers["location"]
     assert visitor.session is None
     assert 303 == visitor.get("/ui/").status_code
+    # No gateway keeps sessions, and the page says what that means.
+    assert "a copy of its cookie, if somebody has one, does not end before" in text_of(
+        visitor.get("/ui/login")
+    )
+    visitor.http.cookies.set(SESSION, copied, domain="127.0.0.1", path="/ui")
+    assert 200 == visitor.get("/ui/").status_code
 
     key = account.new_key(*all_but(Right.PUT))
     visitor.log_in(pair(key))
