@@ -17,6 +17,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import api_names
 import flows
 import measured
 import pictures
@@ -143,6 +144,10 @@ def pages(root: Path) -> dict[Path, str]:
     source = root / "docs" / "guides" / "source.md"
     if source.exists():
         found[source] = _between_markers(source, _read(source) or "", "options", source_table())
+    api = reference / "api.md"
+    if api.exists():
+        text = _read(api) or ""
+        found[api] = _between_markers(api, text, "names", api_names.names_table(text))
     repair = root / "docs" / "operations" / "repair.md"
     if repair.exists():
         rows = [[f"`{kind}`", meaning] for kind, meaning in FINDINGS.items()]
