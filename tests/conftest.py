@@ -51,6 +51,7 @@ LONG_FILES = {
     "docs/test_getting_started.py",
     "docs/test_readme.py",
     "docs/test_settle_guide.py",
+    "docs/test_spark_samples.py",
     "docs/test_views_guide.py",
     "docs/test_worker_guide.py",
     "explicit/test_born_again_worlds.py",
