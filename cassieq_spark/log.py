@@ -320,8 +320,9 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "statement_retried": Event(
         level=logging.WARNING,
-        meaning="Cassandra did not answer a statement, or could not run it. It is sent again. "
-        "`cassieq` prints one line for an outage.",
+        meaning="Cassandra did not answer a statement, or could not run it. It is sent again. One "
+        "a second is logged, with `left_out` others; at level DEBUG each. `cassieq` prints one "
+        "line for an outage.",
     ),
     "transaction_aborted": Event(
         level=logging.WARNING,
