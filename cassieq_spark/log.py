@@ -338,6 +338,11 @@ EVENTS: Final[dict[str, Event]] = {
         meaning="The function of a worker raised an error, took longer than its timeout, or its "
         "process died. The message was given back and comes again after the delay.",
     ),
+    "worker_function_runs": Event(
+        level=logging.WARNING,
+        meaning="A worker's function has run for ten visibility timeouts, or twice as long as when "
+        "that was told last. It may hang: without --timeout its lease is renewed for ever.",
+    ),
     "worker_lease_failed": Event(
         level=logging.WARNING,
         meaning="A worker could not renew the lease of a message that it works on. It tries again.",
