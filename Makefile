@@ -75,16 +75,16 @@ chromium:
 			>/dev/null 2>&1 || echo 'No chromium: tests that need it are skipped' >&2; \
 	fi
 
-# Alerts are tried out by Prometheus' own promtool: the distribution's, without its server. Best effort.
+# Alerts are tried out by Prometheus and its promtool: the distribution's. Best effort.
 .PHONY: promtool
 promtool: $(INSTALLED)
-	@if ! command -v promtool >/dev/null && [ ! -x $(VENV)/bin/promtool ]; then \
+	@if ! command -v prometheus >/dev/null && [ ! -x $(VENV)/bin/prometheus ]; then \
 		directory="$$(mktemp -d)"; \
 		{ if [ "$$(id -u)" = 0 ]; then apt-get update; fi; \
 			(cd "$$directory" && apt-get download prometheus) && \
 			dpkg-deb --fsys-tarfile "$$directory"/prometheus_*.deb | \
-				tar --extract --to-stdout ./usr/bin/promtool >"$$directory/promtool" && \
-			install "$$directory/promtool" $(VENV)/bin/promtool; \
+				tar --extract --directory "$$directory" ./usr/bin/prometheus ./usr/bin/promtool && \
+			install "$$directory"/usr/bin/* $(VENV)/bin; \
 		} >/dev/null 2>&1 || echo 'No promtool: tests that need it are skipped' >&2; \
 		rm -rf "$$directory"; \
 	fi
