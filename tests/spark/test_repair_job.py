@@ -95,6 +95,16 @@ def test_another_leader_is_left_to_work(
     assert run(streams)[1] is not None
 
 
+def break_a_bucket(streams: Streams) -> None:
+    """One bucket's row says two things of a message, and the messages of it are gone."""
+    lane = streams.lane
+    (bucket,) = (
+        at for at in range(8) if (row := lane.buckets.read(BucketNo(at))) and row.value.fresh
+    )
+    lane.change_bucket(BucketNo(bucket), lambda row: leased_twice(row, Runs.span(0, 3)))
+    lane.messages.drop(BucketNo(bucket))
+
+
 def test_a_verify_says_what_is_broken_and_changes_nothing(
     streams: Streams, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,12 +113,7 @@ def test_a_verify_says_what_is_broken_and_changes_nothing(
     assert (0, []) == (code, report["findings"])
     assert (500, 500) == (report["messages"], report["unacked"])
 
-    lane = streams.lane
-    (bucket,) = (
-        at for at in range(8) if (row := lane.buckets.read(BucketNo(at))) and row.value.fresh
-    )
-    lane.change_bucket(BucketNo(bucket), lambda row: leased_twice(row, Runs.span(0, 3)))
-    lane.messages.drop(BucketNo(bucket))
+    break_a_bucket(streams)
     code, report = run(streams, "--verify")
     assert 1 == code
     assert {"message_in_two_states", "manifest_without_rows"} == {
@@ -125,9 +130,8 @@ def test_each_line_of_a_job_that_repeats_has_its_time(
     for waits, flags in ((2, ()), (1, ("--verify",)), (1, ("--keyspace", "nowhere"))):
         monkeypatch.setattr(job, "SystemClock", lambda waits=waits: Passes(waits))
         if flags == ("--verify",):
-            streams.queue.put(b"m")
-            lane = streams.lane
-            lane.change_bucket(BucketNo(0), lambda row: leased_twice(row, Runs.span(0, 1)))
+            streams.put(streams.numbered(0, 500).coalesce(1))
+            break_a_bucket(streams)
         where = ["--contact-points", streams.options["contactPoints"], "--keyspace", KEYSPACE]
         with leading(streams.lane.store), pytest.raises(Passes.Over):
             job.main([*where, "--queue", streams.queue.name, *flags, "--log-format", form])
