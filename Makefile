@@ -90,10 +90,11 @@ define FROM_DISTRIBUTION
 fi
 endef
 
-# Alerts are tried out by Prometheus' own promtool, without its server.
+# Alerts are tried out by Prometheus and its promtool.
 .PHONY: promtool
 promtool: $(INSTALLED)
 	$(call FROM_DISTRIBUTION,prometheus,promtool,./usr/bin/promtool)
+	$(call FROM_DISTRIBUTION,prometheus,prometheus,./usr/bin/prometheus)
 
 # The guide's configuration of nginx is run in front of a gateway.
 .PHONY: nginx

@@ -320,8 +320,9 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "statement_retried": Event(
         level=logging.WARNING,
-        meaning="Cassandra did not answer a statement, or could not run it. It is sent again. "
-        "`cassieq` prints one line for an outage.",
+        meaning="Cassandra did not answer a statement, or could not run it. It is sent again. One "
+        "a second is logged, with `left_out` others; at level DEBUG each. `cassieq` prints one "
+        "line for an outage.",
     ),
     "transaction_aborted": Event(
         level=logging.WARNING,
@@ -336,6 +337,11 @@ EVENTS: Final[dict[str, Event]] = {
         level=logging.WARNING,
         meaning="The function of a worker raised an error, took longer than its timeout, or its "
         "process died. The message was given back and comes again after the delay.",
+    ),
+    "worker_function_runs": Event(
+        level=logging.WARNING,
+        meaning="A worker's function has run for ten visibility timeouts, or twice as long as when "
+        "that was told last. It may hang: without --timeout its lease is renewed for ever.",
     ),
     "worker_lease_failed": Event(
         level=logging.WARNING,

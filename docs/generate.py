@@ -77,6 +77,11 @@ without anybody doing anything.
 EVENTS_HEAD = """\
 Loggers are `cassieq_spark.<layer>` of Python's `logging`. A record has the name in its attribute
 `event` and the fields in `fields`; its text is both. Names are never changed.
+
+While nodes are away, a program gets one line a second of each kind, from our loggers and from the
+driver's `cassandra.cluster`, `cassandra.connection` and `cassandra.pool`. The next line says how
+many were left out: `left_out=63`. These are filters on the loggers, set when a client is opened;
+levels and handlers stay yours. A logger whose level is DEBUG leaves out nothing.
 """
 
 METRICS_HEAD = """\

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import typer
 from typer.core import TyperGroup
 
-from cassieq_spark.cli.output import cannot_write, print_error, silence
+from cassieq_spark.cli.output import cannot_write, print_problem, silence
 from cassieq_spark.errors import CassieqError, OutputFailed, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from cassieq_spark.clock import Clock
@@ -71,11 +71,12 @@ def interrupted_by(error: KeyboardInterrupt) -> int:
     return OF_SIGNAL + number
 
 
-def ended_by(error: CassieqError | OSError) -> int:
-    """Report on standard error what has ended a command, and return its exit code.
+def ended_by(error: CassieqError | OSError, tell: Callable[[str], None] = print_problem) -> int:
+    """Report what has ended a command, and return its exit code.
 
     Args:
         error: An OSError comes from standard output itself.
+        tell: Prints it on standard error.
     """
     if isinstance(error, BrokenPipeError):
         silence(sys.stdout)
@@ -83,7 +84,7 @@ def ended_by(error: CassieqError | OSError) -> int:
     said = cannot_write("standard output", error) if isinstance(error, OSError) else error
     if isinstance(said, OutputFailed):
         silence(sys.stdout)
-    print_error(said)
+    tell(str(said))
     return USAGE if isinstance(said, UsageError) else FAILED
 
 

@@ -9,7 +9,6 @@ import typer
 from cassieq_spark.cli.exits import Interrupt
 from cassieq_spark.cli.flags import connected
 from cassieq_spark.cli.logs import Logs, logging_flags
-from cassieq_spark.cli.output import print_note
 from cassieq_spark.cli.settings import Connection, seconds
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import OptionInvalid, ServerMissing
@@ -70,6 +69,6 @@ def exporter(
             host=host,
             port=port,
             every_s=scan_seconds(scan_interval),
-            on_start=lambda address: print_note(f"Metrics are at {address}"),
+            on_start=lambda address: logs.note(f"Metrics are at {address}"),
             pause=pause,
         )

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cassieq_spark.cli.flags import with_parameters
+from cassieq_spark.cli.in_shell import in_shell
 from cassieq_spark.cli.outage import TerminalHandler
+from cassieq_spark.cli.output import print_note
 from cassieq_spark.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -90,11 +92,23 @@ class Logs:
         for old in [one for one in ours.handlers if isinstance(one, TerminalHandler)]:
             ours.removeHandler(old)
         handler = TerminalHandler(SystemClock())
-        handler.setFormatter(JsonLines() if self.form is Form.JSON else Timed())
+        handler.setFormatter(self._formatter())
         handler.is_timed = True
         ours.addHandler(handler)
         ours.setLevel(self.level.upper())
         logging.getLogger(ACCESS).setLevel(logging.INFO if access else logging.WARNING)
+
+    def note(self, text: str, level: int = logging.INFO) -> None:
+        """Print a line as the log has them, whatever its level: what a command itself says."""
+        known = {"name": f"{OURS}.cli", "levelno": level, "levelname": logging.getLevelName(level)}
+        print_note(self._formatter().format(logging.makeLogRecord({**known, "msg": text})))
+
+    def problem(self, text: str) -> None:
+        """Print what went wrong; the command goes on."""
+        self.note(in_shell(text), logging.WARNING)
+
+    def _formatter(self) -> logging.Formatter:
+        return JsonLines() if self.form is Form.JSON else Timed()
 
 
 def _flag(name: str, kind: type[StrEnum], default: StrEnum, text: str) -> inspect.Parameter:

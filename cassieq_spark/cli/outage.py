@@ -21,7 +21,7 @@ class TerminalHandler(logging.Handler):
     """Prints events on standard error; the first of an outage as a sentence, the rest not.
 
     Several threads send statements, each again and again, and all say the same. A program that
-    embeds the library has its own handlers: it gets every event, with its fields.
+    embeds the library has its own handlers: they get one a second, with the number of others.
     """
 
     def __init__(self, clock: Clock) -> None:

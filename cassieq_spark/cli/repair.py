@@ -25,6 +25,8 @@ from cassieq_spark.cli.settings import Connection
 from cassieq_spark.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cassieq_spark.repair.findings import VerifyReport
     from cassieq_spark.repair.report import RepairReport
 
@@ -98,8 +100,13 @@ def check_metrics_file(path: str | None, *, is_whole: bool) -> None:
     check_report_file(path, "--metrics-file")
 
 
-def show(found: RepairReport | VerifyReport, *, as_json: bool) -> bool:
-    """Print a report, and problems on standard error; return whether a person must look."""
+def show(
+    found: RepairReport | VerifyReport,
+    *,
+    as_json: bool,
+    tell: Callable[[str], None] = print_problem,
+) -> bool:
+    """Print a report, and tell of problems; return whether a person must look."""
     report = found.to_dict()
     if "findings" in report:
         problems = [
@@ -117,7 +124,7 @@ def show(found: RepairReport | VerifyReport, *, as_json: bool) -> bool:
     else:
         _show_queues(report)
     for problem in problems:
-        print_problem(problem)
+        tell(problem)
     return bool(problems)
 
 

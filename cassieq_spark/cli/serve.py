@@ -11,7 +11,6 @@ from cassieq_spark.cli.account import MasterKeyFile, load_master_key
 from cassieq_spark.cli.exporter import SCAN_INTERVAL, ScanInterval, scan_seconds
 from cassieq_spark.cli.flags import connected
 from cassieq_spark.cli.logs import PANEL, Logs, logging_flags
-from cassieq_spark.cli.output import print_note
 from cassieq_spark.cli.settings import Connection
 from cassieq_spark.errors import ServerMissing
 from cassieq_spark.server.settings import GatewaySettings
@@ -123,7 +122,7 @@ def serve(
     server.serve(
         settings,
         connection.open,
-        on_start=lambda address: print_note(f"Listening on {address}. {settings.access}"),
-        on_metrics=lambda address: print_note(f"Metrics are at {address}"),
+        on_start=lambda address: logs.note(f"Listening on {address}. {settings.access}"),
+        on_metrics=lambda address: logs.note(f"Metrics are at {address}"),
         master_key=load_master_key(master_key_file) if auth else None,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Annotated
 
@@ -11,7 +12,6 @@ from cassieq_spark.cli.exits import Interrupt
 from cassieq_spark.cli.flags import connected
 from cassieq_spark.cli.logs import Logs, logging_flags
 from cassieq_spark.cli.messages import PriorityAtLeast
-from cassieq_spark.cli.output import print_note
 from cassieq_spark.cli.queue import QueueName
 from cassieq_spark.cli.settings import Connection, seconds
 from cassieq_spark.errors import OptionInvalid
@@ -137,16 +137,22 @@ def worker(
     with connection.open() as client, Interrupt() as interrupt:
         found = client.queue(queue).settings
         if found.dead_letter_queue is None or found.max_deliveries is None:
-            print_note(
+            logs.note(
                 f"queue {queue!r} has no dead-letter queue: a message that always fails is tried "
-                "for ever. Set max-deliveries and dead-letter-queue with cassieq queue alter"
+                "for ever. Set max-deliveries and dead-letter-queue with cassieq queue alter",
+                logging.WARNING,
+            )
+        if settings.timeout_s is None:
+            logs.note(
+                f"There is no --timeout: a message is renewed for as long as {function} runs, for "
+                "ever if it hangs"
             )
         work(
             client,
             queue,
             settings,
             should_stop=lambda: bool(interrupt),
-            on_start=lambda: print_note(f"Calling {function} with {processes} processes"),
+            on_start=lambda: logs.note(f"Calling {function} with {processes} processes"),
         )
 
 

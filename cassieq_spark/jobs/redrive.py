@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from cassieq_spark.cli.exits import ended_by
 from cassieq_spark.cli.files import check_report_file, write_report
 from cassieq_spark.cli.flags import add_connection, connection_of
+from cassieq_spark.cli.logs import add_logging, logs_of
 from cassieq_spark.cli.output import print_error, print_problem, print_result
 from cassieq_spark.cli.repair import is_for_a_program
 from cassieq_spark.errors import CassieqError
@@ -34,6 +35,7 @@ DONE, NEEDS_A_PERSON, USAGE = 0, 1, 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; returns the exit code."""
     given = parser().parse_args(arguments)
+    logs_of(given).start()
     connection = connection_of(given)
     try:
         parse_connection(connection)
@@ -72,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="only say which messages would go where"
     )
     known.add_argument("--report", help="write the report into this file, as JSON")
+    add_logging(known)
     add_connection(known)
     return known
 

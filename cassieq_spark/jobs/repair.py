@@ -18,7 +18,7 @@ from cassieq_spark.cli.exits import ended_by
 from cassieq_spark.cli.files import check_report_file, write_metrics, write_report
 from cassieq_spark.cli.flags import add_connection, connection_of
 from cassieq_spark.cli.logs import add_logging, logs_of
-from cassieq_spark.cli.output import print_error, print_note
+from cassieq_spark.cli.output import print_note, print_problem
 from cassieq_spark.cli.repair import changed, check_metrics_file, is_for_a_program, show
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError, OptionInvalid, UsageError
@@ -36,6 +36,7 @@ from cassieq_spark.store.store import opened
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cassieq_spark.cli.logs import Logs
     from cassieq_spark.options import ConnectionOptions
     from cassieq_spark.repair.report import RepairReport
 
@@ -47,7 +48,8 @@ HEALED, NEEDS_A_PERSON = 0, 1
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; returns the exit code."""
     given = parser().parse_args(arguments)
-    logs_of(given).start()
+    logs = logs_of(given)
+    logs.start()
     _logger.setLevel(logging.INFO)  # what changed is what this job has to say
     try:
         connection = parse_connection(connection_of(given))
@@ -59,15 +61,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ended_by(error)
     clock = SystemClock()
     while True:
-        code = _pass(given, connection, names)
+        code = _pass(given, connection, names, None if given.once else logs)
         if every_s is None or code not in (HEALED, NEEDS_A_PERSON):
             return code
         clock.wait(every_s)
 
 
-def _show(found: RepairReport | VerifyReport, *, is_one_of_many: bool) -> bool:
-    if not is_one_of_many or isinstance(found, VerifyReport):
+def _show(found: RepairReport | VerifyReport, logs: Logs | None) -> bool:
+    if logs is None:
         return show(found, as_json=is_for_a_program())
+    if isinstance(found, VerifyReport):
+        return show(found, as_json=is_for_a_program(), tell=logs.problem)
     if told := changed(found):
         event(_logger, "repair_changed", what=told)
     for problem in found.problems:
@@ -83,19 +87,27 @@ def _interval_s(given: str) -> float:
         raise OptionInvalid(f"--interval is {given!r}, allowed: {allowed.allowed}") from error
 
 
-def _pass(given: argparse.Namespace, connection: ConnectionOptions, names: Any) -> int:
+def _pass(
+    given: argparse.Namespace, connection: ConnectionOptions, names: Any, logs: Logs | None
+) -> int:
+    """Run one pass.
+
+    Args:
+        logs: Of a job that repeats: its lines have a time. None: this is the only pass.
+    """
     try:
         found = _work(given, connection, names)
         if found is None:
-            print_note("another repair is at work, so there is nothing to do")
+            say = print_note if logs is None else logs.note
+            say("another repair is at work, so there is nothing to do")
             return HEALED
         write_report(given.report, found.to_dict())
         write_metrics(given.metrics_file, found)
-        needs_a_person = _show(found, is_one_of_many=not given.once)
+        needs_a_person = _show(found, logs)
     except (CassieqError, BrokenPipeError) as error:
-        return ended_by(error)
+        return ended_by(error, print_problem if logs is None else logs.problem)
     except PySparkException as error:
-        print_error(error)
+        (print_problem if logs is None else logs.problem)(str(error))
         return NEEDS_A_PERSON
     return NEEDS_A_PERSON if needs_a_person else HEALED
 

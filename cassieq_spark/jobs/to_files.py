@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 import cassieq_spark as cassieq
+from cassieq_spark.cli.logs import add_logging, logs_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until it is stopped, or drained; raises what the query ends with."""
     given = parser().parse_args(arguments)
+    logs_of(given).start()
 
     spark = SparkSession.builder.appName(f"{given.queue} to files").getOrCreate()
     # Logs the lag of each batch, and acks the last one when the query ends.
@@ -58,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument(
         "--drain", action="store_true", help="end when all present messages are written"
     )
+    add_logging(known)
     return known
 
 

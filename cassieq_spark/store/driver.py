@@ -45,6 +45,7 @@ from cassandra.segment import (
     compute_crc24,
 )
 
+from cassieq_spark.store.folded import fold
 from cassieq_spark.store.process import clusters
 from cassieq_spark.store.statements import Kind
 
@@ -248,6 +249,7 @@ def cluster(
     options: ConnectionOptions, local: DCAwareRoundRobinPolicy, files: Files | None
 ) -> Cluster:
     """Make the driver's cluster object; it is not connected yet."""
+    fold()
     profile = ExecutionProfile(
         load_balancing_policy=TokenAwarePolicy(local),
         # The driver never decides to send again: a CAS must not be, and we retry all else

@@ -36,6 +36,9 @@ RENEWED_AT: Final = 3
 RETRY_S: Final = 1.0
 """The pause after a renewal that failed."""
 
+LONG: Final = 10
+"""A function that has run for so many visibility timeouts is told, and again when that doubles."""
+
 RESTART_S: Final = 1.0
 """The pause after a process that could not be used; it doubles with each further one."""
 
@@ -201,7 +204,7 @@ class Slot:
 
     def _work(self, process: Process, message: Message) -> bool:
         """Wait for the function, and settle its message. False: the process cannot be used on."""
-        lease = _Renewal(self._task, message)
+        lease, age = _Renewal(self._task, message), _Age(self._task, message)
         began = self._clock.monotonic()
         times_out_at = began + self._task.timeout_s
 
@@ -209,7 +212,7 @@ class Slot:
             until = min(times_out_at, self._shared.ends_at)
             if until <= self._clock.monotonic():
                 return -inf
-            return min(until, lease.renewed())
+            return min(until, lease.renewed(), age.told())
 
         found = process.answer(wake)
         match found:
@@ -312,3 +315,27 @@ class _Renewal:
             kept = 1 - 1 / RENEWED_AT
             self._at = task.clock.monotonic() + task.visibility_s * kept
         return self._at
+
+
+class _Age:
+    """Tells of a function that runs for long: it may hang, and its message is kept from others."""
+
+    def __init__(self, task: Task, message: Message) -> None:
+        self._task = task
+        self._message = message
+        self._began = task.clock.monotonic()
+        self._next_s = LONG * task.visibility_s
+
+    def told(self) -> float:
+        """Tell of it if that is due, and return when it is due next, monotonic."""
+        age_s = self._task.clock.monotonic() - self._began
+        if age_s >= self._next_s:
+            event(
+                _logger,
+                "worker_function_runs",
+                queue=self._task.queue.name,
+                message=self._message.message_id,
+                age_s=round(age_s, 1),
+            )
+            self._next_s = 2 * age_s
+        return self._began + self._next_s

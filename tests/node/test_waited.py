@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ TRIES = re.compile(r"(?P<seconds>\d+\.\d) s, sent (?P<sent>\d+) times")
 def test_an_outage_is_one_event_a_try_and_its_error_names_the_time_waited(
     client: cassieq.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG, logger="cassieq_spark.store")  # else one a second
     session = client._session
     store = FaultyStore()
     store.plan("read_queue", Fault.TIMEOUT_BEFORE, times=1_000)

@@ -153,6 +153,26 @@ def lie(queue: cassieq.Queue) -> tuple[int, int, int, int]:
     return stats.visible, stats.invisible, stats.delayed, stats.dead
 
 
+def test_a_function_that_runs_for_long_is_told_with_its_age_and_seldom(
+    workers: Workers, queue: cassieq.Queue
+) -> None:
+    queue.put(b"good")
+    process = workers.start("wait_for_go", "--visibility-timeout", "1s", "--timeout", "10m")
+    assert process.stderr is not None
+    lines = []
+    while "worker_function_runs" not in (line := process.stderr.readline().decode()):
+        assert line, lines
+        lines.append(line)
+    workers.write("go")
+    has(lambda: (0, 0, 0, 0) == lie(queue), "the ack")
+    ended = workers.stop(process)
+
+    assert f"queue={queue.name} message=" in line
+    assert 10 <= float(line.rpartition("age_s=")[2]) < 20
+    assert "worker_function_runs" not in ended.err
+    assert not any("--timeout" in one for one in lines)
+
+
 def has(condition: Callable[[], bool], what: str) -> None:
     wait_until(condition, deadline_s=60, describe=what)
 
@@ -168,7 +188,12 @@ def test_each_message_is_worked_on_and_acked(
     ended = workers.run(function, "--idle-timeout", "1s")
 
     assert 0 == ended.code, ended.err
-    assert f"Calling work:{function} with 2 processes\n" == ended.err
+    said = [line.partition(": ")[2] for line in ended.err.splitlines()]
+    assert [
+        f"There is no --timeout: a message is renewed for as long as work:{function} runs, "
+        "for ever if it hangs",
+        f"Calling work:{function} with 2 processes",
+    ] == said
     assert Counter(bodies) == Counter(body for _, body, _ in workers.said())
     assert 2 == len({pid for pid, _, _ in workers.said()})
     assert (0, 0, 0, 0) == lie(queue)

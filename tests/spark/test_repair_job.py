@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cassieq_spark.jobs import repair as job
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.sink_txn import Identity
 from cassieq_spark.options import parse_connection
@@ -93,6 +95,16 @@ def test_another_leader_is_left_to_work(
     assert run(streams)[1] is not None
 
 
+def break_a_bucket(streams: Streams) -> None:
+    """One bucket's row says two things of a message, and the messages of it are gone."""
+    lane = streams.lane
+    (bucket,) = (
+        at for at in range(8) if (row := lane.buckets.read(BucketNo(at))) and row.value.fresh
+    )
+    lane.change_bucket(BucketNo(bucket), lambda row: leased_twice(row, Runs.span(0, 3)))
+    lane.messages.drop(BucketNo(bucket))
+
+
 def test_a_verify_says_what_is_broken_and_changes_nothing(
     streams: Streams, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,18 +113,48 @@ def test_a_verify_says_what_is_broken_and_changes_nothing(
     assert (0, []) == (code, report["findings"])
     assert (500, 500) == (report["messages"], report["unacked"])
 
-    lane = streams.lane
-    (bucket,) = (
-        at for at in range(8) if (row := lane.buckets.read(BucketNo(at))) and row.value.fresh
-    )
-    lane.change_bucket(BucketNo(bucket), lambda row: leased_twice(row, Runs.span(0, 3)))
-    lane.messages.drop(BucketNo(bucket))
+    break_a_bucket(streams)
     code, report = run(streams, "--verify")
     assert 1 == code
     assert {"message_in_two_states", "manifest_without_rows"} == {
         one["kind"] for one in report["findings"]
     }
     assert "message_in_two_states: queue" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_each_line_of_a_job_that_repeats_has_its_time(
+    streams: Streams, form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another repair leads, Cassandra refuses, and verify finds something."""
+    for waits, flags in ((2, ()), (1, ("--verify",)), (1, ("--keyspace", "nowhere"))):
+        monkeypatch.setattr(job, "SystemClock", lambda waits=waits: Passes(waits))
+        if flags == ("--verify",):
+            streams.put(streams.numbered(0, 500).coalesce(1))
+            break_a_bucket(streams)
+        where = ["--contact-points", streams.options["contactPoints"], "--keyspace", KEYSPACE]
+        with leading(streams.lane.store), pytest.raises(Passes.Over):
+            job.main([*where, "--queue", streams.queue.name, *flags, "--log-format", form])
+        lines = capsys.readouterr().err.splitlines()
+        assert lines, flags
+        for line in lines:
+            moment = json.loads(line)["time"] if form == "json" else line.partition(" ")[0]
+            assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", moment), line
+
+
+class Passes:
+    """A clock that ends a job after so many passes."""
+
+    class Over(Exception):
+        """They were made."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+
+    def wait(self, _: float) -> None:
+        self._left -= 1
+        if not self._left:
+            raise Passes.Over
 
 
 def test_a_wrong_argument_is_named(streams: Streams, capsys: pytest.CaptureFixture[str]) -> None:

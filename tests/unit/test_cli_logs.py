@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import re
 
 import pytest
@@ -30,7 +31,10 @@ def test_a_line_has_its_time(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.fullmatch(line, capsys.readouterr().err)
 
 
-def test_the_line_of_an_outage_has_it_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_line_of_an_outage_has_it_too(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="cassieq_spark.store")  # else one try a second
     Logs().start()
     statement = Statement(name="read_queue", cql="", kind=Kind.READ)
     for sent in (1, 2):
@@ -52,6 +56,22 @@ def test_json_is_one_object_a_line_with_name_and_fields_and_traceback(
     assert {"error": "two\nlines", "at": OURS} == first["fields"]
     assert "request 7" == second["message"]
     assert "ValueError: bug" in second["traceback"]
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_what_a_command_itself_says_is_a_line_of_its_log(
+    form: Form, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = Logs(level=Level.ERROR, form=form)
+    logs.start()
+    logs.note("Listening")
+    logs.problem("lost\nit")
+    first, *more = capsys.readouterr().err.splitlines()
+    if form is Form.JSON:
+        assert ("INFO", "Listening") == (json.loads(first)["level"], json.loads(first)["message"])
+        assert ["WARNING"] == [json.loads(line)["level"] for line in more]
+    else:
+        assert re.fullmatch(f"{TIME} INFO cassieq_spark.cli: Listening", first)
 
 
 def test_a_level_leaves_out_what_is_below(capsys: pytest.CaptureFixture[str]) -> None:

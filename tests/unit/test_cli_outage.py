@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 STATEMENT = Statement(name="read_queue", cql="", kind=Kind.READ)
 
 
+@pytest.fixture(autouse=True)
+def _each_try_is_an_event(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="cassieq_spark.store")
+
+
 @pytest.fixture
 def clock() -> Iterator[ManualClock]:
     clock = ManualClock()
@@ -70,7 +75,9 @@ def test_other_events_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) 
     )
 
 
-def test_a_program_gets_each_try_with_its_fields(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_program_gets_each_try_with_its_fields_at_level_debug(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     for sent in (1, 2):
         tell(sent, OperationTimedOut())
 

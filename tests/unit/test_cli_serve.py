@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 from typing import TYPE_CHECKING
 
-from tests.fixtures.commands import CommandLine
+import pytest
+
+from tests.fixtures.commands import CommandLine, end
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 NOWHERE = CommandLine("127.0.0.1:1")
 """No node is asked for anything before the gateway listens."""
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("command", ["serve", "exporter"])
+def test_each_line_has_its_time_from_the_first_one_on(command: str, form: str) -> None:
+    process = NOWHERE.start(command, "--port", "0", "--log-format", form)
+    assert process.stderr is not None
+    lines = [process.stderr.readline().decode() for _ in range(2)]  # where it listens; Cassandra
+    process.terminate()
+    lines += end(process).err.splitlines()
+    for line in lines:
+        moment = json.loads(line)["time"] if form == "json" else line.partition(" ")[0]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", moment), lines
 
 
 def test_a_port_that_another_program_has_is_named() -> None:
