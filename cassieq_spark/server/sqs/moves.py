@@ -20,6 +20,7 @@ from cassieq_spark.server.sqs.actions import RIGHTS
 from cassieq_spark.server.sqs.errors import SqsError, invalid
 
 if TYPE_CHECKING:
+    from cassieq_spark.model.rights import Principal
     from cassieq_spark.queue.handle import Queue
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.sqs.call import Call
@@ -40,17 +41,21 @@ class Moves:
         """Whether a task of this process moves messages of a queue."""
         return source in self._running
 
-    def start(self, source: str, target: str | None, note: dict[str, Any]) -> None:
-        """Redrive all messages of a queue in the background."""
-        task = asyncio.get_running_loop().create_task(self._run(source, target, note))
+    def start(
+        self, source: str, target: str | None, note: dict[str, Any], principal: Principal
+    ) -> None:
+        """Redrive all messages of a queue in the background, by the rights of who asked for it."""
+        task = asyncio.get_running_loop().create_task(self._run(source, target, note, principal))
         self._running[source] = task
         task.add_done_callback(lambda _: self._running.pop(source, None))
 
-    async def _run(self, source: str, target: str | None, note: dict[str, Any]) -> None:
+    async def _run(
+        self, source: str, target: str | None, note: dict[str, Any], principal: Principal
+    ) -> None:
         def work() -> None:
             client = self._backend.client
             try:
-                done = client.redrive(source, to=target)
+                done = client.redrive(source, to=target, may=principal.may_put)
             except CassieqError as error:
                 ended: dict[str, Any] = {"Status": "FAILED", "FailureReason": str(error)[:1_000]}
             else:
@@ -99,7 +104,7 @@ async def start(call: Call) -> dict[str, Any]:
         return note
 
     note = await call.backend.on_queue(source, work)
-    call.moves.start(source, target, note)
+    call.moves.start(source, target, note, call.principal)
     return {"TaskHandle": handle}
 
 
