@@ -27,6 +27,7 @@ from cassieq_spark.errors import (
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.recent import Recent
 
+from cassieq_spark.queue.find import suggests
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextvars import Context
@@ -128,7 +129,25 @@ class Backend:
         Raises:
             Busy: Too many calls wait already.
         """
-        return await self._pool.run(work, context)
+        context = call.asked_now() if context is None else context
+        context.run(suggests.set, False)
+        account = context.get(acting) if account is None else account
+        try:
+            await self._turns.take(account, _until_s(context))
+        except TimeoutError:
+            raise self._pool.late() from None
+        return await self._pool.run(work, context, when_over=partial(self._turns.leave, account))
+
+    async def check(self) -> None:
+        """Check that Cassandra answers, with the tables of this release.
+
+        Anybody may ask for it: all who ask at the same time share one call, which takes no thread
+        from the queues.
+
+        Raises:
+            StoreError: It does not.
+        """
+        await self._timing.once("check", self.client.check)
 
     async def now_us(self) -> int:
         """The time of the cluster, to within the drift of a minute: it is measured that often.
