@@ -27,6 +27,18 @@ if TYPE_CHECKING:
 
 LABEL: Final = "sqs.move"
 
+NOTED: Final[dict[str, type]] = {
+    "TaskHandle": str,
+    "Status": str,
+    "SourceArn": str,
+    "DestinationArn": str,
+    "ApproximateNumberOfMessagesMoved": int,
+    "ApproximateNumberOfMessagesToMove": int,
+    "StartedTimestamp": int,
+    "FailureReason": str,
+}
+"""What a note has, and of which type."""
+
 _logger = get_logger("server")
 
 
@@ -115,13 +127,23 @@ async def list_tasks(call: Call) -> dict[str, Any]:
     def work(queue: Queue) -> str | None:
         return call.backend.client.queue(queue.name).labels.get(LABEL)
 
-    noted = await call.backend.on_queue(source, work)
-    if noted is None:
+    task = noted_in(await call.backend.on_queue(source, work))
+    if task is None:
         return {"Results": []}
-    task: dict[str, Any] = json.loads(noted)
     if task["Status"] != "RUNNING":
         task.pop("TaskHandle", None)  # as AWS has it: only a running task can be cancelled
     return {"Results": [task]}
+
+
+def noted_in(label: str | None) -> dict[str, Any] | None:
+    """The task of a note; None if there is none. Anybody who may set labels may have written it."""
+    try:
+        found = json.loads(label or "")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("Status"), str):
+        return None
+    return {name: found[name] for name, kind in NOTED.items() if type(found.get(name)) is kind}
 
 
 async def cancel(call: Call) -> dict[str, Any]:
