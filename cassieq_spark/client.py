@@ -288,6 +288,7 @@ class Client(OfOneProcess):
         where: Callable[[Message], bool] | None = None,
         to: str | None = None,
         at_most: int | None = None,
+        may: Callable[[str], bool] | None = None,
         dry_run: bool = False,
         on_progress: OnProgress | None = None,
     ) -> Redriven:
@@ -305,6 +306,8 @@ class Client(OfOneProcess):
             where: Redrive only messages for which this is true. It gets each as `peek` shows it.
             to: The target. Default: the queue that the header ``cassieq-source-queue`` names.
             at_most: The limit on their number; the lowest ids go first.
+            may: Called with each queue that headers name; messages stay if it is not true. For
+                programs that redrive for others: a header may name any queue. Default: all may.
             dry_run: Change nothing, and count what would go where.
             on_progress: Called after each bucket with a `Progress`.
 
@@ -326,6 +329,7 @@ class Client(OfOneProcess):
             where=where,
             to=target,
             at_most=wanted_count,
+            may=may,
         )
         return redrive(lane, wanted, is_dry_run=dry_run, on_progress=on_progress)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -46,11 +47,19 @@ class Pool:
         self._calls = 0
         self._under_way: dict[str, asyncio.Task[Any]] = {}
 
-    async def run(self, work: Callable[[], T], context: Context | None = None) -> T:
+    async def run(
+        self,
+        work: Callable[[], T],
+        context: Context | None = None,
+        *,
+        when_over: Callable[[], None] | None = None,
+    ) -> T:
         """Run a blocking call in a thread.
 
         Args:
             context: What it sees of its caller, such as the span; default: as it is now.
+            when_over: Called in the event loop when the thread has ended the call, however long
+                after its caller has gone, or when it is certain that none begins it.
 
         Raises:
             Busy: Too many calls wait already.
@@ -68,6 +77,8 @@ class Pool:
                 return work()
 
         submitted = self._threads.submit(context.run, run)
+        if when_over is not None:
+            submitted.add_done_callback(lambda _: _in_loop(loop, when_over))
         is_late = False
 
         def give_up() -> None:
@@ -80,14 +91,18 @@ class Pool:
             return await asyncio.wrap_future(submitted)
         except asyncio.CancelledError:
             if is_late:
-                raise StoreTimeout(
-                    f"all {self.threads} threads were busy for {LONGEST_S:.0f} s. Nothing was "
-                    "done. Try again, later or with more threads"
-                ) from None
+                raise self.late() from None
             raise
         finally:
             timer.cancel()
             self._calls -= 1
+
+    def late(self) -> StoreTimeout:
+        """The error of a call for which no thread was free in time."""
+        return StoreTimeout(
+            f"all {self.threads} threads were busy for {LONGEST_S:.0f} s. Nothing was done. Try "
+            "again, later or with more threads"
+        )
 
     @property
     def calls(self) -> int:
@@ -120,3 +135,8 @@ class Pool:
         self._under_way.pop(name, None)
         if not task.cancelled():
             task.exception()  # nobody may be left who takes it
+
+
+def _in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(work)

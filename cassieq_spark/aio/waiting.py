@@ -1,8 +1,18 @@
-"""Long polls: one poller for each queue and kind of get hands messages to its waiters.
+"""Long polls: one poller for each queue hands messages to its waiters.
 
-First come, first served. A thousand idle waiters cost the store no more than one: only the poller
+A thousand idle waiters cost the store no more than one, whatever they ask for: only the poller
 looks, at the pace of an idle `Queue.get`. Whoever went away gets nothing: what was leased for them
 goes to the next waiter, or back to the queue without a delivery being counted.
+
+Waiters stand in a line. A look is for the first one, on its terms, and for all who have the same.
+
+- A look that finds messages serves the first waiter, at least.
+- One that finds nothing tells the same to all who ask for as high a priority or a higher one: these
+  go to the end of the line, in their order. If anybody is left, the next look is at once.
+
+So every look takes the first waiter out of the line or puts it behind all others. Nobody waits for
+more looks than there are waiters in front of it, and on a queue without messages for no more than
+there are priorities that they ask for.
 """
 
 from __future__ import annotations
@@ -19,7 +29,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 from cassieq_spark import tracing
 from cassieq_spark.aio import linger
 from cassieq_spark.aio.pool import Busy
-from cassieq_spark.errors import CassieqError
+from cassieq_spark.errors import CassieqError, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.get.pace import Pace
 
@@ -48,10 +58,9 @@ POLLERS: Final = 1_000
 _logger = get_logger("aio")
 
 
-class _Wanted(NamedTuple):
-    """What the waiters of one poller have in common."""
+class _Terms(NamedTuple):
+    """What the waiters of one look have in common."""
 
-    queue: str
     visibility_s: float | None
     priority_at_least: int
     consumer: str | None
@@ -64,12 +73,15 @@ class _Waiter:
     Attributes:
         deadline: When it is answered with nothing, by the event loop's clock.
         needs_look: It may only be answered after a look that began later than the request.
+        looked_at: When the last look began that told it something.
     """
 
+    terms: _Terms
     at_most: int
     deadline: float
     needs_look: bool
     answer: asyncio.Future[list[Message]]
+    looked_at: float = -inf
 
 
 class OnQueue(Protocol):
@@ -93,7 +105,7 @@ class Waiting:
         self._backend = backend
         self._consumer = consumer
         self._most_at_once = most_at_once
-        self._pollers: dict[_Wanted, _Poller] = {}
+        self._pollers: dict[str, _Poller] = {}
         self._is_draining = False
         self._giving_back: set[asyncio.Task[None]] = set()
 
@@ -114,14 +126,15 @@ class Waiting:
             CassieqError, Busy: A look failed; nothing is leased.
         """
         loop = asyncio.get_running_loop()
+        name = self._consumer if consumer is None else consumer
         waiter = _Waiter(
+            terms=_Terms(visibility_s, priority_at_least, name),
             at_most=at_most,
             deadline=loop.time() + (0 if self._is_draining else wait_s),
             needs_look=wait_s <= 0,
             answer=loop.create_future(),
         )
-        name = self._consumer if consumer is None else consumer
-        self._poller(_Wanted(queue, visibility_s, priority_at_least, name)).add(waiter)
+        self._poller(queue).add(waiter)
         try:
             found = await waiter.answer
         except asyncio.CancelledError:
@@ -139,10 +152,9 @@ class Waiting:
         return sum(one.count for one in list(self._pollers.values()))
 
     def put(self, queue: str) -> None:
-        """Say that messages were put here: pollers of the queue need not wait for their turn."""
-        for wanted, poller in self._pollers.items():
-            if wanted.queue == queue:
-                poller.look_soon()
+        """Say that messages were put here: the poller of the queue need not wait for its turn."""
+        if poller := self._pollers.get(queue):
+            poller.look_soon()
 
     def give_back(self, queue: str, messages: Sequence[Message]) -> None:
         """Release, uncounted, what nobody will see; it happens in the background."""
@@ -174,27 +186,27 @@ class Waiting:
             # They come back when their leases run out.
             event(_logger, "give_back_unanswered", queue=queue, error=str(error))
 
-    def _poller(self, wanted: _Wanted) -> _Poller:
-        if wanted not in self._pollers:
+    def _poller(self, queue: str) -> _Poller:
+        if queue not in self._pollers:
             if len(self._pollers) >= POLLERS:
                 self._pollers = {at: one for at, one in self._pollers.items() if not one.is_idle}
-            look = partial(self._look, wanted)
-            self._pollers[wanted] = _Poller(
-                look, partial(self.give_back, wanted.queue), self._most_at_once
+            self._pollers[queue] = _Poller(
+                partial(self._look, queue), partial(self.give_back, queue), self._most_at_once
             )
-        return self._pollers[wanted]
+        return self._pollers[queue]
 
-    async def _look(self, wanted: _Wanted, at_most: int) -> tuple[list[Message], int]:
-        def get(handle: Queue) -> tuple[list[Message], int]:
+    async def _look(self, queue: str, terms: _Terms, at_most: int) -> _Found:
+        def get(handle: Queue) -> _Found:
             found = handle.get(
                 at_most,
-                visibility_timeout=wanted.visibility_s,
-                consumer=wanted.consumer,
-                priority_at_least=wanted.priority_at_least,
+                visibility_timeout=terms.visibility_s,
+                consumer=terms.consumer,
+                priority_at_least=terms.priority_at_least,
             )
-            return found, handle._work.getter.lanes  # noqa: SLF001 - for the pace of this poller
+            lanes = handle._work.getter.lanes  # noqa: SLF001 - for the pace of this poller
+            return found, lanes, handle.settings.priorities
 
-        return await self._backend.on_queue(wanted.queue, get)
+        return await self._backend.on_queue(queue, get)
 
 
 class _Poller:
@@ -210,7 +222,6 @@ class _Poller:
         self._pace = Pace()
         self._lanes = 1
         self._look_at = -inf
-        self._began_at = -inf
         self._served = 0
         self._lingers_until = -inf
         self._is_draining = False
@@ -279,7 +290,7 @@ class _Poller:
         for waiter in self._waiters:
             if waiter.answer.done():
                 continue  # it went away
-            was_looked = waiter.deadline - self._began_at <= LAST_LOOK_S
+            was_looked = waiter.deadline - waiter.looked_at <= LAST_LOOK_S
             if waiter.deadline <= now and not was_looked and not self._is_draining:
                 waiter.needs_look = True
                 self._look_at = -inf
@@ -312,35 +323,61 @@ class _Poller:
 
     async def _one_look(self) -> None:
         loop = asyncio.get_running_loop()
-        asked = [one for one in self._waiters if not one.answer.done()]
-        self._began_at = loop.time()
+        waiting = [one for one in self._waiters if not one.answer.done()]
+        terms = waiting[0].terms
+        asked = [one for one in waiting if one.terms == terms]
+        began_at = loop.time()
         # Whoever needs a look and comes while this one is under way makes another one due.
         self._look_at = inf
         try:
-            found, self._lanes = await self._look(
-                min(self._most_at_once, sum(one.at_most for one in asked))
+            found, self._lanes, priorities = await self._look(
+                terms, min(self._most_at_once, sum(one.at_most for one in asked))
             )
         except Exception as error:  # noqa: BLE001 - it is raised where the requests wait
-            # Also of those who came since: each would wait for a look of its own that fails.
-            for waiter in self._waiters:
-                if not waiter.answer.done():
-                    waiter.answer.set_exception(error)
-            found = []
-        for waiter in asked:
-            waiter.needs_look = False
-        self._pace.note(loop.time(), has_found=bool(found), lanes=self._lanes)
-        if left := self._hand_out(found):
+            found, told, is_over = [], [], self._fail(terms, error)
+        else:
+            empty = range(terms.priority_at_least, priorities)
+            told = asked if found else self._put_behind(waiting, empty)
+            is_over = bool(found) or not self._is_left(empty)
+        for waiter in told:
+            waiter.needs_look, waiter.looked_at = False, began_at
+        if left := self._hand_out(terms, found):
             self._give_back(left)
         now = loop.time()
-        self._lingers_until = linger.until_s(began_s=self._began_at, ended_s=now, times=TIMES)
-        self._look_at = min(self._look_at, now + self._pace.pause_s(now, lanes=self._lanes))
+        self._lingers_until = linger.until_s(began_s=began_at, ended_s=now, times=TIMES)
+        if is_over:
+            self._pace.note(now, has_found=bool(found), lanes=self._lanes)
+            now += self._pace.pause_s(now, lanes=self._lanes)
+        self._look_at = min(self._look_at, now)
 
-    def _hand_out(self, found: list[Message]) -> list[Message]:
+    def _put_behind(self, waiting: list[_Waiter], empty: range) -> list[_Waiter]:
+        """Put those at the end of the line who know now that there is nothing; return them."""
+        told = [one for one in waiting if one.terms.priority_at_least in empty]
+        behind = set(told)
+        self._waiters = deque([*(one for one in self._waiters if one not in behind), *told])
+        return told
+
+    def _is_left(self, empty: range) -> bool:
+        """Whether somebody asks for a lower priority, or for a wrong one: that gets an error."""
+        return any(one.terms.priority_at_least not in empty for one in self._waiters)
+
+    def _fail(self, terms: _Terms, error: Exception) -> bool:
+        """Raise an error where requests wait; return whether it is one of the whole queue.
+
+        Then also for those who came since: each would wait for a look of its own that fails.
+        """
+        is_of_terms = isinstance(error, UsageError)
+        for waiter in self._waiters:
+            if not waiter.answer.done() and (waiter.terms == terms or not is_of_terms):
+                waiter.answer.set_exception(error)
+        return not is_of_terms
+
+    def _hand_out(self, terms: _Terms, found: list[Message]) -> list[Message]:
         """Give messages to the waiters in their order; return what nobody is left for."""
         for waiter in self._waiters:
             if not found:
                 break
-            if not waiter.answer.done():
+            if not waiter.answer.done() and waiter.terms == terms:
                 mine, found = found[: waiter.at_most], found[waiter.at_most :]
                 waiter.answer.set_result(mine)
                 self._served += 1
@@ -350,5 +387,7 @@ class _Poller:
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    _Look = Callable[[int], Awaitable[tuple[list[Message], int]]]
+    _Found = tuple[list[Message], int, int]
+    """Messages, how many lanes were looked at, and how many priorities the queue has."""
+    _Look = Callable[[_Terms, int], Awaitable[_Found]]
     _GiveBack = Callable[[Sequence[Message]], None]

@@ -36,7 +36,7 @@ MOST_DIGITS: Final = 19
 class DeadLetterHeaders:
     """The death of a message; all None if it never died. A redriven one has only a reason.
 
-    Producers may write these headers, too: what cannot be read is None.
+    Programs that reach Cassandra may write these headers, too: what cannot be read is None.
 
     Attributes:
         source_queue: The queue it died in. Older releases wrote it when they redrove, too.
@@ -90,6 +90,15 @@ def moved(headers: Mapping[str, str], hop: Mapping[str, str], *, dies: bool) -> 
     return {**kept, **now, HISTORY: json.dumps([*history_of(headers), dict(hop)])}
 
 
+def is_own(name: str) -> bool:
+    """Whether only the queue writes a header of this name; then no door takes it from a producer.
+
+    A redrive goes where such a header says. Programs that reach Cassandra may write them all the
+    same, and so they can copy dead letters.
+    """
+    return name.lower().startswith(PREFIX)
+
+
 def history_of(headers: Mapping[str, str]) -> list[Any]:
     """All moves. A producer may use the header, too: then it holds anything, or no history."""
     try:
@@ -97,21 +106,6 @@ def history_of(headers: Mapping[str, str]) -> list[Any]:
     except (ValueError, RecursionError):
         return []
     return found if isinstance(found, list) else []
-
-
-def way_back(headers: Mapping[str, str], queue: str) -> tuple[str | None, str]:
-    """The queue that a message of ``queue`` came from; or None, and why it cannot go back there.
-
-    A message of an account goes back to a queue of the same account only. Producers may write the
-    header, and would put messages into the queues of others by it.
-    """
-    name = headers_of(headers).source_queue
-    if name is None:
-        return None, "their headers name no source queue; name a queue with 'to'"
-    account = queue.rpartition("/")[0]
-    if account and name.rpartition("/")[0] != account:
-        return None, "their headers name a queue of another account; name a queue with 'to'"
-    return name, ""
 
 
 def _time(text: str | None) -> datetime | None:

@@ -164,6 +164,10 @@ class Principal:
             any(grant.allows(right, name) for grant in grants) for grants in self._each()
         )
 
+    def may_put(self, queue: str) -> bool:
+        """Whether it may put messages into a queue, wherever a message's header leads a redrive."""
+        return self.may(Right.PUT, queue)
+
     def may_somewhere(self, right: Right) -> bool:
         """Whether it may have a right on some queue: for requests that name none, such as lists."""
         return all(any(grant.has(right) for grant in grants) for grants in self._each())

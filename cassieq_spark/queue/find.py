@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import QueueNotFound, UsageError
 from cassieq_spark.model.frozen import freeze, frozen
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import LaneId, QueueName
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.store import Store
+
+
+suggests: Final[ContextVar[bool]] = ContextVar("cassieq_suggests", default=True)
+"""Whether an error for a queue that does not exist names one that may have been meant. That costs a
+read of many names, and tells one: a gateway, whose callers nobody knows, does without."""
 
 
 @frozen
@@ -106,12 +112,17 @@ def missing(store: Store, name: str, advice: str = "") -> QueueNotFound:
     Args:
         advice: What to do instead of creating it.
     """
-    # Whoever has an account must not learn from an error which queues others have.
-    near = "" if "/" in name else did_you_mean(name, store.queues.some_names())
+    near = did_you_mean(name, _names_near(store, name)) if suggests.get() else ""
     return QueueNotFound(
         f"there is no queue {name!r} in keyspace {store.session.keyspace!r}.{near} "
         + (advice or f"Create it with client.create_queue({name!r})")
     )
+
+
+def _names_near(store: Store, name: str) -> list[str]:
+    """Names of queues of the same account, or of none, as this one."""
+    account = name.rpartition("/")[0]
+    return [one for one in store.queues.some_names() if one.rpartition("/")[0] == account]
 
 
 def find_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:

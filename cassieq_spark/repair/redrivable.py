@@ -17,7 +17,7 @@ from cassieq_spark.queue.inspect.pages import Spot
 from cassieq_spark.queue.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.tables.messages import ChunkRow
@@ -96,8 +96,18 @@ def check_is_for_dead(lane: Lane) -> None:
         )
 
 
-def open_source(lane: Lane, name: str) -> Lane | str:
-    """The queue of that name, or why nothing can be sent there."""
+def open_source(lane: Lane, name: str, may: Callable[[str], bool] | None) -> Lane | str:
+    """The queue that headers name, or why nothing can be sent there.
+
+    Args:
+        may: Whether whoever redrives may put messages into a queue of that name; None: into any.
+    """
+    if may is not None and not may(name):
+        # Without its name, and before it is looked for: it may be a queue of another account.
+        return (
+            "whoever redrives them may not put messages into the queue that their headers name. "
+            "Use a key that has the right 'put' there, or name another queue with 'to'"
+        )
     try:
         target = open_lane(lane.store, queue_name(name))
     except StoreError:
@@ -106,6 +116,10 @@ def open_source(lane: Lane, name: str) -> Lane | str:
         return str(error)
     if target.lane_id in lane.lanes:
         return "they came from this very queue; name another queue with 'to'"
+    is_elsewhere = name.rpartition("/")[0] != lane.queue.rpartition("/")[0]
+    if is_elsewhere and target.settings.dead_letter_queue != lane.queue:
+        # If queues of two accounts belong together, a setting says so, and not only a header.
+        return "their headers name a queue of another account; name a queue with 'to'"
     return target
 
 

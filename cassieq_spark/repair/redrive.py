@@ -26,7 +26,7 @@ from cassieq_spark.errors import (
 from cassieq_spark.model import redrive as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.dead import may_redrive
-from cassieq_spark.model.dead_letter import way_back
+from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.model.ids import BucketNo, Place, Runs, union
 from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.apart import first_of, named
@@ -77,12 +77,15 @@ class RedriveRequest:
         to: The target; None: the queue that each header ``cassieq-source-queue`` names, if this
             is a dead-letter queue.
         at_most: The most messages; the highest class and the lowest ids go first.
+        may: Whether whoever redrives may put messages into a queue that a header names; None: into
+            any. Whoever names ``to`` asks for that one.
     """
 
     ids: Mapping[Place, Runs] | None = None
     where: Callable[[Message], bool] | None = None
     to: QueueName | None = None
     at_most: int | None = None
+    may: Callable[[str], bool] | None = None
 
 
 def redrive(
@@ -300,12 +303,12 @@ class _Redrive:
 
     def _source_of(self, message: Message) -> QueueName | None:
         """The queue a message came from; if it cannot go back there, the reason is counted."""
-        name, why_not = way_back(message.headers, self._lane.queue)
+        name = headers_of(message.headers).source_queue
         if name is None:
-            self._stay_for(why_not)
+            self._stay_for("their headers name no source queue; name a queue with 'to'")
             return None
         if name not in self._targets:
-            self._targets[name] = open_source(self._lane, name)
+            self._targets[name] = open_source(self._lane, name, self._wanted.may)
         found = self._targets[name]
         if not isinstance(found, str) and was_redriven(message, found, self._lane):
             found = f"they were redriven from {name!r}, and live; name a queue with 'to'"

@@ -177,7 +177,7 @@ class Gateway:
         """Whether Cassandra answers, with the tables of this release."""
         try:
             async with asyncio.timeout(READY_S):
-                await self.backend.run(self.backend.client.check)
+                await self.backend.check()
         except (CassieqError, Busy, TimeoutError) as error:
             code = error.code if isinstance(error, CassieqError) else "store_timeout"
             return PlainTextResponse(

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cassieq_spark.aio.pool import CALLS_WAITING, Pool
+from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import (
     AuthenticationRefused,
     CasAmbiguous,
@@ -25,7 +27,10 @@ from cassieq_spark.errors import (
     TlsFailed,
 )
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.queue.find import suggests
 from cassieq_spark.recent import Recent
+from cassieq_spark.server.turns import Turns, acting
+from cassieq_spark.store import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +73,8 @@ class Backend:
 
     def __init__(self, open_client: Callable[[], Client], *, threads: int) -> None:
         self._open_client = open_client
-        self._pool = Pool(threads, POOL_PREFIX, most_calls=threads * CALLS_WAITING)
+        self._pool = Pool(threads, POOL_PREFIX)
+        self._turns = Turns(threads, most_waiting=threads * CALLS_WAITING)
         self._client: Client | None = None
         self._is_closed = False
         self._handles: Recent[str, Queue] = Recent(HANDLES)
@@ -97,7 +103,7 @@ class Backend:
     @property
     def calls(self) -> int:
         """How many calls run or wait for a thread; any thread may ask."""
-        return self._pool.calls
+        return self._pool.calls + self._turns.waiting
 
     @property
     def threads(self) -> int:
@@ -122,13 +128,42 @@ class Backend:
                 event(_logger, "gateway_connected", keyspace=self.client.keyspace)
                 return
 
-    async def run(self, work: Callable[[], T], context: Context | None = None) -> T:
-        """Run a blocking call in a thread of the gateway's pool; see `Pool.run`.
+    async def run(
+        self,
+        work: Callable[[], T],
+        context: Context | None = None,
+        *,
+        account: str | None = None,
+    ) -> T:
+        """Run a blocking call in a thread of the gateway's pool, when it is its account's turn.
+
+        Args:
+            context: What it sees of its caller; default: as it is now.
+            account: Whose call it is; default: of whoever sent the request of the context.
 
         Raises:
-            Busy: Too many calls wait already.
+            Busy: Too many calls of the account wait already.
+            StoreTimeout: No thread was free for it in time. Nothing was done.
         """
-        return await self._pool.run(work, context)
+        context = call.asked_now() if context is None else context
+        context.run(suggests.set, False)
+        account = context.get(acting) if account is None else account
+        try:
+            await self._turns.take(account, _until_s(context))
+        except TimeoutError:
+            raise self._pool.late() from None
+        return await self._pool.run(work, context, when_over=partial(self._turns.leave, account))
+
+    async def check(self) -> None:
+        """Check that Cassandra answers, with the tables of this release.
+
+        Anybody may ask for it: all who ask at the same time share one call, which takes no thread
+        from the queues.
+
+        Raises:
+            StoreError: It does not.
+        """
+        await self._timing.once("check", self.client.check)
 
     async def now_us(self) -> int:
         """The time of the cluster, to within the drift of a minute: it is measured that often.
@@ -156,7 +191,9 @@ class Backend:
             QueueNotFound: No queue has that name.
         """
         found = self._handles.get(name)
-        return await self.run(lambda: self.handle(name)) if found is None else found
+        if found is not None:
+            return found
+        return await self.run(lambda: self.handle(name), account=_account_of(name))
 
     async def on_queue(
         self, name: str, work: Callable[[Queue], T], context: Context | None = None
@@ -180,7 +217,8 @@ class Backend:
                 self.forget(name)
                 raise QueueNotFound(error.message) from error
 
-        return await self.run(attempt, context)
+        # Long polls look for many requests, and have the context of none.
+        return await self.run(attempt, context, account=_account_of(name))
 
     def handle(self, name: str) -> Queue:
         """The open handle of a queue. It blocks while the queue is opened."""
@@ -200,6 +238,7 @@ class Backend:
     def close(self) -> None:
         """End the pool and disconnect; calls under way end by themselves."""
         self._is_closed = True
+        self._turns.close()
         self._pool.close()
         self._timing.close()
         if self._client is not None:
@@ -229,3 +268,14 @@ class Backend:
 
         threading.Thread(target=connect, name="cassieq-connect", daemon=True).start()
         self._client = await done
+
+
+def _account_of(queue: str) -> str | None:
+    return queue.rpartition("/")[0] or None
+
+
+def _until_s(context: Context) -> float:
+    """How long a call waits for a thread, by the event loop's clock."""
+    now_s = SystemClock().monotonic()
+    asked_s = context.get(call.asked_s) or now_s
+    return asyncio.get_running_loop().time() + asked_s + call.LONGEST_S - now_s

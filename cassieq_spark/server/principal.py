@@ -23,6 +23,7 @@ from cassieq_spark.aio.pool import CALLS_WAITING, Pool
 from cassieq_spark.errors import AuthenticationFailed
 from cassieq_spark.model.rights import EVERYTHING, Principal, Right
 from cassieq_spark.server.backend import POOL_PREFIX, Backend
+from cassieq_spark.server.turns import acting
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -166,6 +167,7 @@ class Gate:
         key = await self._key(claim.key_id)
         found = self._checker().proves(claim, key, now_us=now_us)
         self._note_use(claim.key_id)
+        acting.set(found.account)
         return found
 
     def _checker(self) -> Authenticator:

@@ -34,35 +34,59 @@ R = TypeVar("R")
 
 
 class _Places:
-    """A number of places; one that is held for longer than `SLOW_S` becomes free again."""
+    """A number of places; one that is held for longer than `SLOW_S` becomes free again.
+
+    First come, first served: a call that begins many items, one after the other, waits for each as
+    long as any other call does.
+    """
 
     def __init__(self, width: int) -> None:
         self._width = width
         self._clock = SystemClock()
-        self._is_free = threading.Condition()
+        self._lock = threading.Lock()
+        self._line: deque[threading.Condition] = deque()
         self._taken: deque[list[float]] = deque()  # a list each, compared by identity
 
     def take(self) -> list[float]:
         """Wait for a place; return what `leave` needs."""
-        with self._is_free:
-            while True:
-                now = self._clock.monotonic()
-                while self._taken and now - self._taken[0][0] >= SLOW_S:
-                    self._taken.popleft()
-                if len(self._taken) < self._width:
-                    mine = [now]
-                    self._taken.append(mine)
-                    return mine
-                self._is_free.wait(SLOW_S - (now - self._taken[0][0]))
+        with self._lock:
+            if self._line or self._left_s() > 0:
+                self._wait()
+            mine = [self._clock.monotonic()]
+            self._taken.append(mine)
+            return mine
 
     def leave(self, mine: list[float]) -> None:
         """Give the place back; nothing happens if it has become free already."""
-        with self._is_free:
+        with self._lock:
             for at, one in enumerate(self._taken):
                 if one is mine:
                     del self._taken[at]
-                    self._is_free.notify()
+                    self._wake_first()
                     return
+
+    def _wait(self) -> None:
+        turn = threading.Condition(self._lock)
+        self._line.append(turn)
+        try:
+            while self._line[0] is not turn:
+                turn.wait()
+            while (left_s := self._left_s()) > 0:
+                turn.wait(left_s)
+        finally:
+            self._line.remove(turn)
+            self._wake_first()
+
+    def _wake_first(self) -> None:
+        if self._line:
+            self._line[0].notify()
+
+    def _left_s(self) -> float:
+        """The time until a place becomes free by itself; 0: one is free."""
+        now = self._clock.monotonic()
+        while self._taken and now - self._taken[0][0] >= SLOW_S:
+            self._taken.popleft()
+        return 0 if len(self._taken) < self._width else SLOW_S - (now - self._taken[0][0])
 
 
 class SideBySide:

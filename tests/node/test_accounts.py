@@ -374,12 +374,34 @@ def test_no_secret_is_shown_or_logged_or_stored_in_clear(
     assert [] == [text for text in shown if secret in text or token in text]
 
 
-def test_a_made_up_source_queue_redrives_nothing_into_another_account(place: Place) -> None:
-    mine, theirs = f"{place.name}/dead", f"other-{place.name}/orders"
+@pytest.mark.parametrize("has_account", [True, False])
+def test_a_made_up_source_queue_redrives_nothing_into_another_account(
+    place: Place, has_account: bool
+) -> None:
+    theirs = f"other-{place.name}/orders"
+    mine = f"{place.name}/dead" if has_account else f"{place.name}.dead"
     place.client.create_queue(theirs)
     place.client.create_queue(mine).put(b"x", headers={"cassieq-source-queue": theirs})
-    place.client.create_queue(f"{place.name}/orders", max_deliveries=1, dead_letter_queue=mine)
+    place.client.create_queue(
+        mine.replace("dead", "orders"), max_deliveries=1, dead_letter_queue=mine
+    )
     done = place.client.redrive(mine)
     assert (0, 1) == (done.moved, done.homeless)
     assert "queue of another account" in " ".join(done.problems)
     assert [] == place.client.queue(theirs).peek()
+
+
+def test_queues_of_two_accounts_that_a_setting_joins_have_their_dead_letters_back(
+    place: Place,
+) -> None:
+    """Only whoever reaches Cassandra sets it: operators have one dead-letter queue for several."""
+    shared, theirs = f"{place.name}.dead", f"{place.name}/orders"
+    place.client.create_queue(shared)
+    source = place.client.create_queue(theirs, max_deliveries=5, dead_letter_queue=shared)
+    source.put(b"x")
+    source.reject(source.get(1, wait=5))
+    place.client.repair(theirs)
+
+    assert 0 == place.client.redrive(shared, may=lambda queue: queue != theirs).moved
+    assert {theirs: 1} == place.client.redrive(shared).by_target
+    assert [b"x"] == [one.body for one in source.peek()]

@@ -8,14 +8,46 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cassieq_spark.errors import StoreUnavailable
+from cassieq_spark import metrics
+from cassieq_spark.errors import QueueNotFound, StoreUnavailable
 from cassieq_spark.server import backend as module
 from cassieq_spark.server.backend import Backend
+from cassieq_spark.server.turns import acting
+from cassieq_spark.testing import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import cassieq_spark as cassieq
+
+
+class Slow:
+    """Calls that hold their threads until they may end."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+        self.begun: list[str] = []
+
+    def call(self, name: str) -> Callable[[], None]:
+        def work() -> None:
+            self.begun.append(name)
+            assert self.may_end.wait(60)
+
+        return work
+
+
+async def others_run() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def wide(client: cassieq.Client) -> Iterator[Backend]:
+    made = Backend(lambda: client, threads=4)
+    made._client = client
+    yield made
+    made._pool.close()
+    made._timing.close()
 
 
 @pytest.fixture
@@ -81,3 +113,71 @@ def test_the_time_is_measured_again_and_an_error_is_not_kept(
         return await backend.now_us()
 
     assert 10**15 <= asyncio.run(ask()) < 10**15 + 10**6
+
+
+def test_slow_calls_of_one_account_keep_no_other_waiting(
+    wide: Backend, client: cassieq.Client, queue_name: str
+) -> None:
+    """Not one of them ends before the calls of the others are answered."""
+    slow = Slow()
+    client.create_queue(f"b/{queue_name}")
+
+    async def ask() -> None:
+        greedy = [asyncio.create_task(wide.run(slow.call("a"), account="a")) for _ in range(300)]
+        await others_run()
+        async with asyncio.timeout(60):
+            handle = await wide.opened(f"b/{queue_name}")
+            assert 0 == await wide.on_queue(handle.name, lambda queue: queue.stats().visible)
+            acting.set("c")
+            assert "c" == await wide.run(acting.get)
+        assert ["a", "a"] == slow.begun
+        assert 300 - wide.threads * module.CALLS_WAITING - 2 == sum(
+            one.done() for one in greedy
+        )  # Busy
+        assert 2 + wide.threads * module.CALLS_WAITING == wide.calls
+        slow.may_end.set()
+        await asyncio.gather(*greedy, return_exceptions=True)
+
+    asyncio.run(ask())
+    client.delete_queue(f"b/{queue_name}")
+
+
+def test_a_call_whose_client_has_gone_holds_its_thread_until_it_ends(wide: Backend) -> None:
+    """Whoever sends slow requests and hangs up gets no second share."""
+    slow = Slow()
+
+    async def ask() -> None:
+        gone = [
+            asyncio.create_task(wide.run(slow.call(f"gone {n}"), account="a")) for n in range(2)
+        ]
+        await asyncio.to_thread(wait_until, lambda: len(slow.begun) == 2)
+        for one in gone:
+            one.cancel()
+        late = asyncio.create_task(wide.run(slow.call("late"), account="a"))
+        await others_run()
+        await asyncio.wait(gone)
+        assert "late" not in slow.begun
+        assert 1 == wide._turns.waiting
+        slow.may_end.set()
+        await late
+
+    asyncio.run(ask())
+
+
+def test_a_door_is_told_no_name_of_another_queue_and_reads_none(
+    wide: Backend, client: cassieq.Client, queue_name: str
+) -> None:
+    client.create_queue(queue_name)
+    near = queue_name[:-1]
+
+    async def ask() -> str:
+        with pytest.raises(QueueNotFound) as refused:
+            await wide.opened(near)
+        return str(refused.value)
+
+    before = metrics.STATEMENTS.values.get("some_names", 0)
+    assert "Did you mean" not in asyncio.run(ask())
+    assert before == metrics.STATEMENTS.values.get("some_names", 0)
+    with pytest.raises(QueueNotFound, match=f"Did you mean '{queue_name}'"):
+        client.queue(near)
+    client.delete_queue(queue_name)

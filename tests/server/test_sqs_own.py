@@ -19,6 +19,8 @@ from tests.server.test_rest_receipts import never_handed_out
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import httpx
+
     import cassieq_spark as cassieq
     from tests.server.conftest import Gateway
 
@@ -285,3 +287,48 @@ def test_a_retention_period_is_the_queues_retention_and_has_no_default(sqs: Any,
         with pytest.raises(ClientError, match="MessageRetentionPeriod"):
             sqs.set_queue_attributes(QueueUrl=url, Attributes={"MessageRetentionPeriod": wrong})
     sqs.delete_queue(QueueUrl=url)
+
+
+HUGE = "9" * 5_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "-1", "soon", "99999999", HUGE, f"0{HUGE}", "\N{SUPERSCRIPT TWO}", "[" * 5_000),
+        *("null", "[]", '{"Status": 1}', '{"Status": "RUNNING", "TaskHandle": [], "x": {}}'),
+    ],
+)
+def test_labels_that_another_door_has_set_do_no_harm_here(
+    gateway: Gateway, rest: httpx.Client, sqs: Any, url: str, text: str
+) -> None:
+    """Attributes are kept as labels, and whoever may create queues may set any label over REST."""
+    name = url.rpartition("/")[2]
+    labels = [*("DelaySeconds", "MaximumMessageSize", "ReceiveMessageWaitTimeSeconds"), "move"]
+    labels += ["LastModifiedTimestamp", "RedriveAllowPolicy", "moves", "tag.", "Policy"]
+    changed = rest.patch(f"/queues/{name}", json={"labels": {f"sqs.{one}": text for one in labels}})
+    assert changed.is_success, changed.text
+    # The gateway's handle has the labels now: `PATCH` keeps the newest one.
+    sqs.send_message(QueueUrl=url, MessageBody="x")
+    (got,) = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=5)["Messages"]
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+
+    shown = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert ("0", "1048576", "0") == tuple(
+        shown[one]
+        for one in ("DelaySeconds", "MaximumMessageSize", "ReceiveMessageWaitTimeSeconds")
+    )
+    assert sqs.create_queue(QueueName=name, Attributes={"DelaySeconds": "0"})["QueueUrl"] == url
+    arn = shown["QueueArn"]
+    tasks = sqs.list_message_move_tasks(SourceArn=arn)["Results"]
+    assert all(isinstance(one["Status"], str) for one in tasks)
+    for action in ("GetQueueAttributes", "ListQueueTags", "ListMessageMoveTasks"):
+        given = {"AttributeName.1": "All", "SourceArn": arn, "QueueUrl": url}
+        wanted = {
+            "GetQueueAttributes": ("AttributeName.1", "QueueUrl"),
+            "ListQueueTags": ("QueueUrl",),
+            "ListMessageMoveTasks": ("SourceArn",),
+        }[action]
+        assert 200 == form(gateway, Action=action, **{one: given[one] for one in wanted})[0]
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "1"})

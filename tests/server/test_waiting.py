@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import pytest
 
 from cassieq_spark import metrics
 from cassieq_spark.aio.waiting import Waiting
+from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.server.backend import Backend
 from cassieq_spark.testing import wait_until
 
@@ -86,6 +88,145 @@ def test_a_thousand_idle_waiters_read_no_more_than_one(
 
     assert 2 <= one <= 30
     assert many <= 30
+
+
+def test_waiters_that_each_ask_for_another_timeout_read_no_more_than_one(
+    client: cassieq.Client, queue: cassieq.Queue
+) -> None:
+    async def wait(waiting: Waiting) -> tuple[int, int]:
+        await waiting.receive(queue.name, at_most=10, visibility_s=None, wait_s=0)
+        before = sum(metrics.STATEMENTS.values.values())
+        found = await asyncio.gather(
+            *(
+                waiting.receive(queue.name, at_most=10, visibility_s=30 + n / 10, wait_s=3)
+                for n in range(300)
+            )
+        )
+        assert 300 * [[]] == found
+        return sum(metrics.STATEMENTS.values.values()) - before, len(waiting._pollers)
+
+    reads, pollers = running(client, wait)
+    assert 1 == pollers
+    assert reads <= 30
+
+
+class Looks:
+    """The looks that a poller makes: the lowest priority, the timeout, how many were found."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.made: list[tuple[int, float | None, int]] = []
+        self._backend = backend
+
+    async def on_queue(self, name: str, work: Callable[[Any], Any]) -> Any:
+        return await self._backend.on_queue(name, lambda queue: work(_Watched(queue, self.made)))
+
+
+class _Watched:
+    """A handle of a queue whose gets are noted."""
+
+    def __init__(self, queue: cassieq.Queue, made: list[tuple[int, float | None, int]]) -> None:
+        self._queue = queue
+        self._made = made
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    def get(self, at_most: int, **wanted: Any) -> list[cassieq.Message]:
+        found = self._queue.get(at_most, **wanted)
+        self._made.append((wanted["priority_at_least"], wanted["visibility_timeout"], len(found)))
+        return found
+
+
+@pytest.fixture
+def classes(client: cassieq.Client, queue_name: str) -> Iterator[cassieq.Queue]:
+    made = client.create_queue(queue_name, priorities=4, fairness=0, linger=0)
+    yield made
+    made.delete()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nobody_waits_for_more_looks_than_there_are_waiters_in_front(
+    client: cassieq.Client, classes: cassieq.Queue, seed: int
+) -> None:
+    """However they differ; and each look that finds nothing is one for all who ask for less."""
+    drawn = random.Random(seed)  # noqa: S311 - seeded, to be repeated
+    wanted = [drawn.randrange(4) for _ in range(24)]
+    for priority in range(4):
+        classes.put_many([b"m"] * drawn.randrange(5), priority=priority)
+
+    async def work(waiting: Waiting) -> tuple[list[int], list[tuple[int, float | None, int]]]:
+        looks = Looks(waiting._backend)  # type: ignore[arg-type]  # it is the real one
+        waiting._backend = looks
+        polls = [
+            waiting.receive(
+                classes.name, at_most=1, visibility_s=40 + at, wait_s=0, priority_at_least=least
+            )
+            for at, least in enumerate(wanted)
+        ]
+        found = await asyncio.gather(*polls)
+        return [len(one) for one in found], looks.made
+
+    found, looks = running(client, work)
+    for at, least in enumerate(wanted):
+        told = [
+            number
+            for number, (asked, timeout, count) in enumerate(looks)
+            if timeout == 40 + at or (not count and asked <= least)
+        ]
+        assert told[0] <= at, (at, looks)
+        assert found[at] == sum(count for _, timeout, count in looks if timeout == 40 + at)
+    assert len(looks) <= sum(found) + 4 * (1 + sum(found))
+
+
+def test_who_waits_for_a_high_priority_keeps_nobody_from_a_low_one(
+    client: cassieq.Client, classes: cassieq.Queue
+) -> None:
+    """And is looked for again, when those behind it had their turn."""
+
+    async def work(waiting: Waiting) -> list[list[bytes]]:
+        async def receive(least: int, visibility_s: float) -> list[bytes]:
+            found = await waiting.receive(
+                classes.name,
+                at_most=1,
+                visibility_s=visibility_s,
+                wait_s=20,
+                priority_at_least=least,
+            )
+            return [one.body for one in found]
+
+        high = asyncio.create_task(receive(3, 40))
+        low = [asyncio.create_task(receive(0, 41 + n)) for n in range(3)]
+        await asyncio.to_thread(classes.put_many, [b"low"] * 3)
+        waiting.put(classes.name)
+        found = await asyncio.gather(*low)
+        assert not high.done()
+        await asyncio.to_thread(classes.put, b"high", priority=3)
+        waiting.put(classes.name)
+        return [*found, await high]
+
+    assert [*[[b"low"]] * 3, [b"high"]] == running(client, work)
+
+
+def test_terms_that_are_wrong_are_an_error_of_those_alone_who_have_them(
+    client: cassieq.Client, classes: cassieq.Queue
+) -> None:
+    async def work(waiting: Waiting) -> list[Any]:
+        polls = [
+            waiting.receive(
+                classes.name, at_most=1, visibility_s=None, wait_s=20, priority_at_least=least
+            )
+            for least in (0, 99, 1, 99)
+        ]
+        waits = [asyncio.ensure_future(one) for one in polls]
+        await asyncio.wait({waits[1], waits[3]}, timeout=60)
+        assert not waits[0].done()
+        await asyncio.to_thread(classes.put_many, [b"m", b"m"], priority=2)
+        waiting.put(classes.name)
+        return await asyncio.gather(*waits, return_exceptions=True)
+
+    one, wrong, two, too = running(client, work)
+    assert (1, 1) == (len(one), len(two))
+    assert {OptionInvalid} == {type(wrong), type(too)}
 
 
 def test_who_waits_misses_nothing_that_was_visible_a_second_before_he_went(

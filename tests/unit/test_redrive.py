@@ -14,7 +14,7 @@ from cassieq_spark.model import redrive as rules
 from cassieq_spark.model import settlement
 from cassieq_spark.model.bucket import Returned, Status, without_dead
 from cassieq_spark.model.dead import REDRIVE, DeadSet
-from cassieq_spark.model.dead_letter import DeadLetterHeaders, headers_of, way_back
+from cassieq_spark.model.dead_letter import DeadLetterHeaders, headers_of, is_own
 from cassieq_spark.model.delays import Delayed
 from cassieq_spark.model.ids import EMPTY, QueueName, Runs, union
 from cassieq_spark.model.integrity import broken
@@ -170,15 +170,13 @@ def test_headers_that_a_producer_has_made_up_are_read_as_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("queue", "named", "goes_to"),
+    ("name", "is_the_queues"),
     [
-        *(("dead", "orders", "orders"), ("dead", "acme/orders", "acme/orders")),
-        *(("acme/dead", "acme/orders", "acme/orders"), ("acme/dead", "acme2/orders", None)),
-        *(("acme/dead", "orders", None), ("acme/dead", "other/orders", None)),
-        *(("acme/dead", "acme/", "acme/"), ("acme/dead", "acme/x/orders", None)),
+        *(("cassieq-source-queue", True), ("Cassieq-History", True), ("cassieq-", True)),
+        *(("cassieq", False), ("x-cassieq-reason", False), ("", False), ("sqs.type.x", False)),
     ],
 )
-def test_a_message_of_an_account_goes_back_inside_it_alone(
-    queue: str, named: str, goes_to: str | None
+def test_headers_that_only_the_queue_writes_are_told_by_their_names(
+    name: str, is_the_queues: bool
 ) -> None:
-    assert goes_to == way_back({"cassieq-source-queue": named}, queue)[0]
+    assert is_the_queues is is_own(name)

@@ -10,7 +10,7 @@ import pytest
 
 from cassieq_spark.errors import StoreTimeout
 from cassieq_spark.store import side_by_side
-from cassieq_spark.store.side_by_side import WIDTH, SideBySide
+from cassieq_spark.store.side_by_side import WIDTH, SideBySide, _Places
 from cassieq_spark.testing import wait_until
 
 if TYPE_CHECKING:
@@ -41,6 +41,27 @@ def test_no_more_than_sixteen_that_get_on_are_under_way_at_once(threads: SideByS
 
     threads.map(work, range(400))
     assert 1 <= most[0] <= WIDTH
+
+
+def test_places_are_given_in_the_order_in_which_they_were_asked_for() -> None:
+    """A call that asks for one place after the other takes none from a call that waits."""
+    places, order = _Places(1), []
+
+    def one_item() -> None:
+        held = places.take()
+        order.append("waited")
+        places.leave(held)
+
+    held = places.take()
+    other = threading.Thread(target=one_item)
+    other.start()
+    wait_until(lambda: len(places._line) == 1)
+    places.leave(held)
+    held = places.take()
+    order.append("came later")
+    places.leave(held)
+    other.join(60)
+    assert ["waited", "came later"] == order
 
 
 @pytest.mark.invariant("I10")

@@ -37,7 +37,12 @@ async def redrive(call: Call) -> Answer:
 
     def work() -> dict[str, Any]:
         done = call.backend.client.redrive(
-            call.queue, where=is_wanted, to=to, at_most=given.max, dry_run=given.dry_run
+            call.queue,
+            where=is_wanted,
+            to=to,
+            at_most=given.max,
+            may=call.principal.may_put,
+            dry_run=given.dry_run,
         )
         return done.to_dict()
 

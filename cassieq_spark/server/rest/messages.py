@@ -11,7 +11,7 @@ from cassieq_spark.queue.inspect.letters import as_object
 from cassieq_spark.queue.message import show_time
 from cassieq_spark.server.departing import unless_gone
 from cassieq_spark.server.rest.call import RAW, Answer
-from cassieq_spark.server.rest.models import MOST_WAIT_S, PutMessage
+from cassieq_spark.server.rest.models import MOST_WAIT_S, PutMessage, sent_headers
 from cassieq_spark.server.rest.problems import FieldInvalid, Refusal, problem_of
 from cassieq_spark.server.sending import Outgoing
 
@@ -37,7 +37,7 @@ _IN_NAMES: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789!#$&'*+-.^_`|
 async def put(call: Call) -> Answer:
     """One message, whose body is the body of the request."""
     query: PutOne = call.query
-    headers = _headers(call.request)
+    headers = sent_headers(_headers(call.request))
     arguments.check_extras(query.tag, headers)
     outgoing = _outgoing(query, arguments.body(call.body), headers)
     (found,) = await call.sending.put(call.queue, [outgoing])

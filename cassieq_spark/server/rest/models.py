@@ -17,7 +17,8 @@ from pydantic import (
 )
 
 from cassieq_spark.aio.waiting import MOST_AT_ONCE
-from cassieq_spark.errors import BodyInvalid
+from cassieq_spark.errors import BodyInvalid, OptionInvalid
+from cassieq_spark.model.dead_letter import is_own
 from cassieq_spark.model.lanes import MAX_KEY_BYTES, MAX_PRIORITIES
 from cassieq_spark.model.rights import (
     EVERYTHING,
@@ -121,6 +122,20 @@ def decoded(text: object, encoding: object) -> bytes:
             "a body with the encoding 'base64' is not base64. Use A-Z, a-z, 0-9, '+', '/' and the "
             "padding '='"
         ) from error
+
+
+def sent_headers(headers: dict[str, str]) -> dict[str, str]:
+    """Check the headers of a message that a producer sends.
+
+    Raises:
+        OptionInvalid: They are malformed, or one is the queue's own.
+    """
+    for name in filter(is_own, headers):
+        raise OptionInvalid(
+            f"header {name[:200]!r} is one that only the queue writes, when a message dies or is "
+            "redriven. Leave out headers that begin with 'cassieq-'"
+        )
+    return arguments.headers(headers)
 
 
 # --- queries --------------------------------------------------------------------------------------
@@ -229,7 +244,9 @@ class PutMessage(PutOne):
 
     encoding: Encoding = Field("text", description="How body is written.")
     body: BodyText
-    headers: Annotated[dict[str, str], AfterValidator(arguments.headers)] = Field({})
+    headers: Annotated[dict[str, str], AfterValidator(sent_headers)] = Field(
+        {}, description="Names that begin with cassieq- are the queue's own, and refused."
+    )
 
     @field_validator("body", mode="plain")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 MOST_DELAY_S: Final = 900
 MOST_WAIT_S: Final = 20
 MOST_MESSAGE_BYTES: Final = 1_048_576
+
+MOST_DIGITS: Final = 12
+"""More digits are no number that an attribute may have."""
 
 LABEL: Final = "sqs."
 """Labels of attributes begin with this, and so do those of tags: ``sqs.tag.<name>``."""
@@ -109,9 +113,10 @@ def shown(call: Call, queue: Queue, stats: QueueStats | None) -> dict[str, str]:
     """All attributes of a queue; counts only if they were read."""
     settings = queue.settings
     created = str(int(queue.created_at.timestamp()))
+    modified = queue.labels.get(MODIFIED, "")
     found = {
         "CreatedTimestamp": created,
-        "LastModifiedTimestamp": queue.labels.get(MODIFIED, created),
+        "LastModifiedTimestamp": modified if modified.isascii() and modified.isdigit() else created,
         "QueueArn": call.arn(queue.name) or "",
         "VisibilityTimeout": str(int(settings.visibility_timeout_s)),
         **{name: str(_number(queue, name)) for name in NUMBERS},
@@ -127,8 +132,9 @@ def shown(call: Call, queue: Queue, stats: QueueStats | None) -> dict[str, str]:
         found["RedrivePolicy"] = json.dumps(
             {"deadLetterTargetArn": arn, "maxReceiveCount": settings.max_deliveries}
         )
-    if (allowed := queue.labels.get(f"{LABEL}RedriveAllowPolicy")) is not None:
-        found["RedriveAllowPolicy"] = allowed
+    with suppress(SqsError):
+        if allowed := _redrive_allow_policy(queue.labels.get(f"{LABEL}RedriveAllowPolicy", "")):
+            found["RedriveAllowPolicy"] = allowed
     return found
 
 
@@ -156,7 +162,11 @@ def differences(call: Call, queue: Queue, attributes: Mapping[str, str]) -> list
 
 def _number(queue: Queue, name: str) -> int:
     text = queue.labels.get(LABEL + name, "")
-    return int(text) if text.isascii() and text.isdigit() else NUMBERS[name][2]
+    low, high, default = NUMBERS[name]
+    try:
+        return _whole(name, text, low, high)
+    except SqsError:
+        return default  # a label may have been set by another door
 
 
 def _normal(call: Call, name: str, text: str) -> object:
@@ -172,7 +182,8 @@ def _normal(call: Call, name: str, text: str) -> object:
 
 def _whole(name: str, text: str, low: int, high: int) -> int:
     digits = text.strip()
-    if not (digits.isascii() and digits.isdigit()) or not low <= int(digits[:12]) <= high:
+    is_number = digits.isascii() and digits.isdigit() and len(digits) <= MOST_DIGITS
+    if not is_number or not low <= int(digits) <= high:
         raise _invalid(name, f"it must be a number from {low} to {high}")
     return int(digits)
 

@@ -20,11 +20,24 @@ from cassieq_spark.server.sqs.actions import RIGHTS
 from cassieq_spark.server.sqs.errors import SqsError, invalid
 
 if TYPE_CHECKING:
+    from cassieq_spark.model.rights import Principal
     from cassieq_spark.queue.handle import Queue
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.sqs.call import Call
 
 LABEL: Final = "sqs.move"
+
+NOTED: Final[dict[str, type]] = {
+    "TaskHandle": str,
+    "Status": str,
+    "SourceArn": str,
+    "DestinationArn": str,
+    "ApproximateNumberOfMessagesMoved": int,
+    "ApproximateNumberOfMessagesToMove": int,
+    "StartedTimestamp": int,
+    "FailureReason": str,
+}
+"""What a note has, and of which type."""
 
 _logger = get_logger("server")
 
@@ -40,17 +53,21 @@ class Moves:
         """Whether a task of this process moves messages of a queue."""
         return source in self._running
 
-    def start(self, source: str, target: str | None, note: dict[str, Any]) -> None:
-        """Redrive all messages of a queue in the background."""
-        task = asyncio.get_running_loop().create_task(self._run(source, target, note))
+    def start(
+        self, source: str, target: str | None, note: dict[str, Any], principal: Principal
+    ) -> None:
+        """Redrive all messages of a queue in the background, by the rights of who asked for it."""
+        task = asyncio.get_running_loop().create_task(self._run(source, target, note, principal))
         self._running[source] = task
         task.add_done_callback(lambda _: self._running.pop(source, None))
 
-    async def _run(self, source: str, target: str | None, note: dict[str, Any]) -> None:
+    async def _run(
+        self, source: str, target: str | None, note: dict[str, Any], principal: Principal
+    ) -> None:
         def work() -> None:
             client = self._backend.client
             try:
-                done = client.redrive(source, to=target)
+                done = client.redrive(source, to=target, may=principal.may_put)
             except CassieqError as error:
                 ended: dict[str, Any] = {"Status": "FAILED", "FailureReason": str(error)[:1_000]}
             else:
@@ -99,7 +116,7 @@ async def start(call: Call) -> dict[str, Any]:
         return note
 
     note = await call.backend.on_queue(source, work)
-    call.moves.start(source, target, note)
+    call.moves.start(source, target, note, call.principal)
     return {"TaskHandle": handle}
 
 
@@ -110,13 +127,23 @@ async def list_tasks(call: Call) -> dict[str, Any]:
     def work(queue: Queue) -> str | None:
         return call.backend.client.queue(queue.name).labels.get(LABEL)
 
-    noted = await call.backend.on_queue(source, work)
-    if noted is None:
+    task = noted_in(await call.backend.on_queue(source, work))
+    if task is None:
         return {"Results": []}
-    task: dict[str, Any] = json.loads(noted)
     if task["Status"] != "RUNNING":
         task.pop("TaskHandle", None)  # as AWS has it: only a running task can be cancelled
     return {"Results": [task]}
+
+
+def noted_in(label: str | None) -> dict[str, Any] | None:
+    """The task of a note; None if there is none. Anybody who may set labels may have written it."""
+    try:
+        found = json.loads(label or "")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("Status"), str):
+        return None
+    return {name: found[name] for name, kind in NOTED.items() if type(found.get(name)) is kind}
 
 
 async def cancel(call: Call) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field
@@ -18,6 +18,7 @@ from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.ui import bodies
 from cassieq_spark.server.ui.messages import Seen, seen, spot_of
 from cassieq_spark.server.ui.page import Form, Shown
+from cassieq_spark.server.ui.session import GRANTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,6 +180,7 @@ async def redrive(visit: Visit) -> Shown:
             chosen,
             where=is_wanted,
             at_most=AT_ONCE if given.all else None,
+            may=_itself(visit.principal).may_put,
             dry_run=not given.sure,
         )
 
@@ -204,6 +206,11 @@ async def redrive(visit: Visit) -> Shown:
             "at_once": AT_ONCE,
         },
     )
+
+
+def _itself(principal: Principal) -> Principal:
+    """The key that has logged in: a session leaves out 'put', so that a stolen one puts nothing."""
+    return replace(principal, limits=None) if principal.limits == GRANTS else principal
 
 
 def _letter(principal: Principal, message: Message, how: bodies.How) -> Letter:
