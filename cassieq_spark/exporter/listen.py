@@ -1,18 +1,106 @@
-"""Serve a registry at ``/metrics`` on a port of its own, in a thread."""
+"""Serve a registry at ``/metrics`` on a port of its own, in a few threads."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+import socket
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import start_http_server
+from prometheus_client import make_wsgi_app
 
+from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import OptionInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from prometheus_client import CollectorRegistry
+
+CONNECTIONS: Final = 8
+"""Connections at once, each with a thread. Prometheus and a person need two."""
+
+LONGEST_S: Final = 10.0
+"""A connection ends after this time, whatever its client does. Prometheus waits as long."""
+
+MADE_ROOM_S: Final = 1.0
+"""How long a connection that had to go may take until its thread has noticed."""
+
+_CLOCK: Final = SystemClock()
+
+
+class _Handler(WSGIRequestHandler):
+    """One request, which is logged nowhere."""
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as its base has it
+        """Say nothing: a scrape every few seconds is no news."""
+
+
+class MetricsServer(WSGIServer):
+    """A server with a bound for threads, and for the time of each.
+
+    Prometheus' own has a thread for each connection, without either. Where all threads are taken,
+    the connection that is open for the longest makes room: a scrape takes milliseconds, so whoever
+    holds connections open cannot shut Prometheus out.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family = found[0][0]
+        self._open: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+        self._free = threading.Semaphore(CONNECTIONS)
+        super().__init__((host, port), _Handler)
+        self.set_app(make_wsgi_app(registry))
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, once there is one."""
+        if not self._free.acquire(blocking=False):
+            self._end_oldest()
+            if not self._free.acquire(timeout=MADE_ROOM_S):
+                self.shutdown_request(request)
+                return
+        with self._lock:
+            self._open[request] = _CLOCK.monotonic()
+        threading.Thread(
+            target=self._answer, args=(request, client_address), name="cassieq-metrics", daemon=True
+        ).start()
+
+    def service_actions(self) -> None:
+        """End the connections that are open for too long; called at least twice a second."""
+        now = _CLOCK.monotonic()
+        with self._lock:
+            for request, began in self._open.items():
+                if now - began >= LONGEST_S:
+                    _end(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a client that goes away is no error of ours."""
+
+    def _answer(self, request: Any, client_address: Any) -> None:
+        try:
+            self.finish_request(request, client_address)
+        except OSError:
+            self.handle_error(request, client_address)
+        finally:
+            with self._lock:
+                del self._open[request]
+            self.shutdown_request(request)
+            self._free.release()
+
+    def _end_oldest(self) -> None:
+        with self._lock:
+            if self._open:
+                _end(min(self._open, key=self._open.__getitem__))
+
+
+def _end(request: socket.socket) -> None:
+    """End a connection; the thread that waits for it sees that."""
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
@@ -25,10 +113,7 @@ def listening(registry: CollectorRegistry, host: str, port: int) -> Iterator[str
     Raises:
         OptionInvalid: Nobody can listen there.
     """
-    try:
-        server, thread = start_http_server(port, host, registry)
-    except OSError as error:
-        raise cannot_listen("metrics", host, port, error) from error
+    server, thread = start(registry, host, port)
     shown = f"[{host}]" if ":" in host else host
     try:
         yield f"http://{shown}:{server.server_port}/metrics"
@@ -36,6 +121,21 @@ def listening(registry: CollectorRegistry, host: str, port: int) -> Iterator[str
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def start(registry: CollectorRegistry, host: str, port: int) -> tuple[MetricsServer, Any]:
+    """Serve from now on, in a thread, until the server is told to end.
+
+    Raises:
+        OptionInvalid: Nobody can listen there.
+    """
+    try:
+        server = MetricsServer(registry, host, port)
+    except OSError as error:
+        raise cannot_listen("metrics", host, port, error) from error
+    thread = threading.Thread(target=server.serve_forever, name="cassieq-metrics", daemon=True)
+    thread.start()
+    return server, thread
 
 
 def cannot_listen(what: str, host: str, port: int, error: OSError) -> OptionInvalid:

@@ -136,12 +136,12 @@ class CassieqListener(StreamingQueryListener):
         """Let Prometheus scrape ``http://address:port/metrics``; return the port (0: a free one).
 
         Raises:
-            UsageError: Package prometheus_client is missing.
+            UsageError: Package prometheus_client is missing, or nobody can listen there.
         """
         registry = self._registry()
-        from prometheus_client import start_http_server  # noqa: PLC0415 - as above
+        from cassieq_spark.exporter.listen import start  # noqa: PLC0415 - as above
 
-        server, _ = start_http_server(port, address, registry)
+        server, _ = start(registry, address, port)
         return int(server.server_port)
 
     def collect(self) -> Iterable[Any]:
