@@ -91,6 +91,8 @@ LONG_FILES = {
     "server/test_alerts_live.py",
     "server/test_auth_hostile.py",
     "server/test_auth_queues.py",
+    "server/test_connections.py",
+    "server/test_connections_running.py",
     "server/test_gateways.py",
     "server/test_metrics.py",
     "server/test_rest_auth.py",

@@ -89,6 +89,23 @@ def serve(
             min=0.1, help="Seconds in which a request must arrive whole.", rich_help_panel=LIMITS
         ),
     ] = DEFAULTS.request_timeout_s,
+    keep_alive: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            help="Seconds that a connection may be idle between requests.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = DEFAULTS.keep_alive_s,
+    max_memory: Annotated[
+        int | None,
+        typer.Option(
+            min=1_024,
+            help="Bytes of bodies and unread answers that all connections may hold together. "
+            "Default: an eighth of the memory of the machine or container.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = None,
     threads: Annotated[
         int, typer.Option(min=1, max=512, help="Client calls at once.", rich_help_panel=LIMITS)
     ] = DEFAULTS.threads,
@@ -112,6 +129,8 @@ def serve(
         max_header_bytes=max_headers,
         max_connections=max_connections,
         request_timeout_s=request_timeout,
+        keep_alive_s=keep_alive,
+        max_memory_bytes=max_memory,
         threads=threads,
         metrics_host=metrics_host,
         metrics_port=metrics_port,

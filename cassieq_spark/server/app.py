@@ -20,7 +20,7 @@ from cassieq_spark.exporter.collector import registry_of
 from cassieq_spark.exporter.scan import Scanner
 from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.deleting import Deleting
-from cassieq_spark.server.limits import BodyLimit
+from cassieq_spark.server.limits import BodyLimit, NoRoom, TooLong
 from cassieq_spark.server.measured import Measured, RequestMetrics, asked_of
 from cassieq_spark.server.principal import Gate
 from cassieq_spark.server.rates import Rates
@@ -113,11 +113,37 @@ class Gateway:
             ],
             middleware=[
                 Middleware(Measured, requests=self.requests),
-                Middleware(BodyLimit, most_bytes=self.settings.max_body_bytes, refusal=_too_long),
+                Middleware(
+                    BodyLimit, most_bytes=self.settings.max_body_bytes, refusal=self._no_body
+                ),
                 Middleware(_Shortcut, sqs=sqs),
             ],
             lifespan=self._running,
         )
+
+    def _no_body(self, scope: Scope, reason: TooLong) -> Response:
+        """The answer to a request whose body is not read, as its door answers."""
+        status, code = (503, "busy") if isinstance(reason, NoRoom) else (413, "content_too_large")
+        detail = (
+            "The gateway holds as many bytes of requests and answers as --max-memory allows. Send "
+            "the request again later"
+            if isinstance(reason, NoRoom)
+            else f"The body of a request has at most {self.settings.max_body_bytes:,} bytes here. "
+            "Send less at once, or start the gateway with a larger --max-body"
+        )
+        path = scope["path"]
+        found: Response
+        if path.startswith(f"{PREFIX}/"):
+            found = rest.no_body(status, detail)
+        elif path.startswith(ui.PREFIX):
+            found = PlainTextResponse(f"{detail}\n", status_code=status)
+        else:
+            found = sqs_door.no_body(scope, status, f"{detail}.")
+        found.headers["Connection"] = "close"
+        if status == 503:  # noqa: PLR2004 - service unavailable
+            found.headers["Retry-After"] = "1"
+        asked_of(scope).code = code
+        return found
 
     def _metrics_routes(self) -> list[Route]:
         """`/metrics`, unless accounts are checked: it names the queues of all of them.
@@ -184,25 +210,6 @@ class Gateway:
                 f"not ready: {code}\n", status_code=503, headers={"Retry-After": "1"}
             )
         return PlainTextResponse("ready\n")
-
-
-def _too_long(scope: Scope, most_bytes: int) -> Response:
-    """The answer to a request whose body is too long, as its door answers."""
-    detail = (
-        f"The body of a request has at most {most_bytes:,} bytes here. Send less at once, or "
-        "start the gateway with a larger --max-body"
-    )
-    path = scope["path"]
-    found: Response
-    if path.startswith(f"{PREFIX}/"):
-        found = rest.too_long(detail)
-    elif path.startswith(ui.PREFIX):
-        closing = {"Connection": "close"}
-        found = PlainTextResponse(f"{detail}\n", status_code=413, headers=closing)
-    else:
-        found = sqs_door.too_long(scope, f"{detail}.")
-    asked_of(scope).code = "content_too_large"
-    return found
 
 
 class _Shortcut:

@@ -1,162 +1,102 @@
-"""Limits of connections and requests, held before a request reaches any code of ours.
+"""What is refused before a body is read, and while it is read.
 
-Uvicorn leaves three of them open: how long a request may take to arrive (slow loris), how large its
-headers may be, and what becomes of connections beyond the limit that never send a request.
+What headers alone can refuse is refused before the first byte of the body is asked for. A client
+that is still sending then sees the answer: `connection.py` drains what it sends, and closes.
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, ClassVar, Final
-
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-from cassieq_spark import metrics
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from cassieq_spark.server.settings import GatewaySettings
+    from cassieq_spark.model.shares import Holding
 
-_STATUS: Final = {
-    400: "Bad Request",
-    408: "Request Timeout",
-    431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
-}
+    BeforeBody = Callable[[Scope], Awaitable[Response | None]]
+    """Looks at the headers of a request; a response refuses it, and its body is not read."""
+
+HOLDING: Final = "cassieq.holding"
+"""Where a request's scope has what its body holds of the budget of bytes."""
+
+PROBES: Final = frozenset({"/healthz", "/readyz"})
+"""They are answered also if no memory is left: that the gateway is busy is no reason to end it."""
 
 
 class TooLong(Exception):
     """The body of a request is longer than the limit."""
 
 
-class Limited(HttpToolsProtocol):
-    """One connection of uvicorn, with our limits."""
-
-    settings: ClassVar[GatewaySettings]
-    _timer: asyncio.TimerHandle | None = None
-    _header_bytes = 0
-    _is_in_headers = True
-    _status = 400
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
-        """Refuse a connection above the limit; else begin to wait for its request."""
-        if len(self.connections) >= self.settings.max_connections:
-            self.transport = transport
-            self._refuse(503, retry=True)
-            return
-        super().connection_made(transport)
-        self._begin_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
-        self._end_timer()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Parse what has come, and refuse headers that never end."""
-        if self.transport.is_closing():
-            return
-        super().data_received(data)
-        if self._is_in_headers:
-            self._header_bytes += len(data)
-            if self._header_bytes > self.settings.max_header_bytes + len(data):
-                self._refuse(431)
-
-    def on_message_begin(self) -> None:
-        """Begin a request: from now on it must arrive within its time."""
-        super().on_message_begin()
-        self._header_bytes = 0
-        self._is_in_headers = True
-        self._begin_timer()
-
-    def on_url(self, url: bytes) -> None:
-        """Count the request line's bytes."""
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header's bytes."""
-        self._count(len(name) + len(value))
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        """Stop counting: the body has a limit of its own."""
-        self._is_in_headers = False
-        self._header_bytes = 0
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        """Stop waiting: the request is whole."""
-        self._end_timer()
-        super().on_message_complete()
-
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - it may quote the request
-        """Refuse what cannot be parsed, or has too large headers."""
-        self._refuse(self._status)
-
-    def _count(self, size: int) -> None:
-        self._header_bytes += size
-        if self._header_bytes > self.settings.max_header_bytes:
-            self._status = 431
-            raise ValueError  # the parser stops, and `send_400_response` is called
-
-    def _begin_timer(self) -> None:
-        self._end_timer()
-        self._timer = self.loop.call_later(self.settings.request_timeout_s, self._too_slow)
-
-    def _end_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _too_slow(self) -> None:
-        if self._is_in_headers:
-            self._refuse(408)
-        else:
-            self.transport.close()  # its request is being read: it sees a disconnect
-
-    def _refuse(self, status: int, *, retry: bool = False) -> None:
-        metrics.HTTP_REFUSED.inc(str(status))
-        again = "Retry-After: 1\r\n" if retry else ""
-        self.transport.write(
-            f"HTTP/1.1 {status} {_STATUS[status]}\r\n{again}Content-Length: 0\r\n"
-            "Connection: close\r\n\r\n".encode("ascii")
-        )
-        self.transport.close()
-
-
-def limited(settings: GatewaySettings) -> type[HttpToolsProtocol]:
-    """The HTTP protocol of uvicorn, with the limits of these settings."""
-    return type("LimitedByTheseSettings", (Limited,), {"settings": settings})
+class NoRoom(TooLong):
+    """The bodies and unread answers of all connections hold as much as they may."""
 
 
 class BodyLimit:
-    """ASGI middleware: a body above the limit is refused before it is read, or as it grows."""
+    """ASGI middleware: a body is refused before it is read, or as it grows.
+
+    It is the last that sees a request before the application, and holds the request's body as long
+    as the application may know it.
+    """
 
     def __init__(
-        self, app: ASGIApp, *, most_bytes: int, refusal: Callable[[Scope, int], Response]
+        self,
+        app: ASGIApp,
+        *,
+        most_bytes: int,
+        refusal: Callable[[Scope, TooLong], Response],
+        before_body: Sequence[BeforeBody] = (),
     ) -> None:
         """Wrap an application.
 
         Args:
-            refusal: Makes the answer to a request whose body is above the limit.
+            refusal: Makes the answer to a request whose body is above the limit, or finds no room.
+            before_body: Asked in this order once the announced size is allowed.
         """
         self._app = app
         self._most_bytes = most_bytes
         self._refusal = refusal
+        self._before_body = before_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, with its body counted."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if _announced(scope) > self._most_bytes:
-            await self._refusal(scope, self._most_bytes)(scope, receive, send)
-            return
+        holding: Holding | None = scope.get(HOLDING)
+        try:
+            refused = await self._refused(scope, holding)
+            if refused is not None:
+                if _has_body(scope["headers"]):
+                    refused.headers["Connection"] = "close"
+                await refused(scope, receive, send)
+            else:
+                await self._counted(scope, receive, send, holding)
+        finally:
+            if holding is not None:
+                holding.end()
+
+    async def _refused(self, scope: Scope, holding: Holding | None) -> Response | None:
+        """The answer to a request that its headers alone refuse."""
+        size = announced(scope["headers"])
+        if size > self._most_bytes:
+            return self._refusal(scope, TooLong())
+        if holding is not None and scope["path"] not in PROBES:
+            # Some of it may have come with the headers.
+            coming = max(0, size - holding.size)
+            if not holding.fits(coming):
+                return self._refusal(scope, NoRoom())
+        for ask in self._before_body:
+            refused = await ask(scope)
+            if refused is not None:
+                return refused
+        return None
+
+    async def _counted(
+        self, scope: Scope, receive: Receive, send: Send, holding: Holding | None
+    ) -> None:
         received = 0
         has_begun = False
 
@@ -166,6 +106,8 @@ class BodyLimit:
             received += len(message.get("body", b""))
             if received > self._most_bytes:
                 raise TooLong
+            if received and holding is not None and not holding.fits():
+                raise NoRoom
             return message
 
         async def sending(message: Message) -> None:
@@ -175,12 +117,16 @@ class BodyLimit:
 
         try:
             await self._app(scope, counted, sending)
-        except TooLong:
+        except TooLong as error:
             if not has_begun:
-                await self._refusal(scope, self._most_bytes)(scope, receive, send)
+                await self._refusal(scope, error)(scope, receive, send)
 
 
-def _announced(scope: Scope) -> int:
-    headers: list[tuple[bytes, bytes]] = scope["headers"]
+def _has_body(headers: list[tuple[bytes, bytes]]) -> bool:
+    return announced(headers) > 0 or any(name == b"transfer-encoding" for name, _ in headers)
+
+
+def announced(headers: list[tuple[bytes, bytes]]) -> int:
+    """The length of a body as its headers say it; 0 if they do not."""
     lengths = [value for name, value in headers if name == b"content-length"]
     return int(lengths[0]) if lengths and lengths[0].isdigit() else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import logging
@@ -14,11 +15,13 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
+from uvicorn.config import STARTUP_FAILURE
 
 from cassieq_spark.exporter.listen import cannot_listen, listening
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.backend import POOL_PREFIX
-from cassieq_spark.server.limits import limited
+from cassieq_spark.server.connection import connection_class
+from cassieq_spark.server.entrance import Entrance, listener, reserve_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +34,15 @@ YOUNG: Final = 10_000
 """How many objects are made between two collections of the young ones. A look makes a thousand, and
 they end with their requests, without a collection."""
 
+BACKLOG: Final = 2_048
+"""How many connections the system keeps that were not accepted yet."""
+
+HANDSHAKE_S: Final = 10.0
+"""How long a TLS handshake may take; less if a request has less time to arrive."""
+
+CLOSE_TLS_S: Final = 2.0
+"""How long a client may take to confirm the end of TLS."""
+
 DRAIN_S: Final = 7
 """How long requests in flight may take after SIGTERM. The process ends within ten seconds."""
 
@@ -40,37 +52,64 @@ class GatewayServer(uvicorn.Server):
 
     def __init__(self, gateway: Gateway, *, on_start: Callable[[str], None] | None = None) -> None:
         settings = gateway.settings
-        super().__init__(
-            uvicorn.Config(
-                gateway.app(),
-                host=settings.host,
-                port=settings.port,
-                http=limited(settings),
-                ws="none",
-                lifespan="on",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=int(settings.keep_alive_s),
-                timeout_graceful_shutdown=DRAIN_S,
-                backlog=2_048,
-                ssl_certfile=settings.tls_cert,
-                ssl_keyfile=settings.tls_key,
-            )
+        config = uvicorn.Config(
+            gateway.app(),
+            host=settings.host,
+            port=settings.port,
+            loop="asyncio",  # `Entrance` counts what it accepts, and `Wire` knows its TLS
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=DRAIN_S,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
         )
+        entrance = Entrance(settings, config.forwarded_allow_ips)
+        config.http = connection_class(settings, entrance)
+        super().__init__(config)
         self._gateway = gateway
+        self._entrance = entrance
         self._on_start = on_start
         gateway.on_failure = self._end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and say where."""
-        await super().startup(sockets)
-        if self.started and self._on_start is not None:
+        """Begin to listen, and say where.
+
+        Uvicorn's own would give a TLS handshake a minute, and would not count it.
+        """
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(STARTUP_FAILURE)
+        settings = self._gateway.settings
+        tls = self.config.ssl
+        handshake_s = min(HANDSHAKE_S, settings.request_timeout_s)
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                self._connection,
+                sock=listener(one, self._entrance),
+                backlog=BACKLOG,
+                ssl=tls,
+                ssl_handshake_timeout=handshake_s if tls else None,
+                ssl_shutdown_timeout=CLOSE_TLS_S if tls else None,
+            )
+            for one in sockets or ()
+        ]
+        self.started = True
+        if self._on_start is not None:
             # The port may have been chosen by the system.
             port = self.servers[0].sockets[0].getsockname()[1]
-            host = self._gateway.settings.host
-            shown = f"[{host}]" if ":" in host else host
-            self._on_start(f"{self._gateway.settings.scheme}://{shown}:{port}")
+            shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+            self._on_start(f"{settings.scheme}://{shown}:{port}")
+
+    def _connection(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn calls it
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer everybody who waits, finish the requests in flight, and end."""
@@ -113,10 +152,12 @@ def serve(
 
     Raises:
         UsageError: The settings do not fit together.
-        OptionInvalid: Nobody can listen there, or the TLS files cannot be used.
+        OptionInvalid: Nobody can listen there, the TLS files cannot be used, or the process may
+            not open as many files as it needs.
         CassieqError: Cassandra cannot be used, and waiting would not help.
     """
     settings.check()
+    reserve_files(settings.max_connections)
     # What the gateway has to say are its own events.
     for name in ("uvicorn", "uvicorn.error"):
         logging.getLogger(name).addHandler(logging.NullHandler())

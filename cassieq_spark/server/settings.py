@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,6 +13,11 @@ from typing import Final
 from cassieq_spark.errors import OptionInvalid, UsageError
 
 MIB: Final = 1_048_576
+
+BODIES: Final = 2
+"""How many of the longest bodies must find room: one address may hold half, see `Shares`."""
+
+_CGROUP: Final = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +32,8 @@ class GatewaySettings:
         max_connections: Connections at once; further ones get 503 and are closed.
         request_timeout_s: A request must have arrived whole within this time.
         keep_alive_s: How long a connection may be idle between requests.
+        max_memory_bytes: What all connections together may hold of bodies and unread answers;
+            None: `memory_bytes` says how much.
         threads: Client calls at once.
         metrics_host: The address of the port for metrics.
         metrics_port: Serves metrics on a port of their own, too; None: it does not.
@@ -41,6 +50,7 @@ class GatewaySettings:
     max_body_bytes: int = 4 * MIB
     max_header_bytes: int = 65_536
     max_connections: int = 2_000
+    max_memory_bytes: int | None = None
     request_timeout_s: float = 30.0
     keep_alive_s: float = 75.0
     threads: int = 32
@@ -71,6 +81,17 @@ class GatewaySettings:
         return f"No accounts are checked: everybody on {who} has all rights"
 
     @property
+    def memory_bytes(self) -> int:
+        """What all connections together may hold of bodies and unread answers.
+
+        Unless it was said, an eighth of what this process may have: an operation holds a body
+        several times, as bytes, text and values. It is never less than `BODIES` of the longest.
+        """
+        if self.max_memory_bytes is not None:
+            return self.max_memory_bytes
+        return max(memory_of_process() // 8, BODIES * self.max_body_bytes)
+
+    @property
     def scheme(self) -> str:
         """The scheme of the gateway's own address."""
         return "https" if self.tls_cert else "http"
@@ -80,13 +101,19 @@ class GatewaySettings:
 
         Raises:
             UsageError: Everybody on the network could use the queues without a login.
-            OptionInvalid: One of the two TLS files is missing.
+            OptionInvalid: One of the two TLS files is missing, or no body would find room.
         """
         if not (self.is_loopback or self.checks_accounts or self.is_insecure):
             raise UsageError(
                 f"--host {self.host} lets other machines in, but without --auth no accounts are "
                 "checked: everybody who reaches the port could read and delete all messages. Say "
                 "--auth, listen on 127.0.0.1, or say --insecure if the network is closed"
+            )
+        if self.memory_bytes < BODIES * self.max_body_bytes:
+            raise OptionInvalid(
+                f"--max-memory {self.memory_bytes} is too small for --max-body "
+                f"{self.max_body_bytes}: one client may hold half of it. Say at least "
+                f"--max-memory {BODIES * self.max_body_bytes}, or a smaller --max-body"
             )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise OptionInvalid(
@@ -104,3 +131,11 @@ class GatewaySettings:
                     f"TLS files {self.tls_cert} and {self.tls_key} cannot be used: "
                     f"{error.strerror or error}. Name a certificate chain and its key, both as PEM"
                 ) from error
+
+
+def memory_of_process() -> int:
+    """How many bytes of memory this process may have: of the machine, or of its container."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # no container, or one without a limit ("max")
+        found = min(found, int(_CGROUP.read_text()))
+    return found

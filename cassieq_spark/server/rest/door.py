@@ -172,6 +172,6 @@ def _problem(error: Exception, scope: Scope) -> Response:
     return response
 
 
-def too_long(detail: str) -> Response:
-    """The answer to a request whose body is too long."""
-    return problem_response(Refusal(413, detail, {"Connection": "close"}))
+def no_body(status: int, detail: str) -> Response:
+    """The answer to a request whose body is not read."""
+    return problem_response(Refusal(status, detail))

@@ -148,14 +148,14 @@ HANDLERS: Final[dict[str, Callable[[Call], Awaitable[dict[str, Any]]]]] = {
 }
 
 
-def too_long(scope: Scope, detail: str) -> Response:
-    """The answer to a request whose body is too long, in the protocol of whoever sent it."""
+def no_body(scope: Scope, status: int, detail: str) -> Response:
+    """The answer to a request whose body is not read, in the protocol of whoever sent it."""
     is_json = any(name == b"x-amz-target" for name, _ in scope["headers"])
     protocol = JsonProtocol("", b"") if is_json else QueryProtocol({})
-    error = SqsError("RequestEntityTooLarge", detail, status=413)
-    response = _failure(protocol, error, str(new_uuid()), scope)
-    response.headers["Connection"] = "close"
-    return response
+    is_senders = status == 413  # noqa: PLR2004 - content too large
+    code = "RequestEntityTooLarge" if is_senders else "ServiceUnavailable"
+    error = SqsError(code, detail, status=status, is_senders=is_senders)
+    return _failure(protocol, error, str(new_uuid()), scope)
 
 
 def _failure(

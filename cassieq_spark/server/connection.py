@@ -1,0 +1,382 @@
+"""One connection of a client: what it may hold, and until when.
+
+**The rule.** A connection is in one state at any time, and each state has one deadline:
+
+| State | Begins | Ends at the latest |
+|---|---|---|
+| reading | it is open, or a request's first byte is there | `request_timeout_s` later |
+| working | the request is whole | when its operation ends, which has a bound of its own |
+| delivering | an answer is written that the client has not read | when 64 KiB of it (or the rest) |
+|   |   | were not read within `request_timeout_s` |
+| idle | the answer is read | `keep_alive_s` later |
+| draining | a request was answered before it was whole | `DRAIN_S` later |
+| closing | we have closed it | `DRAIN_S` after what was written is read (see delivering) |
+
+Only a state that ends starts the next deadline: no bytes that a client sends extend one. A deadline
+that is over ends the connection without waiting for the client (`abort`); only one that is idle
+is closed as usual. TLS handshakes have a deadline of their own (`serve.py`).
+
+A connection has one request at a time. What a client sends before it has read the answer stays
+unread, so no answer (nor a refusal) is written into another.
+
+What a connection holds of the client's bytes counts against the budget of all connections: bodies
+until their request has ended, answers until they are read, and what was sent too early.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from cassieq_spark import metrics
+from cassieq_spark.model.shares import Holding
+from cassieq_spark.server.limits import HOLDING, announced
+from cassieq_spark.server.wire import Wire
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from cassieq_spark.server.entrance import Entrance
+    from cassieq_spark.server.settings import GatewaySettings
+
+DRAIN_S: Final = 2.0
+"""How long a client may take to see that it was refused. What it still sends is dropped meanwhile:
+if it stayed unread, the system would reset the connection, and the answer might be lost."""
+
+LOOK_S: Final = 1.0
+"""How often it is looked at whether an answer is read. Nothing waits for it but requests that were
+sent too early: others are looked at when they come."""
+
+READ_BYTES: Final = 65_536
+"""How much of an answer must be read within each `request_timeout_s`."""
+
+_STATUS: Final = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+_HEADERS_END: Final = b"\r\n\r\n"
+_EMPTY_LINES: Final = b"\r\n"
+
+
+class State(Enum):
+    """What a connection waits for."""
+
+    READING = auto()
+    WORKING = auto()
+    DELIVERING = auto()
+    IDLE = auto()
+    DRAINING = auto()
+    CLOSING = auto()
+
+
+class _TooEarly(Exception):
+    """A request begins before the one before it is answered."""
+
+
+class _Flow(FlowControl):
+    """Uvicorn's flow control, but what must stay unread stays unread.
+
+    Uvicorn reads on when an operation waits for more of its body, or for the client to go away.
+    """
+
+    is_held = False
+
+    def resume_reading(self) -> None:
+        """Read on, unless something waits already."""
+        if not self.is_held:
+            super().resume_reading()
+
+
+class Connection(HttpToolsProtocol):
+    """One connection of uvicorn, with our limits."""
+
+    settings: ClassVar[GatewaySettings]
+    entrance: ClassVar[Entrance]
+
+    _state = State.IDLE
+    _timer: asyncio.TimerHandle | None = None
+    _wire: Wire
+    _flow: _Flow
+    _who: str | None
+    _own: Holding
+    _body: Holding
+    _early = b""
+    _header_bytes = 0
+    _is_in_headers = True
+    _is_whole = True
+    _is_cut = False
+    _left = 0
+    _status = 400
+    _ends_at = 0.0
+    _goal = 0
+
+    # --- the connection begins and ends --------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        """Refuse a connection above the limit; else begin to wait for its request."""
+        self._wire = Wire(transport, self._close)
+        self._who = self.entrance.who((transport.get_extra_info("peername") or ("",))[0])
+        self._own = Holding(self.entrance.memory, self._who)
+        super().connection_made(self._wire)
+        self.flow = self._flow = _Flow(self._wire)
+        self._enter(State.READING)
+        if self.entrance.is_refused(transport.get_extra_info("socket")):
+            self._refuse(503, retry=True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave nothing behind: no timer, and no bytes that count."""
+        self._end_timer()
+        self._state = State.CLOSING
+        self._early = b""
+        self._own.end()
+        super().connection_lost(exc)
+        self._wire.let_go()
+
+    # --- bytes come ----------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has come; keep what came too early."""
+        if self._state is State.DELIVERING and self._is_answered and not self._wire.unread:
+            self._next()  # whoever has read the whole answer need not wait for a look
+        if self._state in (State.WORKING, State.DELIVERING):
+            self._keep(data)
+        elif not self._wire.is_closing():
+            self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
+        """Parse bytes, those of one request at a time."""
+        while not self._wire.is_closing():
+            if self._state in (State.WORKING, State.DELIVERING):
+                self._keep(data)
+                return
+            if self._is_whole:
+                # Empty lines between requests mean nothing. They are not even shown to the parser.
+                data = data.lstrip(_EMPTY_LINES)
+            if not data:
+                return
+            size = self._size_of_request(data)
+            self._is_cut = False
+            super().data_received(data[:size])
+            if self._is_in_headers and not self._wire.is_closing():
+                # Parts of a line that has no end are not counted as they come.
+                self._header_bytes += size
+                if self._header_bytes > self.settings.max_header_bytes + size:
+                    self._refuse(431)
+            data = b"" if self._is_cut else data[size:]
+
+    def _size_of_request(self, data: bytes) -> int:
+        """How many of these bytes belong to the present request.
+
+        Where its end is unknown, as in a chunked body: all. If another request begins there, the
+        parser stops (`on_message_begin`), and the connection ends after the answer.
+        """
+        if self._is_in_headers or self._is_whole:
+            end = data.find(_HEADERS_END)
+            return end + len(_HEADERS_END) if end >= 0 else len(data)
+        return min(self._left, len(data)) if self._left else len(data)
+
+    def _keep(self, data: bytes) -> None:
+        """Leave unread what comes before the answer to the request before it."""
+        if not self._early:
+            data = data.lstrip(_EMPTY_LINES)
+        if data:
+            self._early += data
+            self._own.set(len(self._early) + self._wire.unread)
+            self._flow.is_held = True
+            self._flow.pause_reading()
+
+    # --- the parser speaks ---------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """Begin a request: from now on it must arrive within its time.
+
+        Raises:
+            _TooEarly: The one before it is not answered.
+        """
+        if self._state in (State.WORKING, State.DELIVERING):
+            self._is_cut = True
+            raise _TooEarly  # the parser stops, and `send_400_response` is called
+        super().on_message_begin()
+        self._header_bytes = 0
+        self._is_in_headers = True
+        self._is_whole = False
+        self._enter(State.READING)
+
+    def on_url(self, url: bytes) -> None:
+        """Count the request line's bytes."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count a header's bytes."""
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Stop counting: the body has a limit of its own."""
+        self._is_in_headers = False
+        self._header_bytes = 0
+        self._left = announced(self.headers)
+        self._body = self.scope[HOLDING] = Holding(self.entrance.memory, self._who)  # type: ignore[typeddict-unknown-key]  # a key of our own
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Count the body's bytes, which are dropped once there is an answer."""
+        self._left = max(0, self._left - len(body))
+        if not self._is_answered:
+            self._body.set(self._body.size + len(body))
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Stop waiting: the request is whole."""
+        self._is_whole = True
+        super().on_message_complete()
+        if self._state is State.READING:
+            self._enter(State.WORKING)
+        elif self._state is State.DRAINING:
+            self._deliver()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - it may quote the request
+        """Refuse what cannot be parsed, or has too large headers."""
+        if self._is_cut:
+            self.cycle.keep_alive = False
+        elif not self._wire.is_closing():
+            self._refuse(self._status)
+
+    def _count(self, size: int) -> None:
+        self._header_bytes += size
+        if self._header_bytes > self.settings.max_header_bytes:
+            self._status = 431
+            raise ValueError  # the parser stops, and `send_400_response` is called
+
+    # --- the answer ----------------------------------------------------------------------------
+
+    @property
+    def _is_answered(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]  # there is none before the first request
+
+    def on_response_complete(self) -> None:
+        """Wait until the answer is read, and then for the next request."""
+        self.server_state.total_requests += 1
+        if self._wire.is_closing():
+            return
+        self.cycle.body = bytearray()  # an operation need not have read it
+        self._flow.resume_reading()
+        if self._is_whole:
+            self._deliver()
+        else:
+            self._enter(State.DRAINING)
+
+    def pause_writing(self) -> None:
+        """Note that the client does not read what an operation writes."""
+        super().pause_writing()
+        if self._state is State.WORKING:
+            self._enter(State.DELIVERING)
+
+    def _deliver(self) -> None:
+        """Wait until the whole answer is read."""
+        if self._wire.unread:
+            self._enter(State.DELIVERING)
+        else:
+            self._next()
+
+    def _next(self) -> None:
+        """Be idle, or go on with what came too early."""
+        self._enter(State.IDLE)
+        data, self._early = self._early, b""
+        self._own.set(0)
+        self._flow.is_held = False
+        self._flow.resume_reading()
+        self._feed(data)
+
+    # --- deadlines -----------------------------------------------------------------------------
+
+    def _enter(self, state: State) -> None:
+        """Be in a state; its deadline replaces the one before."""
+        self._end_timer()
+        self._state = state
+        if state is State.WORKING:
+            return
+        if state in (State.DELIVERING, State.CLOSING):
+            self._expect_progress()
+            return
+        delay_s = {
+            State.READING: self.settings.request_timeout_s,
+            State.IDLE: self.settings.keep_alive_s,
+            State.DRAINING: DRAIN_S,
+        }[state]
+        self._timer = self.loop.call_later(delay_s, self._over)
+
+    def _end_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _over(self) -> None:
+        """End the connection: its state has lasted too long."""
+        if self._state is State.IDLE:
+            self._wire.close()
+        elif self._state is State.READING and self._is_in_headers:
+            self._refuse(408)
+        else:
+            self._wire.abort()  # an operation that reads the request sees that the client has gone
+
+    def _expect_progress(self) -> None:
+        """Give the client the time for the next part of what is written."""
+        unread = self._wire.unread
+        self._goal = max(0, unread - READ_BYTES) if unread else -1
+        self._ends_at = self.loop.time() + (self.settings.request_timeout_s if unread else DRAIN_S)
+        self._look_later(unread)
+
+    def _look_later(self, unread: int) -> None:
+        self._own.set(len(self._early) + unread)
+        left_s = max(0.0, self._ends_at - self.loop.time())
+        self._timer = self.loop.call_later(min(LOOK_S, left_s), self._look)
+
+    def _look(self) -> None:
+        """See how much the client has read."""
+        unread = self._wire.unread
+        if self._state is State.DELIVERING and not unread:
+            self._own.set(len(self._early))
+            if self._is_answered:
+                self._next()
+            else:
+                self._enter(State.WORKING)
+        elif unread <= self._goal:
+            self._expect_progress()
+        elif self.loop.time() >= self._ends_at:
+            self._wire.abort()
+        else:
+            self._look_later(unread)
+
+    # --- refusals and the end ------------------------------------------------------------------
+
+    def _close(self) -> None:
+        """Close the connection, so that the client sees what was written."""
+        self._wire.end(keeps_reading=not self._is_whole)
+        self._enter(State.CLOSING)
+
+    def _refuse(self, status: int, *, retry: bool = False) -> None:
+        metrics.HTTP_REFUSED.inc(str(status))
+        if not self._is_in_headers and self.cycle.response_started:
+            self._wire.abort()  # the answer to this request has begun: nothing may follow it
+            return
+        again = "Retry-After: 1\r\n" if retry else ""
+        self._wire.write(
+            f"HTTP/1.1 {status} {_STATUS[status]}\r\n{again}Content-Length: 0\r\n"
+            "Connection: close\r\n\r\n".encode("ascii")
+        )
+        self._is_whole = False
+        self._wire.close()
+
+
+def connection_class(settings: GatewaySettings, entrance: Entrance) -> type[HttpToolsProtocol]:
+    """The HTTP protocol of uvicorn, with the limits of these settings."""
+    return type(
+        "ConnectionOfTheseSettings", (Connection,), {"settings": settings, "entrance": entrance}
+    )

@@ -1,0 +1,353 @@
+"""Every connection ends: each of its states is held here for longer than its deadline."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import select
+import socket
+import ssl
+import struct
+import threading
+import weakref
+from contextlib import ExitStack, closing, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import Server
+
+from cassieq_spark.server.connection import Connection
+from cassieq_spark.server.settings import MIB, GatewaySettings
+from cassieq_spark.testing import wait_until
+from tests.fixtures.certificates import Authority
+from tests.fixtures.small_gateway import (
+    LARGE,
+    SmallGateway,
+    one_answer,
+    small_gateway,
+    until_closed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BRIEF = GatewaySettings(port=0, request_timeout_s=0.4, keep_alive_s=0.4)
+PATIENT = GatewaySettings(port=0)
+
+HELLO = b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
+LARGE_ANSWER = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"
+LAST_LARGE_ANSWER = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+POST = b"POST /length HTTP/1.1\r\nHost: x\r\n"
+
+HELD = {
+    "nothing": [b""],
+    "only empty lines": [b"\r\n\r\n\r\n"],
+    "half a request line": [b"GET /hel"],
+    "half the headers": [b"GET /hello HTTP/1.1\r\nHos"],
+    "half a body": [POST + b"Content-Length: 10\r\n\r\nabc"],
+    "chunks without an end": [POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"],
+    "a request, and then nothing": [HELLO],
+    "a request, and then an empty line": [HELLO, b"\r\n"],
+    "a request, and then a line end": [HELLO, b"\n"],
+    "a request, and then two empty lines": [HELLO, b"\r\n\r\n"],
+    "a request, and half of another": [HELLO, b"GET /hel"],
+    "a request that is refused, and no body": [
+        b"POST /headers HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def brief() -> Iterator[SmallGateway]:
+    with small_gateway(BRIEF) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[SmallGateway]:
+    with small_gateway(PATIENT) as gateway:
+        yield gateway
+
+
+@pytest.mark.parametrize("sent", HELD.values(), ids=HELD)
+def test_a_connection_that_sends_this_and_then_waits_is_ended(
+    brief: SmallGateway, sent: list[bytes]
+) -> None:
+    with closing(brief.connect()) as connection:
+        for at, part in enumerate(sent):
+            connection.sendall(part)
+            if at + 1 < len(sent):
+                assert one_answer(connection).startswith(b"HTTP/1.1 200")
+        wait_until(lambda: brief.open == 1 or _is_over(connection))
+        brief.wait_until_alone()
+
+
+def _is_over(connection: socket.socket) -> bool:
+    """Whether there is an answer, or the connection has ended."""
+    return bool(select.select([connection], [], [], 0)[0])
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize(
+    "sent",
+    [LARGE_ANSWER, 400 * LARGE_ANSWER, LAST_LARGE_ANSWER],
+    ids=["one answer", "400 answers", "the last answer"],
+)
+def test_a_client_that_does_not_read_is_ended(brief: SmallGateway, sent: bytes) -> None:
+    with closing(brief.connect(buffer=4_096)) as connection:
+        connection.sendall(sent)
+        wait_until(lambda: brief.open == 1)
+        brief.wait_until_alone()
+    wait_until(lambda: brief.server._entrance.memory.used == 0)
+
+
+def test_a_client_that_reads_on_gets_the_whole_answer(brief: SmallGateway) -> None:
+    assert LARGE == len(brief.exchange(LAST_LARGE_ANSWER).partition(b"\r\n\r\n")[2])
+
+
+@pytest.mark.sample
+def test_a_long_poll_may_wait_for_longer_than_any_deadline(brief: SmallGateway) -> None:
+    brief.go.clear()
+    with closing(brief.connect()) as poll:
+        poll.sendall(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+        brief.waits.wait(30)
+        for held in (b"GET /hel", HELLO):
+            assert b"HTTP/1.1" in brief.exchange(held)
+
+        brief.go.set()
+        assert one_answer(poll).endswith(b"waited")
+
+
+def test_the_end_of_a_poll_that_nobody_waits_for_is_seen(brief: SmallGateway) -> None:
+    brief.go.clear()
+    with closing(brief.connect()) as poll:
+        poll.sendall(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n\r\n")
+        wait_until(lambda: brief.open == 1)
+    brief.wait_until_alone()
+    brief.go.set()
+
+
+@pytest.mark.sample
+def test_requests_that_come_too_early_are_answered_in_turn(patient: SmallGateway) -> None:
+    bodies = [b"a" * 10, b"", b"b" * 100_000, b"c"]
+    sent = b"".join(POST + b"Content-Length: %d\r\n\r\n%s" % (len(one), one) for one in bodies)
+
+    got = patient.exchange(sent + b"GET /length HTTP/1.0\r\n\r\n")
+
+    assert 5 == got.count(b"HTTP/1.1 200 OK")
+    assert [b"10", b"0", b"100000", b"1", b"0"] == [
+        part.partition(b"\r\n\r\n")[2] for part in got.split(b"HTTP/1.1 200 OK")[1:]
+    ]
+    assert 1 == patient.most_at_once
+
+
+def test_where_a_request_ends_in_chunks_the_next_one_is_left_to_another_connection(
+    patient: SmallGateway,
+) -> None:
+    chunks = POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+
+    got = patient.exchange(chunks + HELLO)
+
+    assert (1, True) == (got.count(b"HTTP/1.1 200 OK"), b"connection: close" in got)
+    assert got.endswith(b"\r\n\r\n3")
+
+
+@pytest.mark.sample
+def test_a_refusal_is_never_written_into_an_answer(brief: SmallGateway) -> None:
+    brief.go.clear()
+    with closing(brief.connect()) as connection:
+        connection.sendall(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\nGET /hel")
+        assert b" 408 " in brief.exchange(b"GET /hel")
+        brief.go.set()
+        got = until_closed(connection)
+
+    assert [b"waited", b""] == [
+        part.partition(b"\r\n\r\n")[2] for part in got.split(b"HTTP/1.1 ")[1:]
+    ]
+    assert b"HTTP/1.1 408" in got
+
+
+@pytest.mark.parametrize("early", [b"\r\n" * 100_000, HELLO * 100_000], ids=["lines", "requests"])
+def test_what_comes_too_early_is_not_taken_into_memory(patient: SmallGateway, early: bytes) -> None:
+    patient.go.clear()
+    with closing(patient.connect()) as connection:
+        connection.sendall(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.settimeout(1)
+        with suppress(TimeoutError):  # it is not read
+            connection.sendall(early)
+        assert patient.server._entrance.memory.used <= 512 * 1024
+        patient.go.set()
+    patient.wait_until_alone()
+    wait_until(lambda: patient.server._entrance.memory.used == 0)
+
+
+def test_a_client_that_sends_everything_first_sees_why_it_was_refused(
+    patient: SmallGateway,
+) -> None:
+    for path, size, status in ((b"/length", 5 * MIB, b"413"), (b"/headers", 3 * MIB, b"403")):
+        with closing(patient.connect()) as connection:
+            head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (path, size)
+            connection.sendall(head + b"x" * size)
+            assert until_closed(connection).startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.parametrize(
+    ("length", "answers"), [(3, [b"100", b"200"]), (99_999_999, [b"413"])], ids=["fits", "too long"]
+)
+def test_a_client_that_asks_first_sends_its_body_only_if_it_may(
+    patient: SmallGateway, length: int, answers: list[bytes]
+) -> None:
+    with closing(patient.connect()) as connection:
+        connection.sendall(POST + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % length)
+        got = one_answer(connection)
+        if got.startswith(b"HTTP/1.1 100"):
+            connection.sendall(b"abc")
+            got += one_answer(connection)
+    assert answers == [part[:3] for part in got.split(b"HTTP/1.1 ")[1:]]
+
+
+def send_body(connection: socket.socket) -> None:
+    """Send a body that is whole but for its last byte."""
+    with suppress(ConnectionError):
+        connection.sendall(POST + b"Content-Length: %d\r\n\r\n" % (4 * MIB))
+        connection.sendall(b"x" * (4 * MIB - 1))
+
+
+@pytest.mark.sample
+def test_memory_has_a_bound_for_all_connections_and_is_given_back() -> None:
+    settings = GatewaySettings(port=0, max_memory_bytes=16 * MIB)
+    with small_gateway(settings) as gateway, ExitStack() as stack:
+        held = [stack.enter_context(closing(gateway.connect())) for _ in range(60)]
+        threads = [threading.Thread(target=send_body, args=(one,)) for one in held]
+        for one in threads:
+            one.start()
+        wait_until(lambda: sum(map(_is_over, held)) >= 56)
+        for one in threads:
+            one.join()
+
+        assert gateway.server._entrance.memory.used <= 16 * MIB
+        assert {b"HTTP/1.1 503"} == {one.recv(12) for one in held if _is_over(one)}
+        stack.close()
+        gateway.wait_until_alone()
+        wait_until(lambda: gateway.server._entrance.memory.used == 0)
+        assert b"\r\n\r\n5" in gateway.exchange(
+            POST + b"Connection: close\r\nContent-Length: 5\r\n\r\nabcde"
+        )
+
+
+@pytest.mark.sample
+def test_one_address_cannot_take_all_connections() -> None:
+    settings = GatewaySettings(port=0, max_connections=10)
+    with small_gateway(settings) as gateway, ExitStack() as stack:
+        greedy = [
+            stack.enter_context(closing(gateway.connect(source="127.0.0.2"))) for _ in range(10)
+        ]
+        wait_until(lambda: gateway.server._entrance._connections.used == 5)
+        assert [b"HTTP/1.1 503"] * 5 == [one_answer(one)[:12] for one in greedy[5:]]
+        last = HELLO.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+
+        assert b" 200 " in gateway.exchange(last, source="127.0.0.3")
+        assert b" 503 " in gateway.exchange(last, source="127.0.0.2")
+        for one in greedy[:5]:
+            stack.enter_context(closing(one)).close()
+        wait_until(lambda: gateway.server._entrance._connections.used == 0)
+
+
+def test_a_proxy_that_is_trusted_may_take_all_connections() -> None:
+    settings = GatewaySettings(port=0, max_connections=10)
+    with small_gateway(settings) as gateway, ExitStack() as stack:
+        for _ in range(10):
+            stack.enter_context(closing(gateway.connect()))
+        wait_until(lambda: gateway.open == 10)
+
+        assert b" 503 " in gateway.exchange(HELLO)
+
+
+@pytest.mark.sample
+def test_a_reset_leaves_nothing_behind(patient: SmallGateway) -> None:
+    gc.disable()
+    try:
+        with closing(patient.connect()) as connection:
+            connection.sendall(HELLO)
+            assert one_answer(connection).endswith(b"hello")
+            (left,) = [weakref.ref(one) for one in patient.server.server_state.connections]
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wait_until(lambda: left() is None)
+    finally:
+        gc.enable()
+
+
+def test_sigterm_waits_for_answers_and_not_for_clients() -> None:
+    with small_gateway(PATIENT) as gateway, ExitStack() as stack:
+        idle = stack.enter_context(closing(gateway.connect()))
+        idle.sendall(HELLO)
+        assert one_answer(idle).endswith(b"hello")
+        poll = stack.enter_context(closing(gateway.connect()))
+        poll.sendall(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+        gateway.waits.wait(30)
+
+        gateway.server.should_exit = True
+
+        assert b"" == until_closed(idle)
+        assert until_closed(poll).endswith(b"waited")
+
+
+def test_over_tls_each_state_has_its_deadline_and_a_handshake_counts(tmp_path: Path) -> None:
+    authority = Authority("gateway ca")
+    certificate, key = authority.sign("gateway", address="127.0.0.1").write(tmp_path, "gateway")
+    context = ssl.create_default_context(cafile=authority.write(tmp_path / "ca.pem"))
+    settings = GatewaySettings(
+        port=0, request_timeout_s=0.5, keep_alive_s=0.5, tls_cert=certificate, tls_key=key,
+        max_connections=8,
+    )  # fmt: skip
+    with small_gateway(settings) as gateway, ExitStack() as stack:
+        used = gateway.server._entrance._connections
+        silent = [stack.enter_context(closing(gateway.connect())) for _ in range(12)]
+        assert {b"", b"<reset>"} >= {until_closed(one) for one in silent}
+        wait_until(lambda: used.used == 0)
+
+        for sent in (b"", b"GET /hel", HELLO, HELLO + b"\r\n", LARGE_ANSWER):
+            plain = stack.enter_context(closing(gateway.connect(buffer=4_096)))
+            tls = stack.enter_context(context.wrap_socket(plain, server_hostname="127.0.0.1"))
+            tls.sendall(sent)
+        wait_until(lambda: used.used == 0)
+        assert 0 == gateway.server._entrance.memory.used
+
+
+@pytest.mark.sample
+def test_uvicorn_has_what_connections_override() -> None:
+    ours = {name for name, one in vars(Connection).items() if inspect.isfunction(one)}
+    overridden = sorted(ours & set(dir(HttpToolsProtocol)) - {"__init__"})
+
+    assert [
+        "connection_lost", "connection_made", "data_received", "on_body", "on_header",
+        "on_headers_complete", "on_message_begin", "on_message_complete", "on_response_complete",
+        "on_url", "pause_writing", "send_400_response",
+    ] == overridden  # fmt: skip
+    for name in overridden:
+        theirs, mine = (
+            list(inspect.signature(getattr(one, name)).parameters)
+            for one in (HttpToolsProtocol, Connection)
+        )
+        assert theirs == mine
+
+
+@pytest.mark.sample
+def test_uvicorn_does_nothing_else_where_we_do_it_instead() -> None:
+    """Whatever is new there may be needed here, too: read it, and then change this list."""
+    names = set(HttpToolsProtocol.on_response_complete.__code__.co_names)
+
+    assert {
+        "_start_asgi_task", "_unset_keepalive_if_required", "call_later", "flow", "is_closing",
+        "loop", "pipeline", "pop", "resume_reading", "server_state", "timeout_keep_alive",
+        "timeout_keep_alive_handler", "timeout_keep_alive_task", "total_requests", "transport",
+    } == names  # fmt: skip
+    assert {
+        "AF_UNIX", "OSError", "SOCK_STREAM", "STARTUP_FAILURE", "_log_started_message", "append",
+        "asyncio", "backlog", "chmod", "config", "create_server", "create_unix_server", "error",
+        "exists", "exit", "fd", "fromfd", "get_running_loop", "host", "lifespan", "logger", "os",
+        "path", "platform", "port", "servers", "should_exit", "shutdown", "socket", "sockets",
+        "ssl", "st_mode", "started", "startup", "stat", "sys", "system", "uds", "workers",
+    } == set(Server.startup.__code__.co_names)  # fmt: skip
