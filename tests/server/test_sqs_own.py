@@ -268,11 +268,11 @@ def task(sqs: Any, arn: str) -> dict[str, Any]:
 def test_policies_of_queues_are_not_supported(sqs: Any, url: str) -> None:
     with pytest.raises(sqs.exceptions.UnsupportedOperation):
         sqs.add_permission(QueueUrl=url, Label="l", AWSAccountIds=["1"], Actions=["*"])
-    with pytest.raises(ClientError, match="Unknown Attribute Policy"):
-        sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": "{}"})
 
 
-def test_a_retention_period_is_the_queues_retention_and_has_no_default(sqs: Any, name: str) -> None:
+def test_a_retention_period_is_the_queues_retention_if_somebody_has_set_it(
+    sqs: Any, name: str, client: cassieq.Client
+) -> None:
     url = sqs.create_queue(QueueName=name)["QueueUrl"]
 
     def shown() -> str | None:
@@ -280,9 +280,14 @@ def test_a_retention_period_is_the_queues_retention_and_has_no_default(sqs: Any,
         period: str | None = found.get("MessageRetentionPeriod")
         return period
 
-    assert shown() is None
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"MessageRetentionPeriod": "86400"})
-    assert "86400" == shown()
+    def kept_for() -> float | None:
+        return client.queue(name).settings.retention_s
+
+    assert ("345600", None) == (shown(), kept_for())
+    for period in (86_400, 345_600):
+        given = {"MessageRetentionPeriod": str(period)}
+        sqs.set_queue_attributes(QueueUrl=url, Attributes=given)
+        assert (str(period), period) == (shown(), kept_for())
     for wrong in ("59", "1209601", "a day"):
         with pytest.raises(ClientError, match="MessageRetentionPeriod"):
             sqs.set_queue_attributes(QueueUrl=url, Attributes={"MessageRetentionPeriod": wrong})
