@@ -98,6 +98,24 @@ def test_the_query_protocol_sends_receives_and_deletes(gateway: Gateway, url: st
     assert ["ReceiptHandleIsInvalid"] == texts(done, result, "BatchResultErrorEntry", "Code")
 
 
+def test_a_form_that_names_no_queue_is_for_the_one_of_its_path(
+    gateway: Gateway, sqs: Any, url: str
+) -> None:
+    path = urlsplit(url).path
+    status, _ = form(gateway, path, Action="SendMessage", MessageBody="x")
+    assert 200 == status
+    status, got = form(gateway, path, Action="ReceiveMessage", WaitTimeSeconds="5")
+    assert (200, ["x"]) == (status, texts(got, "ReceiveMessageResult", "Message", "Body"))
+    other = sqs.create_queue(QueueName=f"{url.rpartition('/')[2][-70:]}-2")["QueueUrl"]
+    form(gateway, path, Action="DeleteQueue", QueueUrl=other)
+    assert 200 == form(gateway, path, Action="GetQueueAttributes")[0]
+    status, answer = form(gateway, f"{path}-none", Action="PurgeQueue")
+    code = "AWS.SimpleQueueService.NonExistentQueue"
+    assert (400, [code]) == (status, texts(answer, "Error", "Code"))
+    status, answer = form(gateway, Action="PurgeQueue")
+    assert (400, ["MissingParameter"]) == (status, texts(answer, "Error", "Code"))
+
+
 def test_a_receipt_that_was_never_handed_out_is_invalid(sqs: Any, url: str) -> None:
     sqs.send_message(QueueUrl=url, MessageBody="x")
     (message,) = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=5)["Messages"]
