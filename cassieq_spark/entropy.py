@@ -16,6 +16,12 @@ def new_uuid() -> uuid.UUID:
     return uuid.uuid4()
 
 
+def uuid_at(time_us: int) -> uuid.UUID:
+    """A random UUID (version 7) that tells the millisecond it was made for."""
+    noise = uuid.uuid4().int & (1 << 76) - 1  # with its variant
+    return uuid.UUID(int=time_us // 1_000 << 80 | 7 << 76 | noise)
+
+
 def generator(seed: int | None = None) -> random.Random:
     """Random numbers: the same ones for the same seed, different ones each time without one."""
     return random.Random(seed)

@@ -35,6 +35,11 @@ EVENTS: Final[dict[str, Event]] = {
         meaning="A consumer acked messages with receipts that had expired. Nothing was changed for "
         "them.",
     ),
+    "attribute_without_effect": Event(
+        level=logging.WARNING,
+        meaning="A client of the SQS door has set an attribute that has no effect here, such as a "
+        "policy or a key for encryption. It is kept and given back. Logged once per attribute.",
+    ),
     "batch_committed": Event(level=logging.INFO, meaning="A sink's micro-batch became visible."),
     "batch_prepared": Event(
         level=logging.DEBUG,

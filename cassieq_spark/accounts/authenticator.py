@@ -69,7 +69,7 @@ class Authenticator:
 
         Raises:
             AuthenticationFailed: Nobody we know; ``reason`` says more.
-            RequestTimeSkewed: It was signed more than five minutes from now.
+            RequestTimeSkewed: It was signed more than 15 minutes from now.
             StoreError: The key could not be read.
         """
         now_us = self._clock.now_us()

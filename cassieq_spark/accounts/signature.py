@@ -16,7 +16,7 @@ from cassieq_spark.errors import AuthenticationFailed, RequestTimeSkewed
 if TYPE_CHECKING:
     from cassieq_spark.options.values import Secret
 
-SKEW_S: Final = 300
+SKEW_S: Final = 900
 LONGEST_EXPIRES_S: Final = 604_800
 SERVICES: Final = frozenset({"sqs", "cassieq"})
 """``sqs`` is what SDKs sign for. The canonical form of some other services differs."""
@@ -69,7 +69,7 @@ def claim_of(request: SignedRequest, *, now_us: int, allows_unsigned: bool = Tru
 
     Raises:
         AuthenticationFailed: There is none, or it cannot be right; nobody was asked.
-        RequestTimeSkewed: It was signed more than five minutes from now.
+        RequestTimeSkewed: It was signed more than 15 minutes from now.
     """
     query = _amz_query(request)
     if not allows_unsigned and UNSIGNED in (

@@ -80,10 +80,10 @@ class AuthenticationFailed(AccessError):
 
 
 class RequestTimeSkewed(AuthenticationFailed):
-    """A request was signed at another time than now, by more than five minutes."""
+    """A request was signed at another time than now, by more than 15 minutes."""
 
     code = "request_time_skewed"
-    meaning = "The time in a signed request differs from the server's by more than five minutes."
+    meaning = "The time in a signed request differs from the server's by more than 15 minutes."
     remedy = "Set the clock of the machine that signs. Then sign the request again."
 
     def __init__(self, message: str, *, reason: str = "skewed") -> None:

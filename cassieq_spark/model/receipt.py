@@ -21,6 +21,8 @@ from cassieq_spark.model.ids import BucketNo, LaneId, Place
 
 RECEIPT_VERSION: Final = 1
 
+_WITH_TIME: Final = 7
+"""The version of UUIDs that begin with the milliseconds since 1970, in 48 bits (RFC 9562)."""
 _PREFIX: Final = struct.Struct(">B16sQ16s")
 _RANGE: Final = struct.Struct(">II")
 _CRC: Final = struct.Struct(">I")
@@ -39,6 +41,15 @@ class Receipt:
     lease_id: UUID
     first: int
     last: int
+
+    @property
+    def began_us(self) -> int | None:
+        """When the delivery began, by cluster time, to the millisecond; None if it does not tell.
+
+        Leases of updates and of older releases do not.
+        """
+        has_time = self.lease_id.version == _WITH_TIME
+        return (self.lease_id.int >> 80) * 1_000 if has_time else None
 
     @property
     def place(self) -> Place:

@@ -9,9 +9,10 @@ winner's manifest.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from cassieq_spark.entropy import new_uuid
+from cassieq_spark.entropy import uuid_at
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.expiry import Life
@@ -119,7 +120,7 @@ def _carry_on(
         gone = EMPTY
         if terms is not None:
             gone = expired_of(sealed, terms.now_us)
-            sealed, leases = claim(sealed, terms, new_uuid)
+            sealed, leases = claim(sealed, terms, partial(uuid_at, terms.now_us))
         returns.hint(return_times_us(sealed))
         outcome = lane.buckets.fill(bucket, row, sealed)
         if outcome.now is None:

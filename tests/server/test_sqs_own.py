@@ -98,6 +98,24 @@ def test_the_query_protocol_sends_receives_and_deletes(gateway: Gateway, url: st
     assert ["ReceiptHandleIsInvalid"] == texts(done, result, "BatchResultErrorEntry", "Code")
 
 
+def test_a_form_that_names_no_queue_is_for_the_one_of_its_path(
+    gateway: Gateway, sqs: Any, url: str
+) -> None:
+    path = urlsplit(url).path
+    status, _ = form(gateway, path, Action="SendMessage", MessageBody="x")
+    assert 200 == status
+    status, got = form(gateway, path, Action="ReceiveMessage", WaitTimeSeconds="5")
+    assert (200, ["x"]) == (status, texts(got, "ReceiveMessageResult", "Message", "Body"))
+    other = sqs.create_queue(QueueName=f"{url.rpartition('/')[2][-70:]}-2")["QueueUrl"]
+    form(gateway, path, Action="DeleteQueue", QueueUrl=other)
+    assert 200 == form(gateway, path, Action="GetQueueAttributes")[0]
+    status, answer = form(gateway, f"{path}-none", Action="PurgeQueue")
+    code = "AWS.SimpleQueueService.NonExistentQueue"
+    assert (400, [code]) == (status, texts(answer, "Error", "Code"))
+    status, answer = form(gateway, Action="PurgeQueue")
+    assert (400, ["MissingParameter"]) == (status, texts(answer, "Error", "Code"))
+
+
 def test_a_receipt_that_was_never_handed_out_is_invalid(sqs: Any, url: str) -> None:
     sqs.send_message(QueueUrl=url, MessageBody="x")
     (message,) = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=5)["Messages"]
@@ -268,11 +286,11 @@ def task(sqs: Any, arn: str) -> dict[str, Any]:
 def test_policies_of_queues_are_not_supported(sqs: Any, url: str) -> None:
     with pytest.raises(sqs.exceptions.UnsupportedOperation):
         sqs.add_permission(QueueUrl=url, Label="l", AWSAccountIds=["1"], Actions=["*"])
-    with pytest.raises(ClientError, match="Unknown Attribute Policy"):
-        sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": "{}"})
 
 
-def test_a_retention_period_is_the_queues_retention_and_has_no_default(sqs: Any, name: str) -> None:
+def test_a_retention_period_is_the_queues_retention_if_somebody_has_set_it(
+    sqs: Any, name: str, client: cassieq.Client
+) -> None:
     url = sqs.create_queue(QueueName=name)["QueueUrl"]
 
     def shown() -> str | None:
@@ -280,9 +298,14 @@ def test_a_retention_period_is_the_queues_retention_and_has_no_default(sqs: Any,
         period: str | None = found.get("MessageRetentionPeriod")
         return period
 
-    assert shown() is None
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"MessageRetentionPeriod": "86400"})
-    assert "86400" == shown()
+    def kept_for() -> float | None:
+        return client.queue(name).settings.retention_s
+
+    assert ("345600", None) == (shown(), kept_for())
+    for period in (86_400, 345_600):
+        given = {"MessageRetentionPeriod": str(period)}
+        sqs.set_queue_attributes(QueueUrl=url, Attributes=given)
+        assert (str(period), period) == (shown(), kept_for())
     for wrong in ("59", "1209601", "a day"):
         with pytest.raises(ClientError, match="MessageRetentionPeriod"):
             sqs.set_queue_attributes(QueueUrl=url, Attributes={"MessageRetentionPeriod": wrong})

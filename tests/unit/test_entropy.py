@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from uuid import RFC_4122
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cassieq_spark.entropy import MAX_DOUBLINGS, generator, jitter, new_uuid
+from cassieq_spark.entropy import MAX_DOUBLINGS, generator, jitter, new_uuid, uuid_at
 
 
 def test_uuids_are_random_and_never_tell_the_machine() -> None:
@@ -16,6 +17,15 @@ def test_uuids_are_random_and_never_tell_the_machine() -> None:
 
     assert 1000 == len(found)
     assert {4} == {one.version for one in found}
+
+
+@given(st.integers(0, 9_999_999_999_999_999))
+def test_a_uuid_with_a_time_is_a_random_one_of_version_7(time_us: int) -> None:
+    found = {uuid_at(time_us) for _ in range(10)}
+
+    assert 10 == len(found)
+    assert {(7, RFC_4122)} == {(one.version, one.variant) for one in found}
+    assert {time_us // 1_000} == {one.int >> 80 for one in found}
 
 
 def test_a_seed_gives_the_same_numbers_again() -> None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark import metrics
-from cassieq_spark.entropy import new_uuid
+from cassieq_spark.entropy import uuid_at
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import Bucket, Lease, Status
@@ -171,7 +172,7 @@ class Claimer:
         Raises:
             CasAmbiguous: The lease may exist. It then runs out by itself; do not claim again.
         """
-        new, leases = claim(row.value, terms, new_uuid)
+        new, leases = claim(row.value, terms, partial(uuid_at, terms.now_us))
         gone = expired_of(row.value, terms.now_us)
         if not leases and not gone and new.dead == row.value.dead:
             return [], row

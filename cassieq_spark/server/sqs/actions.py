@@ -9,10 +9,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.model.rights import Right
-from cassieq_spark.server.sqs.errors import SqsError, empty_batch, missing
+from cassieq_spark.server.sqs.errors import SqsError, empty_batch, invalid, missing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+FAILURE: Final = "failure"
+"""The error of an entry of a batch whose parameters are wrong, among them. It fails alone."""
 
 
 class Kind(Enum):
@@ -173,9 +177,19 @@ def _value(name: str, kind: Kind, value: object, entries: Parameters | None) -> 
         case (Kind.TYPED, dict()):
             return {key: _typed(name, key, one) for key, one in value.items()}
         case (Kind.ENTRIES, list()) if all(isinstance(one, dict) for one in value) and entries:
-            return [checked(entries, one) for one in value]
+            return [_entry(entries, one) for one in value]
         case _:
             raise SqsError("SerializationException", f"{name} must be a {kind.value}.")
+
+
+def _entry(wanted: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of one entry of a batch; or its id, and what is wrong with it."""
+    try:
+        return checked(wanted, given)
+    except SqsError as error:
+        known = checked(_of("Id"), given)  # without one, nobody could be told
+        is_form = error.name == "SerializationException"  # which is of whole requests
+        return {**known, FAILURE: invalid(error.message) if is_form else error}
 
 
 def _typed(name: str, key: str, value: object) -> Typed:

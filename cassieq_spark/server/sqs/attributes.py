@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Right
-from cassieq_spark.server.sqs.errors import SqsError, invalid
+from cassieq_spark.server.sqs.errors import NO_TEXT, SqsError, invalid
 from cassieq_spark.server.sqs.names import name_of_arn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from cassieq_spark.queue.handle import Queue
     from cassieq_spark.queue.inspect.stats import QueueStats
@@ -39,6 +41,25 @@ NUMBERS: Final[dict[str, tuple[int, int, int]]] = {
 
 RETENTION_S: Final = (60, 1_209_600)
 """The shortest and the longest retention that SQS has."""
+DEFAULT_RETENTION_S: Final = 345_600
+"""The retention that is shown for a queue that has none: the default of SQS. Nothing is deleted."""
+
+REUSE_S: Final = (60, 86_400)
+DEFAULT_REUSE_S: Final = 300
+LONGEST_KEY_ID: Final = 2_048
+"""Of ``KmsMasterKeyId``, as KMS has it."""
+
+WITHOUT_EFFECT: Final = (
+    "KmsDataKeyReusePeriodSeconds", "KmsMasterKeyId", "Policy", "SqsManagedSseEnabled",
+)  # fmt: skip
+"""Attributes that are kept as labels and given back, and change nothing: Terraform and others set
+them, and compare what they read with what they have set."""
+KEPT: Final = (*NUMBERS, "RedriveAllowPolicy", *WITHOUT_EFFECT)
+SSE: Final = "SqsManagedSseEnabled"
+KMS: Final = "KmsMasterKeyId"
+
+MOST_SOURCES: Final = 10
+"""The most queues that a ``RedriveAllowPolicy`` names."""
 
 COUNTS: Final = (
     "ApproximateNumberOfMessages",
@@ -48,13 +69,14 @@ COUNTS: Final = (
 READABLE: Final = (
     *COUNTS, "CreatedTimestamp", "DelaySeconds", "LastModifiedTimestamp", "MaximumMessageSize",
     "MessageRetentionPeriod", "QueueArn", "ReceiveMessageWaitTimeSeconds", "RedriveAllowPolicy",
-    "RedrivePolicy", "VisibilityTimeout",
+    "RedrivePolicy", "VisibilityTimeout", *WITHOUT_EFFECT,
 )  # fmt: skip
 UNSET: Final = (
     "ContentBasedDeduplication", "DeduplicationScope", "FifoQueue", "FifoThroughputLimit",
-    "KmsDataKeyReusePeriodSeconds", "KmsMasterKeyId", "Policy", "SqsManagedSseEnabled",
 )  # fmt: skip
-"""Attributes that SQS has and a queue here has not. They may be asked for, and not be set."""
+"""Attributes of FIFO queues. They may be asked for, and not be set."""
+
+_logger = get_logger("server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,20 +114,25 @@ def changes_of(call: Call, attributes: Mapping[str, str]) -> Changes:
     """
     settings: dict[str, Any] = {}
     labels: dict[str, str | None] = {}
+    if attributes.get(KMS) and attributes.get(SSE, "").lower() == "true":
+        raise SqsError(  # in AWS's words
+            "InvalidAttributeName",
+            "You can use one type of server-side encryption (SSE) at one time. You can either "
+            "enable KMS SSE or SQS SSE.",
+        )
     for name, text in attributes.items():
-        if name in NUMBERS:
-            low, high, _ = NUMBERS[name]
-            labels[LABEL + name] = str(_whole(name, text, low, high))
-        elif name == "VisibilityTimeout":
+        if name == "VisibilityTimeout":
             settings["visibility_timeout"] = max(0.1, _whole(name, text, 0, 43_200))
         elif name == "MessageRetentionPeriod":
             settings["retention"] = _whole(name, text, *RETENTION_S)
         elif name == "RedrivePolicy":
             settings |= _redrive_policy(call, text)
-        elif name == "RedriveAllowPolicy":
-            labels[LABEL + name] = _redrive_allow_policy(text)
+        elif name in KEPT:
+            labels |= {LABEL + key: kept for key, kept in _kept(call, name, text).items()}
+            if name in WITHOUT_EFFECT and text and text.lower() != "false":
+                _say_once(name)
         else:
-            raise SqsError("InvalidAttributeName", f"Unknown Attribute {name[:200]}.")
+            raise _unknown(name)
     return Changes(settings=settings, labels=labels)
 
 
@@ -119,10 +146,16 @@ def shown(call: Call, queue: Queue, stats: QueueStats | None) -> dict[str, str]:
         "LastModifiedTimestamp": modified if modified.isascii() and modified.isdigit() else created,
         "QueueArn": call.arn(queue.name) or "",
         "VisibilityTimeout": str(int(settings.visibility_timeout_s)),
+        "MessageRetentionPeriod": str(int(settings.retention_s or DEFAULT_RETENTION_S)),
         **{name: str(_number(queue, name)) for name in NUMBERS},
+        # SQS encrypts unless it is told not to; a gateway that says so would promise too much.
+        SSE: "false",
+        **_labels(call, queue, ("RedriveAllowPolicy", *WITHOUT_EFFECT)),
     }
-    if settings.retention_s is not None:
-        found["MessageRetentionPeriod"] = str(int(settings.retention_s))
+    if KMS in found:
+        found.setdefault("KmsDataKeyReusePeriodSeconds", str(DEFAULT_REUSE_S))
+    else:
+        found.pop("KmsDataKeyReusePeriodSeconds", None)  # as AWS has it
     if stats is not None:
         counts = (stats.visible, stats.delayed + stats.scheduled, stats.invisible)
         found |= {name: str(count) for name, count in zip(COUNTS, counts, strict=True)}
@@ -132,10 +165,25 @@ def shown(call: Call, queue: Queue, stats: QueueStats | None) -> dict[str, str]:
         found["RedrivePolicy"] = json.dumps(
             {"deadLetterTargetArn": arn, "maxReceiveCount": settings.max_deliveries}
         )
-    with suppress(SqsError):
-        if allowed := _redrive_allow_policy(queue.labels.get(f"{LABEL}RedriveAllowPolicy", "")):
-            found["RedriveAllowPolicy"] = allowed
     return found
+
+
+def check_may_bury(call: Call, target: Queue, source: str) -> None:
+    """Return if the queue `target` lets `source` name it as its dead-letter queue.
+
+    Raises:
+        SqsError: Its ``RedriveAllowPolicy`` does not.
+    """
+    name = "RedriveAllowPolicy"
+    policy = json.loads(_labels(call, target, [name]).get(name, "{}"))
+    permission, named = policy.get("redrivePermission"), policy.get("sourceQueueArns", [])
+    is_named = call.own(source) in {_name_in(call, one) for one in named}
+    if permission == "denyAll" or (permission == "byQueue" and not is_named):
+        raise invalid(
+            "Value for parameter RedrivePolicy is invalid. Reason: The RedriveAllowPolicy of the "
+            f"dead-letter queue {call.own(target.name)} does not allow queue {call.own(source)} to "
+            "use it."
+        )
 
 
 def wanted_of(names: list[str] | None) -> set[str]:
@@ -145,39 +193,117 @@ def wanted_of(names: list[str] | None) -> set[str]:
         SqsError: There is no such attribute.
     """
     asked = set(names or ())
-    if unknown := sorted(asked - {*READABLE, *UNSET, "All"}):
-        raise SqsError("InvalidAttributeName", f"Unknown Attribute {unknown[0][:200]}.")
+    check_known(asked)
     return set(READABLE) if "All" in asked else asked
+
+
+def check_known(names: Iterable[str]) -> None:
+    """Return if a queue has all these attributes.
+
+    Raises:
+        SqsError: One is none of a queue's.
+    """
+    if unknown := sorted(set(names) - {*READABLE, *UNSET, "All"}):
+        raise _unknown(unknown[0])
 
 
 def differences(call: Call, queue: Queue, attributes: Mapping[str, str]) -> list[str]:
     """The attributes of a request that an existing queue has otherwise."""
     there = shown(call, queue, None)
+    reuse = "KmsDataKeyReusePeriodSeconds"
+    there |= {reuse: str(DEFAULT_REUSE_S), **_labels(call, queue, [reuse])}
+    attributes = {**attributes, **({SSE: sse.lower()} if (sse := attributes.get(SSE)) else {})}
+    is_open = not _labels(call, queue, (SSE, KMS))  # true with AWS, false here
     return [
         name
         for name, text in attributes.items()
-        if _normal(call, name, text) != _normal(call, name, there.get(name, ""))
+        if not (name == SSE and is_open)
+        and _normal(call, name, text) != _normal(call, name, there.get(name, ""))
     ]
 
 
+def _labels(call: Call, queue: Queue, names: Iterable[str]) -> dict[str, str]:
+    """The attributes among these that a queue has as labels; another door may set any label."""
+    found = {}
+    for name in names:
+        with suppress(SqsError):
+            if text := _kept(call, name, queue.labels.get(LABEL + name, "")).get(name):
+                found[name] = text
+    return found
+
+
 def _number(queue: Queue, name: str) -> int:
-    text = queue.labels.get(LABEL + name, "")
     low, high, default = NUMBERS[name]
     try:
-        return _whole(name, text, low, high)
+        return _whole(name, queue.labels.get(LABEL + name, ""), low, high)
     except SqsError:
-        return default  # a label may have been set by another door
+        return default
 
 
 def _normal(call: Call, name: str, text: str) -> object:
-    if name != "RedrivePolicy" or not text:
-        return text
+    """The value of an attribute, in whatever way it is written."""
+    match name, _parsed(text):
+        case "RedrivePolicy", {"deadLetterTargetArn": arn, "maxReceiveCount": count}:
+            return _name_in(call, arn), str(count)
+        case "RedriveAllowPolicy", {"redrivePermission": "allowAll"}:
+            return ""  # the default
+        case "RedriveAllowPolicy", {"redrivePermission": "byQueue", "sourceQueueArns": [*named]}:
+            return {_name_in(call, one) for one in named}
+        case (("RedriveAllowPolicy" | "Policy"), {**policy}):
+            return policy
+        case _:
+            return text.strip().lstrip("0") if text.strip().isdigit() else text
+
+
+def _name_in(call: Call, arn: object) -> str | None:
+    """The name of a queue of the caller's account; None: the ARN is of none."""
     try:
-        found = dict(json.loads(text))
-        arn = str(found.get("deadLetterTargetArn"))
-        return name_of_arn(arn, call.number), int(found["maxReceiveCount"])
-    except (ValueError, TypeError, KeyError, SqsError):
-        return text
+        return name_of_arn(str(arn), call.number)
+    except SqsError:
+        return None
+
+
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _kept(call: Call, name: str, text: str) -> dict[str, str | None]:
+    """The labels that an attribute changes, by their names without the prefix.
+
+    Raises:
+        SqsError: It cannot have this value.
+    """
+    if NO_TEXT.search(text):
+        raise _invalid(name, "it has a character that SQS does not allow")
+    if name in NUMBERS:
+        return {name: str(_whole(name, text, *NUMBERS[name][:2]))}
+    if name == SSE:
+        return _encrypted(text.lower())
+    if not text:
+        return {name: None}
+    if name == "KmsDataKeyReusePeriodSeconds":
+        return {name: str(_whole(name, text, *REUSE_S))}
+    if name == KMS and len(text) > LONGEST_KEY_ID:
+        raise _invalid(name, f"it must have at most {LONGEST_KEY_ID} characters")
+    if name == "Policy":
+        _json(text, name)
+    if name == "RedriveAllowPolicy":
+        _check_redrive_allow_policy(call, text)
+    return {name: text, **({SSE: "false"} if name == KMS else {})}
+
+
+def _encrypted(text: str) -> dict[str, str | None]:
+    if text not in ("true", "false"):
+        raise _invalid(SSE, "it must be true or false")
+    return {SSE: text, **({KMS: None} if text == "true" else {})}  # there is one kind at a time
+
+
+@cache
+def _say_once(attribute: str) -> None:
+    event(_logger, "attribute_without_effect", attribute=attribute)
 
 
 def _whole(name: str, text: str, low: int, high: int) -> int:
@@ -207,15 +333,21 @@ def _redrive_policy(call: Call, text: str) -> dict[str, Any]:
     }
 
 
-def _redrive_allow_policy(text: str) -> str | None:
-    if not text:
-        return None
+def _check_redrive_allow_policy(call: Call, text: str) -> None:
     found = _json(text, "RedriveAllowPolicy")
-    if found.get("redrivePermission") not in ("allowAll", "denyAll", "byQueue"):
+    permission, named = found.get("redrivePermission"), found.get("sourceQueueArns", [])
+    if permission not in ("allowAll", "denyAll", "byQueue"):
         raise _invalid(
             "RedriveAllowPolicy", "its redrivePermission is allowAll, denyAll or byQueue"
         )
-    return text
+    if not isinstance(named, list) or len(named) > MOST_SOURCES:
+        raise _invalid(
+            "RedriveAllowPolicy", f"its sourceQueueArns is a list of up to {MOST_SOURCES} ARNs"
+        )
+    if named and permission != "byQueue":
+        raise _invalid("RedriveAllowPolicy", "only with byQueue it has sourceQueueArns")
+    if not all(isinstance(one, str) and _name_in(call, one) for one in named):
+        raise _invalid("RedriveAllowPolicy", "its sourceQueueArns are ARNs of your queues")
 
 
 def _json(text: str, name: str) -> dict[str, Any]:
@@ -226,6 +358,10 @@ def _json(text: str, name: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise _invalid(name, "it is not a JSON object")
     return found
+
+
+def _unknown(name: str) -> SqsError:
+    return SqsError("InvalidAttributeName", f"Unknown Attribute {name[:200]}.")
 
 
 def _invalid(name: str, why: str) -> SqsError:

@@ -11,11 +11,12 @@ import base64
 import binascii
 import hashlib
 import re
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from cassieq_spark.server.sqs.actions import Typed
-from cassieq_spark.server.sqs.errors import SqsError, invalid
+from cassieq_spark.server.sqs.errors import NO_TEXT, SqsError, invalid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,10 +30,14 @@ ENCODING: Final = "cassieq-body-encoding"
 MOST_ATTRIBUTES: Final = 10
 
 _NAME: Final = re.compile(r"(?!\.)(?!.*\.\.)[A-Za-z0-9_.-]{1,256}(?<!\.)")
-_TYPE: Final = re.compile(r"(String|Number|Binary)(\.[^\s]{1,248})?")
+_TYPE: Final = re.compile(r"(String|Number|Binary)(\..+)?", re.DOTALL)
 _NUMBER: Final = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?\s*")
-# What XML 1.0 can carry, as AWS has it.
-_TEXT: Final = re.compile("[\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*")
+
+TYPE_BYTES: Final = 256
+DIGITS: Final = 38
+SMALLEST: Final = Decimal("1e-128")
+LARGEST: Final = Decimal("1e126")
+"""As the developer guide of SQS has it, under "Message attribute data types"."""
 
 
 def body_of(text: str) -> bytes:
@@ -43,7 +48,7 @@ def body_of(text: str) -> bytes:
     """
     if not text:
         raise SqsError("MissingParameter", "The request must contain the parameter MessageBody.")
-    if not _TEXT.fullmatch(text):
+    if NO_TEXT.search(text):
         raise SqsError(
             "InvalidMessageContents",
             "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to "
@@ -58,7 +63,7 @@ def text_of(body: bytes) -> tuple[str, bool]:
         text = body.decode()
     except UnicodeDecodeError:
         text = "\0"
-    if text and _TEXT.fullmatch(text):
+    if text and not NO_TEXT.search(text):
         return text, False
     if not body:
         return "", False
@@ -80,9 +85,12 @@ def headers_of(attributes: Mapping[str, Typed], system: Mapping[str, Typed]) -> 
         if typed.data_type != "String":
             headers[TYPE_PREFIX + name] = typed.data_type
     for name, typed in system.items():
-        if name != "AWSTraceHeader" or typed.data_type != "String" or not typed.text:
-            raise invalid(f"Message system attribute {name!r} must be AWSTraceHeader, a String.")
-        headers[TRACE_HEADER] = typed.text
+        if name != "AWSTraceHeader" or typed.data_type != "String":
+            raise invalid(
+                f"Message system attribute {name[:300]!r} must be AWSTraceHeader, a String."
+            )
+        _check_value("system", name, typed)
+        headers[TRACE_HEADER] = _stored(typed)
     return headers
 
 
@@ -95,7 +103,7 @@ def attributes_of(headers: Mapping[str, str], wanted: Iterable[str]) -> dict[str
     for name, text in headers.items():
         if name.startswith("sqs.") or not _is_wanted(name, names):
             continue
-        shown_as = name if _TEXT.fullmatch(name) else quote(name)
+        shown_as = quote(name) if NO_TEXT.search(name) else name
         found[shown_as] = _typed(text, headers.get(TYPE_PREFIX + name, "String"))
     return found
 
@@ -125,19 +133,23 @@ def md5_of_attributes(attributes: Mapping[str, Typed]) -> str:
         typed = attributes[name]
         add(name.encode())
         add(typed.data_type.encode())
-        digest.update(b"\x01" if typed.raw is None else b"\x02")
-        add((typed.text or "").encode() if typed.raw is None else typed.raw)
+        is_binary = typed.data_type.startswith("Binary")
+        digest.update(b"\x02" if is_binary else b"\x01")
+        add((typed.raw or b"") if is_binary else (typed.text or "").encode())
     return digest.hexdigest()
 
 
 def size_of(body: bytes, attributes: Mapping[str, Typed]) -> int:
     """The size of a message, as AWS counts it: with names, types and values of attributes."""
     return len(body) + sum(
-        len(name.encode())
-        + len(typed.data_type.encode())
-        + (len((typed.text or "").encode()) if typed.raw is None else len(typed.raw))
+        sum(map(bytes_in, (name, typed.data_type, typed.text or ""))) + len(typed.raw or b"")
         for name, typed in attributes.items()
     )
+
+
+def bytes_in(text: str) -> int:
+    """The bytes of a text that may not have been checked yet: JSON may hold half a character."""
+    return len(text.encode(errors="surrogatepass"))
 
 
 def _check_attribute(name: str, typed: Typed) -> None:
@@ -145,22 +157,39 @@ def _check_attribute(name: str, typed: Typed) -> None:
     is_reserved = lower.startswith(("aws.", "amazon.", *OWN_PREFIXES))
     if not _NAME.fullmatch(name) or is_reserved:
         raise invalid(f"Message attribute name {name[:300]!r} is not allowed.")
-    if not _TYPE.fullmatch(typed.data_type):
+    if not _is_type(typed.data_type):
         raise invalid(
             f"The type of message (user) attribute {name!r} is invalid. You must use only the "
             "following supported type prefixes: Binary, Number, String."
         )
+    _check_value("user", name, typed)
+    if typed.data_type.startswith("Number") and not _is_number(typed.text or ""):
+        raise invalid(f"Can't cast the value of message (user) attribute {name!r} to a number.")
+
+
+def _is_type(text: str) -> bool:
+    return bool(_TYPE.fullmatch(text) and bytes_in(text) <= TYPE_BYTES and not NO_TEXT.search(text))
+
+
+def _check_value(kind: str, name: str, typed: Typed) -> None:
     is_binary = typed.data_type.startswith("Binary")
-    if not (typed.raw if is_binary else typed.text):
+    # One value, of the type that is named.
+    if (bool(typed.text), bool(typed.raw)) != (not is_binary, is_binary):
         raise invalid(
-            f"Message (user) attribute {name!r} must contain a non-empty value of type "
+            f"Message ({kind}) attribute {name!r} must contain a non-empty value of type "
             f"{typed.data_type!r}."
         )
-    text = typed.text or ""
-    if not is_binary and not _TEXT.fullmatch(text):
-        raise invalid(f"The value of message attribute {name!r} has invalid characters.")
-    if typed.data_type.startswith("Number") and not _NUMBER.fullmatch(text):
-        raise invalid(f"Can't cast the value of message (user) attribute {name!r} to a number.")
+    if NO_TEXT.search(typed.text or ""):
+        raise invalid(f"Message ({kind}) attribute {name!r} has a value with invalid characters.")
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is a number of as many digits, and of the range, that SQS takes."""
+    if not _NUMBER.fullmatch(text):
+        return False
+    number = Decimal(text.strip())
+    digits = "".join(map(str, number.as_tuple().digits)).strip("0")
+    return len(digits) <= DIGITS and (not number or SMALLEST <= abs(number) <= LARGEST)
 
 
 def _stored(typed: Typed) -> str:
@@ -175,9 +204,9 @@ def _typed(text: str, data_type: str) -> Typed:
             return Typed(data_type=data_type, raw=base64.b64decode(text, validate=True))
         except (binascii.Error, ValueError):
             data_type = "String"  # somebody else wrote the header
-    if not _TEXT.fullmatch(text):
+    if NO_TEXT.search(text):
         return Typed(data_type="Binary", raw=text.encode())
-    return Typed(data_type=data_type if _TYPE.fullmatch(data_type) else "String", text=text)
+    return Typed(data_type=data_type if _is_type(data_type) else "String", text=text)
 
 
 def _is_wanted(name: str, names: Iterable[str]) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.server.sqs.actions import RIGHTS
-from cassieq_spark.server.sqs.errors import SqsError
+from cassieq_spark.server.sqs.errors import no_resource
 from cassieq_spark.server.sqs.names import name_of_arn, name_of_url, number_of
 
 if TYPE_CHECKING:
@@ -64,19 +64,21 @@ class Call:
         """
         return self.allowed(name_of_url(self.parameters["QueueUrl"], self.number))
 
-    def queue_of_arn(self, parameter: str, right: Right | None = None) -> str:
+    def queue_of_arn(
+        self, parameter: str, right: Right | None = None, *, arn: str | None = None
+    ) -> str:
         """The full name of the queue that an ARN names, if the caller may do this to it.
+
+        Args:
+            arn: Default: the parameter of that name.
 
         Raises:
             SqsError: It is not an ARN of a queue of the caller's account.
             AccessDenied: The caller lacks the right.
         """
-        name = name_of_arn(self.parameters[parameter], self.number)
+        name = name_of_arn(self.parameters[parameter] if arn is None else arn, self.number)
         if name is None:
-            raise SqsError(
-                "ResourceNotFoundException",
-                f"The resource that you specified for the {parameter} parameter doesn't exist.",
-            )
+            raise no_resource(parameter)
         return self.allowed(name, right)
 
     def allowed(self, name: str, right: Right | None = None) -> str:

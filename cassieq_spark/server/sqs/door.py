@@ -93,9 +93,12 @@ class SqsDoor:
             )
         noted = asked_of(request.scope)
         noted.operation = action
+        given = asked.protocol.parameters()
+        if isinstance(asked.protocol, QueryProtocol) and request.path_params:
+            given.setdefault("QueueUrl", request.url.path)  # as AWS's documents write a form
         call = Call(
             action=action,
-            parameters=checked(wanted, asked.protocol.parameters(), action=action),
+            parameters=checked(wanted, given, action=action),
             principal=asked.principal,
             gate=self._gate,
             request=request,

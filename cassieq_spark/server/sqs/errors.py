@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from cassieq_spark.aio.pool import Busy
@@ -19,6 +20,9 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.server.backend import COME_AGAIN
 
+NO_TEXT: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""A character that SQS allows in no text: XML 1.0, the form of older answers, has none of them."""
+
 _SQS: Final = "AWS.SimpleQueueService."
 QUERY_CODES: Final[dict[str, str]] = {
     "AccessDeniedException": "AccessDenied",
@@ -30,6 +34,7 @@ QUERY_CODES: Final[dict[str, str]] = {
     "InvalidSignatureException": "SignatureDoesNotMatch",
     "MessageNotInflight": f"{_SQS}MessageNotInflight",
     "MissingAuthenticationTokenException": "MissingAuthenticationToken",
+    "PurgeQueueInProgress": f"{_SQS}PurgeQueueInProgress",
     "QueueDoesNotExist": f"{_SQS}NonExistentQueue",
     "QueueNameExists": "QueueAlreadyExists",
     "TooManyEntriesInBatchRequest": f"{_SQS}TooManyEntriesInBatchRequest",
@@ -65,7 +70,8 @@ class SqsError(Exception):
     ) -> None:
         super().__init__(message)
         self.name = name
-        self.message = message
+        # It may quote what a request gave.
+        self.message = NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", message)
         self.status = status
         self.is_senders = is_senders
 
@@ -85,9 +91,29 @@ def invalid(message: str) -> SqsError:
     return SqsError("InvalidParameterValue", message)
 
 
+def out_of_range(parameter: str, value: int, low: int, high: int) -> SqsError:
+    """The error for a number."""
+    return invalid(
+        f"Value {value} for parameter {parameter} is invalid. Reason: Must be between {low} and "
+        f"{high}, if provided."
+    )
+
+
 def missing(parameter: str) -> SqsError:
     """The error for a parameter that is not there."""
     return SqsError("MissingParameter", f"The request must contain the parameter {parameter}.")
+
+
+def not_found(message: str) -> SqsError:
+    """The error for a task, or a queue that an ARN names, that does not exist."""
+    return SqsError("ResourceNotFoundException", message, status=404)  # as AWS has it
+
+
+def no_resource(parameter: str) -> SqsError:
+    """The error for an ARN of no queue."""
+    return not_found(
+        f"The resource that you specified for the {parameter} parameter doesn't exist."
+    )
 
 
 def empty_batch(action: str) -> SqsError:

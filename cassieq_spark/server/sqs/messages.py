@@ -4,33 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.errors import CassieqError, ReceiptExpired, ReceiptInvalid, StoreTimeout
-from cassieq_spark.model.dead import REDRIVE
-from cassieq_spark.model.dead_letter import headers_of
+from cassieq_spark.model.lease import EXPIRY_MARGIN_US
+from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.model.settlement import Extend
+from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.ack_group import Verdict
 from cassieq_spark.server.sending import Outgoing
 from cassieq_spark.server.sqs import attributes as settings
-from cassieq_spark.server.sqs import bodies
-from cassieq_spark.server.sqs.actions import Typed
-from cassieq_spark.server.sqs.errors import SqsError, empty_batch, expired, invalid, translated
+from cassieq_spark.server.sqs import bodies, received
+from cassieq_spark.server.sqs.actions import FAILURE
+from cassieq_spark.server.sqs.errors import (
+    SqsError,
+    empty_batch,
+    expired,
+    invalid,
+    out_of_range,
+    translated,
+)
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.handle import Queue
     from cassieq_spark.queue.message import Message
+    from cassieq_spark.server.sqs.actions import Typed
     from cassieq_spark.server.sqs.call import Call
 
 MOST_IN_BATCH: Final = 10
 MOST_BATCH_BYTES: Final = 1_048_576
 MOST_VISIBILITY_S: Final = 43_200
 LEAST_VISIBILITY_S: Final = 0.1
-"""The shortest lease that a queue grants. SQS knows 0: such a message is visible again at once."""
+"""The shortest lease that a queue grants. For SQS's 0 it is ended as soon as it is granted."""
 
 _ENTRY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 Entry = Mapping[str, Any]
+Entries = list[dict[str, Any]]
 
 
 async def send(call: Call) -> dict[str, Any]:
@@ -49,15 +61,19 @@ async def send(call: Call) -> dict[str, Any]:
 async def send_batch(call: Call) -> dict[str, Any]:
     """SendMessageBatch: each entry succeeds or fails for itself."""
     queue = call.queue()
-    entries = _entries(call)
     kept = settings.of_queue(await call.backend.opened(queue))
+    return await _each(call, partial(_send_all, call, queue, kept))
+
+
+async def _send_all(
+    call: Call, queue: str, kept: settings.Kept, entries: Entries
+) -> list[dict[str, Any] | SqsError]:
     ready: dict[int, tuple[Outgoing, dict[str, Any]]] = {}
     failed: dict[int, SqsError] = {}
     total = 0
     for at, entry in enumerate(entries):
-        total += bodies.size_of(
-            entry["MessageBody"].encode(errors="replace"), entry.get("MessageAttributes", {})
-        )
+        total += bodies.bytes_in(entry["MessageBody"])
+        total += bodies.size_of(b"", entry.get("MessageAttributes", {}))
         try:
             ready[at] = _outgoing(entry, kept)
         except SqsError as error:
@@ -80,7 +96,7 @@ async def send_batch(call: Call) -> dict[str, Any]:
         )
     if any(one.is_visible for one, _ in ready.values()):
         call.waiting.put(queue)
-    return _batch_answer(call, entries, answers)
+    return answers
 
 
 async def receive(call: Call) -> dict[str, Any]:
@@ -89,7 +105,9 @@ async def receive(call: Call) -> dict[str, Any]:
     at_most = _within(call, "MaxNumberOfMessages", 1, MOST_IN_BATCH)
     visibility_s = _within(call, "VisibilityTimeout", 0, MOST_VISIBILITY_S)
     wait_s = _within(call, "WaitTimeSeconds", 0, settings.MOST_WAIT_S)
-    kept = settings.of_queue(await call.backend.opened(queue))
+    wanted = received.wanted_of(call)
+    handle = await call.backend.opened(queue)
+    kept = settings.of_queue(handle)
     # Before anything is leased: it may ask the cluster, and fail.
     began_us, began_s = await call.backend.now_us(), asyncio.get_running_loop().time()
     messages = await call.waiting.receive(
@@ -101,9 +119,10 @@ async def receive(call: Call) -> dict[str, Any]:
     call.leased.append((queue, messages))
     if messages:
         await call.confirm(queue)
+        await _end_if_zero(call, handle, messages, visibility_s)
     waited_s = asyncio.get_running_loop().time() - began_s
     now_ms = (began_us + round(waited_s * 1e6)) // 1_000
-    shown = [_received(call, one, now_ms) for one in messages]
+    shown = [received.shown(call, one, wanted, now_ms) for one in messages]
     return {"Messages": shown} if shown else {}
 
 
@@ -122,13 +141,16 @@ async def delete(call: Call) -> dict[str, Any]:
 
 async def delete_batch(call: Call) -> dict[str, Any]:
     """DeleteMessageBatch: all that can be deleted are, by one LWT for each bucket."""
-    queue, entries = call.queue(), _entries(call)
-    receipts = [entry["ReceiptHandle"] for entry in entries]
-    answers: list[dict[str, Any] | SqsError] = []
-    for verdict in await call.deleting.ack(queue, receipts):
-        failure = _as_sqs(verdict) if isinstance(verdict, Exception) else _not_acked(verdict)
-        answers.append(failure or {})
-    return _batch_answer(call, entries, answers)
+    queue = call.queue()
+
+    async def delete_all(entries: Entries) -> list[dict[str, Any] | SqsError]:
+        verdicts = await call.deleting.ack(queue, [one["ReceiptHandle"] for one in entries])
+        failures = [
+            _as_sqs(one) if isinstance(one, Exception) else _not_acked(one) for one in verdicts
+        ]
+        return [one or {} for one in failures]
+
+    return await _each(call, delete_all)
 
 
 async def change_visibility(call: Call) -> dict[str, Any]:
@@ -139,18 +161,49 @@ async def change_visibility(call: Call) -> dict[str, Any]:
 
 async def change_visibility_batch(call: Call) -> dict[str, Any]:
     """ChangeMessageVisibilityBatch."""
-    queue, entries = call.queue(), _entries(call)
+    queue = call.queue()
 
     async def one(entry: Entry) -> dict[str, Any]:
         await _extend(call, queue, {"VisibilityTimeout": 30, **entry})
         return {}
 
-    return _batch_answer(call, entries, [await _caught(one, entry) for entry in entries])
+    async def change_all(entries: Entries) -> list[dict[str, Any] | SqsError]:
+        return [await _caught(one, entry) for entry in entries]
+
+    return await _each(call, change_all)
+
+
+async def _end_if_zero(
+    call: Call, queue: Queue, messages: Iterable[Message], visibility_s: int | None
+) -> None:
+    """With a visibility timeout of 0, let anybody get the messages from now on.
+
+    Until somebody does, their receipts delete them, as with SQS.
+    """
+    if int(queue.settings.visibility_timeout_s if visibility_s is None else visibility_s):
+        return
+    receipts = [one.proof for one in messages if one.proof is not None]
+
+    def end(handle: Queue) -> None:
+        lane = handle._lane  # noqa: SLF001 - no program that holds a handle needs this
+        settle.settle_receipts(lane, receipts, Extend(visibility_us=-EXPIRY_MARGIN_US))
+
+    await call.backend.on_queue(queue.name, end)
+    call.waiting.put(queue.name)
 
 
 async def _extend(call: Call, queue: str, given: Entry) -> None:
     seconds = given["VisibilityTimeout"]
     _check_range("VisibilityTimeout", seconds, 0, MOST_VISIBILITY_S)
+    began_us = Receipt.decode(given["ReceiptHandle"]).began_us
+    if seconds and began_us is not None:
+        held_s = (await call.backend.now_us() - began_us) / 1e6
+        if held_s + seconds > MOST_VISIBILITY_S:
+            raise invalid(  # in AWS's words
+                f"Value {seconds} for parameter VisibilityTimeout is invalid. Reason: Total "
+                "VisibilityTimeout for the message is beyond the limit "
+                f"[{MOST_VISIBILITY_S} seconds]"
+            )
 
     def extend(handle: Queue) -> None:
         handle.extend(given["ReceiptHandle"], seconds)
@@ -197,48 +250,6 @@ def _outgoing(given: Entry, kept: settings.Kept) -> tuple[Outgoing, dict[str, An
     return Outgoing(body=body, headers=headers, delay_s=float(delay_s)), answer
 
 
-def _received(call: Call, message: Message, now_ms: int) -> dict[str, Any]:
-    text, is_base64 = bodies.text_of(message.body)
-    shown: dict[str, Any] = {
-        "MessageId": message.message_id,
-        "ReceiptHandle": message.receipt,
-        "MD5OfBody": bodies.md5_of(text),
-        "Body": text,
-    }
-    wanted = {*(call.get("AttributeNames") or ()), *(call.get("MessageSystemAttributeNames") or ())}
-    if wanted:
-        known = _system_attributes(call, message, now_ms)
-        asked = {key: one for key, one in known.items() if "All" in wanted or key in wanted}
-        shown |= {"Attributes": asked} if asked else {}
-    attributes = bodies.attributes_of(message.headers, call.get("MessageAttributeNames") or ())
-    if is_base64:
-        attributes[bodies.ENCODING] = Typed(data_type="String", text="base64")
-    if attributes:
-        shown["MD5OfMessageAttributes"] = bodies.md5_of_attributes(attributes)
-        shown["MessageAttributes"] = {name: bodies.shown(one) for name, one in attributes.items()}
-    return shown
-
-
-def _system_attributes(call: Call, message: Message, now_ms: int) -> dict[str, str]:
-    sent_ms = int(message.enqueued_at.timestamp() * 1_000)
-    known = {
-        "SenderId": call.number,
-        "SentTimestamp": str(sent_ms),
-        "ApproximateReceiveCount": str(message.delivery_count),
-    }
-    if message.delivery_count == 1:
-        # The queue counts deliveries, and does not note when the first one was.
-        known["ApproximateFirstReceiveTimestamp"] = str(max(now_ms, sent_ms))
-    if (trace := message.headers.get(bodies.TRACE_HEADER)) is not None:
-        known["AWSTraceHeader"] = trace
-    letter = headers_of(message.headers)
-    # Older releases wrote into a redriven message, too, where it came from.
-    source = None if letter.reason == REDRIVE else letter.source_queue
-    if source is not None and (arn := call.arn(source)) is not None:
-        known["DeadLetterQueueSourceArn"] = arn
-    return known
-
-
 def _within(call: Call, name: str, low: int, high: int) -> int | None:
     value: int | None = call.get(name)
     if value is not None:
@@ -248,10 +259,16 @@ def _within(call: Call, name: str, low: int, high: int) -> int | None:
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
-        raise invalid(
-            f"Value {value} for parameter {name} is invalid. Reason: Must be between {low} and "
-            f"{high}, if provided."
-        )
+        raise out_of_range(name, value, low, high)
+
+
+async def _each(call: Call, work: _Work) -> dict[str, Any]:
+    """Do a batch. An entry whose parameters are wrong has failed before, and alone."""
+    entries = _entries(call)
+    right = [one for one in entries if FAILURE not in one]
+    answers = iter(await work(right) if right else ())
+    found = [one[FAILURE] if FAILURE in one else next(answers) for one in entries]
+    return _batch_answer(call, entries, found)
 
 
 def _entries(call: Call) -> list[dict[str, Any]]:
@@ -322,3 +339,7 @@ def _as_sqs(error: Exception) -> SqsError:
     if known is None:
         raise error
     return known
+
+
+if TYPE_CHECKING:
+    _Work = Callable[[Entries], Awaitable[list[dict[str, Any] | SqsError]]]

@@ -1,45 +1,79 @@
-"""Message move tasks: a redrive that runs in this gateway, and is noted with its queue.
+"""Message move tasks: redrives that run in a gateway, and are noted with the queue they empty.
 
-The note of the last task is a label of the source queue, so every gateway can list it. If a gateway
-dies in the middle, repair carries over what the redrive had taken; the note then stays as it was.
+The notes are labels of that queue, so every gateway lists and cancels every task. A task goes on
+in steps, and looks at its note before each. If its gateway dies in the middle, repair carries over
+what the last step had taken, and after a minute the task is listed as failed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cassieq_spark.aio.pool import Busy
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import CassieqError
+from cassieq_spark.errors import CassieqError, QueueNotFound
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.find import sources_of
 from cassieq_spark.server.sqs.actions import RIGHTS
-from cassieq_spark.server.sqs.errors import SqsError, invalid
+from cassieq_spark.server.sqs.errors import (
+    SqsError,
+    invalid,
+    no_queue,
+    no_resource,
+    not_found,
+    out_of_range,
+)
 
 if TYPE_CHECKING:
-    from cassieq_spark.model.rights import Principal
+    from collections.abc import Callable, Mapping
+
     from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.repair.report import Redriven
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.sqs.call import Call
 
-LABEL: Final = "sqs.move"
+T = TypeVar("T")
 
-NOTED: Final[dict[str, type]] = {
-    "TaskHandle": str,
+LABEL: Final = "sqs.move"
+"""The newest task; older releases know only this one."""
+EARLIER: Final = "sqs.moves"
+"""The tasks before it, newest first."""
+CANCELLED: Final = "sqs.move.cancelled"
+"""The handle of a task that shall end. Nobody but its end writes over it, so it is not missed."""
+
+MOST_LISTED: Final = 10
+MOST_A_SECOND: Final = 500
+"""As AWS documents them."""
+
+STEP: Final = 10_000
+"""The most messages of one step: so often a task without a rate looks whether it is cancelled."""
+
+SILENT_MS: Final = 60_000
+"""A task that has not noted a step for so long has no gateway any more. If it has one after all, it
+finds another task's note, and ends: no message is moved twice."""
+
+REASON_LENGTH: Final = 300
+
+_SHOWN: Final[dict[str, type]] = {
     "Status": str,
     "SourceArn": str,
     "DestinationArn": str,
+    "MaxNumberOfMessagesPerSecond": int,
     "ApproximateNumberOfMessagesMoved": int,
     "ApproximateNumberOfMessagesToMove": int,
-    "StartedTimestamp": int,
     "FailureReason": str,
+    "StartedTimestamp": int,
 }
-"""What a note has, and of which type."""
+"""What is shown of a note, and of which type it is."""
 
 _logger = get_logger("server")
+
+Note = dict[str, Any]
 
 
 class Moves:
@@ -49,40 +83,58 @@ class Moves:
         self._backend = backend
         self._running: dict[str, asyncio.Task[None]] = {}
 
-    def is_running(self, source: str) -> bool:
-        """Whether a task of this process moves messages of a queue."""
-        return source in self._running
+    def start(self, source: str, redrive: _Redrive, note: Note) -> None:
+        """Redrive the messages that a queue has now, in the background."""
+        task = asyncio.get_running_loop().create_task(self._run(source, redrive, note))
+        self._running[note["TaskHandle"]] = task
+        task.add_done_callback(lambda _: self._running.pop(note["TaskHandle"], None))
 
-    def start(
-        self, source: str, target: str | None, note: dict[str, Any], principal: Principal
-    ) -> None:
-        """Redrive all messages of a queue in the background, by the rights of who asked for it."""
-        task = asyncio.get_running_loop().create_task(self._run(source, target, note, principal))
-        self._running[source] = task
-        task.add_done_callback(lambda _: self._running.pop(source, None))
-
-    async def _run(
-        self, source: str, target: str | None, note: dict[str, Any], principal: Principal
-    ) -> None:
-        def work() -> None:
-            client = self._backend.client
-            try:
-                done = client.redrive(source, to=target, may=principal.may_put)
-            except CassieqError as error:
-                ended: dict[str, Any] = {"Status": "FAILED", "FailureReason": str(error)[:1_000]}
-            else:
-                ended = {
-                    "Status": "FAILED" if done.problems else "COMPLETED",
-                    "ApproximateNumberOfMessagesMoved": done.moved + done.waiting,
-                }
-                if done.problems:
-                    ended["FailureReason"] = done.problems[0][:1_000]
-            client.label_queue(source, {LABEL: json.dumps({**note, **ended})})
-
+    async def _run(self, source: str, redrive: _Redrive, note: Note) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            await self._backend.run(work)
+            while note["Status"] == "RUNNING":
+                next_s = loop.time() + 1
+                await self._backend.run(partial(self._step, source, redrive, note))
+                if "MaxNumberOfMessagesPerSecond" in note and note["Status"] == "RUNNING":
+                    await asyncio.sleep(next_s - loop.time())
         except (CassieqError, Busy) as error:
             event(_logger, "repair_failed", queue=source, error=str(error))
+
+    def _step(self, source: str, redrive: _Redrive, note: Note) -> None:
+        """Move some messages, and note it, unless the task has been cancelled."""
+        client = self._backend.client
+        labels = client.queue(source).labels
+        if [one["TaskHandle"] for one in _notes(labels)][:1] != [note["TaskHandle"]]:
+            note["Status"] = "FAILED"  # another gateway thinks that this one is gone
+            return
+        if labels.get(CANCELLED) == note["TaskHandle"]:
+            note["Status"] = "CANCELLED"
+        else:
+            _move(redrive, note)
+        note["HeardTimestamp"] = client.now_us() // 1_000
+        ended = {} if note["Status"] == "RUNNING" else {CANCELLED: None}
+        client.label_queue(source, {LABEL: json.dumps(note), **ended})
+
+
+def _move(redrive: _Redrive, note: Note) -> None:
+    left = note["ApproximateNumberOfMessagesToMove"] - note["ApproximateNumberOfMessagesMoved"]
+    at_most = min(left, note.get("MaxNumberOfMessagesPerSecond", STEP))
+    if not at_most:
+        note["Status"] = "COMPLETED"
+        return
+    try:
+        done = redrive(at_most=at_most)
+    except CassieqError as error:
+        is_gone = isinstance(error, QueueNotFound)
+        note["Status"] = "FAILED"
+        note["FailureReason"] = no_queue().query_code if is_gone else str(error)[:REASON_LENGTH]
+        return
+    moved = done.moved + done.waiting
+    note["ApproximateNumberOfMessagesMoved"] += moved
+    if moved < at_most or moved == left:
+        note["Status"] = "FAILED" if done.problems else "COMPLETED"
+    if done.problems and note["Status"] == "FAILED":
+        note["FailureReason"] = done.problems[0][:REASON_LENGTH]
 
 
 async def start(call: Call) -> dict[str, Any]:
@@ -91,66 +143,151 @@ async def start(call: Call) -> dict[str, Any]:
     target = None
     if call.get("DestinationArn") is not None:
         target = call.queue_of_arn("DestinationArn", Right.PUT)
-    if call.moves.is_running(source):
-        raise SqsError(
-            "UnsupportedOperation", "There is already a task running. Wait until it has ended."
-        )
-    handle = str(new_uuid())
+    rate: int | None = call.get("MaxNumberOfMessagesPerSecond")
+    if rate is not None and not 1 <= rate <= MOST_A_SECOND:
+        raise out_of_range("MaxNumberOfMessagesPerSecond", rate, 1, MOST_A_SECOND)
 
-    def work(queue: Queue) -> dict[str, Any]:
+    def work(queue: Queue) -> Note:
         client = call.backend.client
         if not sources_of(client.store, queue.name):
             raise invalid("Source queue must be configured as a Dead Letter Queue.")
+        now_ms = client.now_us() // 1_000
+        notes = _notes(client.queue(queue.name).labels)
+        if notes and _status(notes[0], now_ms) == "RUNNING":
+            raise invalid(
+                "There is already a task running. Only one active task is allowed for a source "
+                "queue arn at a given time."
+            )
         note = {
-            "TaskHandle": handle,
+            "TaskHandle": _handle(call.parameters["SourceArn"]),
             "Status": "RUNNING",
             "SourceArn": call.parameters["SourceArn"],
             "ApproximateNumberOfMessagesMoved": 0,
             "ApproximateNumberOfMessagesToMove": queue.stats().visible,
-            "StartedTimestamp": client.now_us() // 1_000,
+            "StartedTimestamp": now_ms,
+            "HeardTimestamp": now_ms,
         }
+        if rate is not None:
+            note["MaxNumberOfMessagesPerSecond"] = rate
         if target is not None:
-            client.queue(target)
+            _open(call, target, "DestinationArn")
             note["DestinationArn"] = call.parameters["DestinationArn"]
-        client.label_queue(queue.name, {LABEL: json.dumps(note)})
+        earlier = [{**one, "Status": _status(one, now_ms)} for one in notes[: MOST_LISTED - 1]]
+        client.label_queue(
+            queue.name, {LABEL: json.dumps(note), EARLIER: json.dumps(earlier), CANCELLED: None}
+        )
         return note
 
-    note = await call.backend.on_queue(source, work)
-    call.moves.start(source, target, note, call.principal)
-    return {"TaskHandle": handle}
+    note = await _on_source(call, source, work)
+    may = call.principal.may_put
+    redrive = partial(call.backend.client.redrive, source, to=target, may=may)
+    call.moves.start(source, redrive, note)
+    return {"TaskHandle": note["TaskHandle"]}
 
 
 async def list_tasks(call: Call) -> dict[str, Any]:
-    """ListMessageMoveTasks: the last task of the queue, if there was one."""
+    """ListMessageMoveTasks: the newest tasks of the queue, newest first."""
     source = call.queue_of_arn("SourceArn")
+    most = 1 if call.get("MaxResults") is None else call.get("MaxResults")
+    if not 1 <= most <= MOST_LISTED:
+        raise out_of_range("MaxResults", most, 1, MOST_LISTED)
 
-    def work(queue: Queue) -> str | None:
-        return call.backend.client.queue(queue.name).labels.get(LABEL)
+    def work(queue: Queue) -> list[Note]:
+        client = call.backend.client
+        labels, now_ms = client.queue(queue.name).labels, client.now_us() // 1_000
+        return [_shown(one, labels, now_ms) for one in _notes(labels)[:most]]
 
-    task = noted_in(await call.backend.on_queue(source, work))
-    if task is None:
-        return {"Results": []}
-    if task["Status"] != "RUNNING":
-        task.pop("TaskHandle", None)  # as AWS has it: only a running task can be cancelled
-    return {"Results": [task]}
-
-
-def noted_in(label: str | None) -> dict[str, Any] | None:
-    """The task of a note; None if there is none. Anybody who may set labels may have written it."""
-    try:
-        found = json.loads(label or "")
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict) or not isinstance(found.get("Status"), str):
-        return None
-    return {name: found[name] for name, kind in NOTED.items() if type(found.get(name)) is kind}
+    return {"Results": await _on_source(call, source, work)}
 
 
 async def cancel(call: Call) -> dict[str, Any]:
-    """CancelMessageMoveTask: a redrive takes all of its messages at once, so it is too late."""
+    """CancelMessageMoveTask: the task ends before its next step. What it has moved stays moved."""
+    handle = call.parameters["TaskHandle"]
     call.principal.require_somewhere(RIGHTS[call.action])
-    raise SqsError(
-        "UnsupportedOperation",
-        "A task cannot be cancelled: it takes its messages at once, and each is moved exactly "
-        "once.",
-    )
+    source = call.queue_of_arn("SourceArn", arn=_source_in(handle))
+
+    def work(queue: Queue) -> Note:
+        client = call.backend.client
+        notes = _notes(client.queue(queue.name).labels)
+        found = [one for one in notes if one.get("TaskHandle") == handle]
+        if not found:
+            raise not_found("Task does not exist.")
+        if _status(found[0], client.now_us() // 1_000) != "RUNNING":
+            raise SqsError("UnsupportedOperation", "Only a task that runs can be cancelled.")
+        client.label_queue(queue.name, {CANCELLED: handle})
+        return found[0]
+
+    note = await _on_source(call, source, work)
+    moved = "ApproximateNumberOfMessagesMoved"
+    return {moved: _shown(note, {}, 0).get(moved, 0)}
+
+
+async def _on_source(call: Call, source: str, work: Callable[[Queue], T]) -> T:
+    try:
+        return await call.backend.on_queue(source, work)
+    except QueueNotFound as error:
+        raise no_resource("SourceArn") from error
+
+
+def _open(call: Call, name: str, parameter: str) -> None:
+    try:
+        call.backend.client.queue(name)
+    except QueueNotFound as error:
+        raise no_resource(parameter) from error
+
+
+def _handle(arn: str) -> str:
+    """The handle of a new task: as with AWS, it says which queue the task is noted with."""
+    told = json.dumps({"taskId": str(new_uuid()), "sourceArn": arn})
+    return base64.b64encode(told.encode()).decode("ascii")
+
+
+def _source_in(handle: str) -> str:
+    try:
+        found = json.loads(base64.b64decode(handle, validate=True))["sourceArn"]
+    except (ValueError, RecursionError, TypeError, KeyError) as error:
+        raise invalid("Value for parameter TaskHandle is invalid.") from error
+    return str(found)
+
+
+def _notes(labels: Mapping[str, str]) -> list[Note]:
+    """The tasks of a queue, newest first. Whoever may set labels may have written anything."""
+    found: list[object] = []
+    for name in (LABEL, EARLIER):
+        try:
+            read = json.loads(labels.get(name, "[]"))
+        except (ValueError, RecursionError):
+            continue
+        found += read if isinstance(read, list) else [read]
+    return [
+        one
+        for one in found
+        if isinstance(one, dict)
+        and isinstance(one.get("Status"), str)
+        and isinstance(one.get("TaskHandle"), str)
+    ]
+
+
+def _status(note: Note, now_ms: int) -> str:
+    """The status of a task. One that an older release runs notes its start and its end only."""
+    heard_ms = note.get("HeardTimestamp", note.get("StartedTimestamp"))
+    status: str = note["Status"]
+    if status == "RUNNING" and (type(heard_ms) is not int or now_ms - heard_ms > SILENT_MS):
+        return "FAILED"
+    return status
+
+
+def _shown(note: Note, labels: Mapping[str, str], now_ms: int) -> Note:
+    found: Note = {key: note[key] for key, kind in _SHOWN.items() if type(note.get(key)) is kind}
+    found["Status"] = _status(note, now_ms)
+    if found["Status"] == "RUNNING":  # as AWS has it: only a running task has a handle
+        found["TaskHandle"] = note["TaskHandle"]
+        if labels.get(CANCELLED) == note["TaskHandle"]:
+            found["Status"] = "CANCELLING"
+    elif note["Status"] == "RUNNING":
+        found["FailureReason"] = "The gateway that ran the task has ended."
+    return found
+
+
+if TYPE_CHECKING:
+    _Redrive = Callable[..., Redriven]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from cassieq_spark.errors import QueueExists, QueueNotFound
 from cassieq_spark.queue.find import sources_of
 from cassieq_spark.server.sqs import attributes
-from cassieq_spark.server.sqs.errors import SqsError, invalid, missing, no_queue
+from cassieq_spark.server.sqs.errors import NO_TEXT, SqsError, invalid, missing, no_queue
 from cassieq_spark.server.sqs.names import name_of_url
 
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ MOST_TAGS: Final = 50
 LONGEST_TAG_KEY: Final = 128
 LONGEST_TAG: Final = 256
 """As AWS documents them, in characters."""
+RESERVED_TAGS: Final = "aws:"
+
+PURGED: Final = "sqs.purged"
+"""The label with the time of the last purge, so that all gateways know it; in seconds."""
+PURGE_EVERY_S: Final = 60
 
 _NEW_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
@@ -45,6 +50,7 @@ async def create(call: Call) -> dict[str, Any]:
             queue, is_new = client.queue(name), False
         except QueueNotFound:
             try:
+                _check_may_bury(call, changes, name)
                 queue, is_new = client.find_or_create_queue(name, labels=labels, **changes.settings)
             except QueueNotFound as error:
                 raise _no_dead_letter_queue() from error
@@ -55,7 +61,7 @@ async def create(call: Call) -> dict[str, Any]:
             raise SqsError(
                 "QueueNameExists",
                 "A queue already exists with the same name and a different value for attribute "
-                f"{', '.join(different)}.",
+                f"{', '.join(different)}",
             )
 
     await call.backend.run(work)
@@ -111,8 +117,23 @@ async def delete(call: Call) -> dict[str, Any]:
 
 
 async def purge(call: Call) -> dict[str, Any]:
-    """PurgeQueue: it is done when this returns."""
-    await call.backend.on_queue(call.queue(), lambda queue: queue.purge())
+    """PurgeQueue: it is done when this returns. As with SQS, it is refused for a minute then."""
+
+    def work(queue: Queue) -> None:
+        client = call.backend.client
+        now_s = client.now_us() // 1_000_000
+        last = client.queue(queue.name).labels.get(PURGED, "")
+        if last in map(str, range(now_s - PURGE_EVERY_S + 1, now_s + 1)):
+            raise SqsError(
+                "PurgeQueueInProgress",
+                f"Only one PurgeQueue operation on {call.own(queue.name)} is allowed every "
+                f"{PURGE_EVERY_S} seconds.",
+                status=403,
+            )
+        queue.purge()
+        call.backend.keep(client.label_queue(queue.name, {PURGED: str(now_s)}))
+
+    await call.backend.on_queue(call.queue(), work)
     return {}
 
 
@@ -139,6 +160,7 @@ async def set_attributes(call: Call) -> dict[str, Any]:
         client = call.backend.client
         if changes.settings:
             try:
+                _check_may_bury(call, changes, queue.name)
                 client.alter_queue(queue.name, **changes.settings)
             except QueueExists as error:
                 raise invalid(error.message) from error
@@ -193,6 +215,18 @@ async def no_permissions(call: Call) -> NoReturn:
     )
 
 
+def _check_may_bury(call: Call, changes: attributes.Changes, source: str) -> None:
+    """Ask the dead-letter queue that the changes name, if they name one, whether it may be.
+
+    Raises:
+        QueueNotFound: It does not exist.
+        SqsError: It does not allow it.
+    """
+    target = changes.settings.get("dead_letter_queue")
+    if target is not None:
+        attributes.check_may_bury(call, call.backend.client.queue(target), source)
+
+
 async def _label(call: Call, labels: dict[str, str | None]) -> None:
     def work(queue: Queue) -> None:
         there = {key for key in queue.labels if key.startswith(attributes.TAG)}
@@ -210,6 +244,10 @@ def _tags(given: dict[str, str]) -> dict[str, str | None]:
                 f"A tag has a key of 1 to {LONGEST_TAG_KEY} characters and a value of up to "
                 f"{LONGEST_TAG}."
             )
+        if key.lower().startswith(RESERVED_TAGS):
+            raise invalid(f"Tag keys that begin with {RESERVED_TAGS!r} are reserved: {key!r}.")
+        if NO_TEXT.search(key + text):
+            raise invalid(f"Tag {key!r} has a character that SQS does not allow.")
     return {attributes.TAG + key: text for key, text in given.items()}
 
 
