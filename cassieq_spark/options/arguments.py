@@ -55,22 +55,41 @@ def delay_us(value: object) -> int:
     return _microseconds("delay", value, _EXTENSION)
 
 
-def due_in_us(delay: object, due_at: object, *, now_us: int, period_us: int) -> int:
+def each(name: str, value: object, count: int) -> list[tuple[str, object]]:
+    """The values of a call's messages with their names: one for all, or a list's entry for each.
+
+    Raises:
+        OptionInvalid: The list has another number of entries.
+    """
+    if not isinstance(value, list | tuple):
+        return [(name, value)]
+    if len(value) != count:
+        raise OptionInvalid(
+            f"{name} has {len(value)} entries for {count} bodies. Give one value for all, or one "
+            "for each body"
+        )
+    return [(f"{name}[{at}]", one) for at, one in enumerate(value)]
+
+
+def due_in_us(
+    delay: object, due_at: object, *, now_us: int, period_us: int, named: str = "delay"
+) -> int:
     """Check ``put(delay=, due_at=)``; return in how many µs the message is due, 0: at once.
 
     Args:
         period_us: The queue's ``schedule_period``.
+        named: How errors name the delay.
 
     Raises:
         OptionInvalid: Both are given, a time has no time zone, or it is too far ahead.
     """
     if due_at is None:
-        in_us = _microseconds("delay", delay, DELAY)
-        name, shown = "delay", reprlib.repr(delay)
+        in_us = _microseconds(named, delay, DELAY)
+        name, shown = named, reprlib.repr(delay)
     else:
         if delay != 0 or isinstance(delay, bool):
             raise OptionInvalid(
-                f"delay is {reprlib.repr(delay)} and due_at is {due_at!r}. Give one of the two"
+                f"{named} is {reprlib.repr(delay)} and due_at is {due_at!r}. Give one of the two"
             )
         moment = checked("due_at", due_at, _MOMENT)
         in_us = max(0, (moment - _EPOCH) // timedelta(microseconds=1) - now_us)

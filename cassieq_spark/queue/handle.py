@@ -23,7 +23,7 @@ from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.put.results import PutResult, Puts
 from cassieq_spark.queue.settling import Settling
-from cassieq_spark.queue.work import Work
+from cassieq_spark.queue.work import Where, Work
 from cassieq_spark.recent import Recent
 
 Seconds = float | timedelta
@@ -97,20 +97,19 @@ class Queue(Settling):
             StoreError: It was not stored.
         """
         ids = [message_id] if message_id is not None else None
-        lane = self._work.lane_for(self._lane, priority, key)
-        more = {"tag": tag, "headers": headers, "message_ids": ids}
         keys = [dedup_key] if dedup_key is not None else None
-        put = self._put(lane, [body], delay=delay, due_at=due_at, ttl=ttl, dedup_keys=keys, **more)
-        return put.message_ids[0]
+        where = Where(priority, key, delay, due_at)
+        more = {"tag": tag, "headers": headers, "message_ids": ids}
+        return self._put(where, [body], ttl=ttl, dedup_keys=keys, **more).message_ids[0]
 
     @overload
     def put_many(
         self,
         bodies: Iterable[bytes],
         *,
-        priority: int = 0,
+        priority: int | Sequence[int] = 0,
         key: str | None = None,
-        delay: Seconds = 0,
+        delay: Seconds | Sequence[Seconds] = 0,
         due_at: datetime | None = None,
         ttl: Seconds | None = None,
         tag: str | None = None,
@@ -124,9 +123,9 @@ class Queue(Settling):
         self,
         bodies: Iterable[bytes],
         *,
-        priority: int = 0,
+        priority: int | Sequence[int] = 0,
         key: str | None = None,
-        delay: Seconds = 0,
+        delay: Seconds | Sequence[Seconds] = 0,
         due_at: datetime | None = None,
         ttl: Seconds | None = None,
         tag: str | None = None,
@@ -139,9 +138,9 @@ class Queue(Settling):
         self,
         bodies: Iterable[bytes],
         *,
-        priority: int = 0,
+        priority: int | Sequence[int] = 0,
         key: str | None = None,
-        delay: Seconds = 0,
+        delay: Seconds | Sequence[Seconds] = 0,
         due_at: datetime | None = None,
         ttl: Seconds | None = None,
         tag: str | None = None,
@@ -151,7 +150,9 @@ class Queue(Settling):
     ) -> list[str] | list[PutResult]:
         """Put messages together: a few rows and round trips for thousands. Not all or nothing.
 
-        Arguments without an s are the same for all; so are the headers, unless they are a list.
+        Arguments without an s are the same for all; so are priority, delay and headers, unless they
+        are a list. Messages of one priority and delay are put together, one such part after
+        another.
 
         Args:
             dedup_keys: An entry for each body, None for one without a key; see `put`. They cost an
@@ -164,11 +165,9 @@ class Queue(Settling):
             PutAmbiguous: Also raised when only a part is stored: ``stored`` names that part.
             BodyInvalid, OptionInvalid, QueueDeleted, StoreError: As `put`; nothing was stored.
         """
-        lane = self._work.lane_for(self._lane, priority, key)
+        where = Where(priority, key, delay, due_at, may_be_lists=True)
         more = {"tag": tag, "headers": headers, "message_ids": message_ids}
-        put = self._put(
-            lane, bodies, delay=delay, due_at=due_at, ttl=ttl, dedup_keys=dedup_keys, **more
-        )
+        put = self._put(where, bodies, ttl=ttl, dedup_keys=dedup_keys, **more)
         return put.message_ids if dedup_keys is None else put.each
 
     def get(
@@ -324,23 +323,17 @@ class Queue(Settling):
 
     def _put(
         self,
-        lane: Lane,
+        where: Where,
         bodies: Iterable[object],
         *,
-        delay: object,
-        due_at: object,
         ttl: object,
         dedup_keys: object,
         **more: object,
     ) -> Puts:
-        due_in_us = arguments.due_in_us(
-            delay,
-            due_at,
-            now_us=lane.clock.now_us(),
-            period_us=lane.settings.period_us,
-        )
-        ttl_us = arguments.ttl_us(ttl)
+        lane = self._lane
         rows = encode.messages(bodies, **more)
+        parts = self._work.parts(lane, where, len(rows))
+        ttl_us = arguments.ttl_us(ttl)
         window_s = lane.settings.dedup_window_s
         keys = arguments.dedup_keys(dedup_keys, len(rows), window_s=window_s)
         if not rows:
@@ -349,7 +342,7 @@ class Queue(Settling):
         with tracing.sending(self.name, [row.headers for row in rows]) as context, call:
             if context:
                 rows = [encode.with_context(row, context) for row in rows]
-            return self._work.put(lane, rows, due_in_us=due_in_us, ttl_us=ttl_us, keys=keys)
+            return self._work.put(parts, rows, ttl_us=ttl_us, keys=keys)
 
     def __repr__(self) -> str:
         """Show the queue's name."""

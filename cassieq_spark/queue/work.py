@@ -6,9 +6,10 @@ import os
 import socket
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cassieq_spark.entropy import shared
+from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.lanes import MAX_SHARDS, shard_of
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.get.poll import GetRequest, Getter
@@ -16,7 +17,7 @@ from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.put.dedup import Keys
 from cassieq_spark.queue.put.encode import Times
 from cassieq_spark.queue.put.producer import Producer
-from cassieq_spark.queue.put.results import Once, Puts, results
+from cassieq_spark.queue.put.results import Once, Puts, after_a_part, results
 from cassieq_spark.queue.schedule import Births
 from cassieq_spark.queue.settle.ack_group import AckGroup
 from cassieq_spark.recent import Recent
@@ -40,6 +41,33 @@ LANES: Final = 1_000
 """The same of lanes that were put into: of due lanes there are ever more."""
 
 
+class Where(NamedTuple):
+    """Where a caller wants the messages of one call, unchecked.
+
+    Attributes:
+        may_be_lists: Whether priority and delay may be lists, with an entry for each message.
+    """
+
+    priority: object
+    key: object
+    delay: object
+    due_at: object
+    may_be_lists: bool = False
+
+
+class Part(NamedTuple):
+    """Messages of one call that are put together.
+
+    Attributes:
+        due_in_us: 0: at once.
+        places: Where they are among the messages of the call.
+    """
+
+    lane: Lane
+    due_in_us: int
+    places: Sequence[int]
+
+
 @dataclass(slots=True, weakref_slot=True)
 class Work:
     """The state that one client keeps for one queue, shared by all its handles and threads.
@@ -61,14 +89,45 @@ class Work:
     shard: int = field(default_factory=lambda: shared.randrange(MAX_SHARDS))
     polls: object = None
 
-    def lane_for(self, lane: Lane, priority: object, key: object) -> Lane:
-        """The lane of this queue that a message takes, as its producer wants it.
+    def parts(self, lane: Lane, where: Where, count: int) -> list[Part]:
+        """Divide the messages of one call into those that are put together.
 
         Raises:
-            OptionInvalid: The priority is out of range, or the key is too long.
+            OptionInvalid: A priority, a delay or the key has a wrong form; it says whose.
+        """
+        settings, now_us = lane.settings, lane.clock.now_us()
+
+        def each(name: str, value: object) -> list[tuple[str, object]]:
+            return arguments.each(name, value, count) if where.may_be_lists else [(name, value)]
+
+        classes = [
+            arguments.priority(name, one, settings.priorities)
+            for name, one in each("priority", where.priority)
+        ]
+        dues = [
+            arguments.due_in_us(
+                one, where.due_at, now_us=now_us, period_us=settings.period_us, named=name
+            )
+            for name, one in each("delay", where.delay)
+        ]
+        if len(classes) == len(dues) == 1:
+            return [Part(self.lane_for(lane, classes[0], where.key), dues[0], range(count))]
+        places: dict[tuple[int, int], list[int]] = {}
+        for at in range(count):
+            of_one = classes[at % len(classes)], dues[at % len(dues)]
+            places.setdefault(of_one, []).append(at)
+        return [
+            Part(self.lane_for(lane, of_class, where.key), due_in_us, at)
+            for (of_class, due_in_us), at in places.items()
+        ]
+
+    def lane_for(self, lane: Lane, of_class: int, key: object) -> Lane:
+        """The lane of this queue that a message of a class takes, as its producer wants it.
+
+        Raises:
+            OptionInvalid: The key is too long.
         """
         settings = lane.settings
-        of_class = arguments.priority("priority", priority, settings.priorities)
         text = arguments.key("key", key)
         shard = self.shard % settings.shards
         if text is not None:
@@ -77,12 +136,37 @@ class Work:
 
     def put(
         self,
-        lane: Lane,
+        parts: Sequence[Part],
         rows: Sequence[Row],
         *,
-        due_in_us: int,
         ttl_us: int,
         keys: Sequence[str | None] | None = None,
+    ) -> Puts:
+        """Put the messages of one call, part by part.
+
+        Args:
+            keys: The deduplication key of each; None: none has one.
+
+        Raises:
+            PutAmbiguous: A part was stored before another one failed, too; it names what.
+            CassieqError: See `Producer.put`, and `Births.lane_for`.
+        """
+        done: list[Puts] = []
+        for part in parts:
+            some = [rows[at] for at in part.places]
+            its_keys = None if keys is None else [keys[at] for at in part.places]
+            try:
+                done.append(self._put_part(part, some, ttl_us=ttl_us, keys=its_keys))
+            except CassieqError as error:
+                stored = [one for put in done for one in put.message_ids]
+                failure = after_a_part(part.lane.queue, stored, error)
+                if failure is error:
+                    raise
+                raise failure from error
+        return Puts.joined(done, [part.places for part in parts])
+
+    def _put_part(
+        self, part: Part, rows: Sequence[Row], *, ttl_us: int, keys: Sequence[str | None] | None
     ) -> Puts:
         """Put messages into a lane of this queue, or into a due lane of its class.
 
@@ -92,6 +176,7 @@ class Work:
         Raises:
             CassieqError: See `Producer.put`, and `Births.lane_for`.
         """
+        lane, due_in_us = part.lane, part.due_in_us
         due_us = lane.clock.now_us() + due_in_us
         its_lane = self.births.lane_for(lane, due_us) if due_in_us else None
         times = Times(delay_us=due_in_us, ttl_us=ttl_us)

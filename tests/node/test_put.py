@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -12,12 +13,13 @@ from uuid import UUID
 import pytest
 
 import cassieq_spark as cassieq
-from cassieq_spark.errors import BodyInvalid, OptionInvalid
+from cassieq_spark.errors import BodyInvalid, OptionInvalid, StoreUnavailable
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.model.sizes import BUCKET_BYTES, MAX_BODY_BYTES
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.put.producer import Producer
+from cassieq_spark.queue.work import Where
 from cassieq_spark.store import session
 from cassieq_spark.testing.faults import Fault
 
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
     from tests.fixtures.queues import Door, OpenDoor
 
 STEPS = ("write_message", "read_bucket", "read_pointers")
+
+
+def everything(door: Door) -> list[cassieq.Message]:
+    """What is visible: a get may give less than it could."""
+    return [one for some in iter(door.queue.get, []) for one in some]
 
 
 def statements(door: Door) -> Counter[str]:
@@ -236,6 +243,68 @@ def test_a_put_that_cannot_be_settled_is_ambiguous_by_name(door: Door) -> None:
     assert str(UUID(int=1)) == raised.value.message_ids[0]
     assert 2 == len(raised.value.message_ids)
     assert "[cassieq:put_ambiguous]" in str(raised.value)
+
+
+def test_each_message_of_a_call_has_its_own_priority_and_delay(open_door: OpenDoor) -> None:
+    door = open_door(priorities=3)
+    bodies = [b"a", b"b", b"c", b"d"]
+    ids = door.queue.put_many(bodies, priority=[0, 2, 1, 2], delay=[0, 0, 0, timedelta(hours=1)])
+    found = {one.body: (one.priority, one.message_id) for one in everything(door)}
+    assert {b"a": (0, ids[0]), b"b": (2, ids[1]), b"c": (1, ids[2])} == found
+    assert 1 == door.queue.stats().scheduled
+
+
+def test_results_with_keys_stand_where_their_bodies_do(open_door: OpenDoor) -> None:
+    door = open_door(priorities=2, dedup_window=60)
+    found = door.queue.put_many([b"a", b"b", b"c"], priority=[0, 1, 0], dedup_keys=["x", "x", "y"])
+    assert [False, True, False] == [one.duplicate for one in found]
+    assert found[0].message_id == found[1].message_id != found[2].message_id
+    assert [b"a", b"c"] == sorted(one.body for one in everything(door))
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"priority": [0, 3]}, r"priority\[1\] is 3, allowed: a whole number from 0 to 2"),
+        ({"priority": [0, True]}, r"priority\[1\] is True"),
+        ({"priority": [0]}, "priority has 1 entries for 2 bodies"),
+        ({"priority": []}, "priority has 0 entries for 2 bodies"),
+        ({"delay": [0, -1]}, r"delay\[1\] is -1"),
+        ({"delay": (0, 0, 0)}, "delay has 3 entries for 2 bodies"),
+    ],
+)
+def test_one_wrong_value_of_a_list_is_named_and_nothing_is_put(
+    open_door: OpenDoor, values: dict[str, Any], error: str
+) -> None:
+    door = open_door(priorities=3)
+    with pytest.raises(OptionInvalid, match=error):
+        door.queue.put_many([b"a", b"b"], **values)
+    with pytest.raises(OptionInvalid):
+        door.queue.put(b"a", **values)
+    assert [] == door.queue.get()
+
+
+def test_no_bodies_with_lists_of_nothing_are_nothing(door: Door) -> None:
+    assert [] == door.queue.put_many([], priority=[], delay=[])
+
+
+def test_a_part_that_fails_after_another_is_stored_says_what_is(open_door: OpenDoor) -> None:
+    door = open_door(priorities=2)
+    put = door.queue._work.parts
+    lanes = [part.lane for part in put(door.lane, Where([0, 1], None, 0, None, True), 2)]
+
+    class Broken(Producer):
+        def put(self, *_: Any, **__: Any) -> Any:
+            raise StoreUnavailable("no node answers")
+
+    door.queue._work.producers.keep(lanes[1].lane_id, Broken())
+    ids = [UUID(int=one) for one in (1, 2, 3)]
+    with pytest.raises(cassieq.PutAmbiguous, match="no node answers") as raised:
+        door.queue.put_many([b"a", b"b", b"c"], priority=[0, 1, 0], message_ids=ids)
+    assert ((), (str(ids[0]), str(ids[2]))) == (raised.value.message_ids, raised.value.stored)
+    with pytest.raises(StoreUnavailable):
+        door.queue.put_many([b"d", b"e"], priority=[1, 0])
+    assert [b"a", b"c"] == sorted(one.body for one in everything(door))
 
 
 @pytest.mark.invariant("I1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cassieq_spark.errors import PutAmbiguous
+from cassieq_spark.errors import CassieqError, PutAmbiguous
 from cassieq_spark.model.dedup import stored_key
 from cassieq_spark.model.frozen import frozen
 from cassieq_spark.model.ids import BucketNo, Runs, message_id_of
@@ -43,6 +43,20 @@ class Puts:
 
     message_ids: list[str]
     duplicates: frozenset[int] = frozenset()
+
+    @classmethod
+    def joined(cls, parts: Sequence[Puts], places: Sequence[Sequence[int]]) -> Puts:
+        """Those of several parts, in the order of the call.
+
+        Args:
+            places: For each part, where its messages are in the call.
+        """
+        found: dict[int, str] = {}
+        duplicates: set[int] = set()
+        for part, at in zip(parts, places, strict=True):
+            found.update(zip(at, part.message_ids, strict=True))
+            duplicates.update(at[one] for one in part.duplicates)
+        return cls([found[at] for at in range(len(found))], frozenset(duplicates))
 
     @property
     def each(self) -> list[PutResult]:
@@ -154,4 +168,18 @@ def ambiguous(lane: Lane, unsettled: Iterable[Placed], stored: Iterable[Placed])
         "again that the error names neither as unknown nor as stored",
         message_ids=tuple(unknown),
         stored=tuple(known),
+    )
+
+
+def after_a_part(queue: str, stored: Iterable[str], failure: CassieqError) -> CassieqError:
+    """The error of a call of which a part was stored before another one failed."""
+    known = (*stored, *(failure.stored if isinstance(failure, PutAmbiguous) else ()))
+    unknown = failure.message_ids if isinstance(failure, PutAmbiguous) else ()
+    if not known and not unknown:
+        return failure
+    return PutAmbiguous(
+        f"put into queue {queue!r}: {len(known)} messages are stored, of {len(unknown)} it is "
+        f"unknown, and the rest is not stored: {failure.message}",
+        message_ids=tuple(unknown),
+        stored=known,
     )
