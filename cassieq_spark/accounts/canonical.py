@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote_to_bytes
 
@@ -29,18 +29,27 @@ class SignedRequest:
         query_string: As sent, without ``?``.
         headers: Names and values in the order they came; a header may come several times. Bytes
             are decoded as Latin-1, as ASGI servers hand them on.
-        body_sha256: The hash of the body, in lower-case hex.
+        body_sha256: The hash of the body, in lower-case hex; None: the body has not come yet.
     """
 
     method: str
     raw_path: str
     query_string: str
     headers: tuple[tuple[str, str], ...]
-    body_sha256: str
+    body_sha256: str | None
+
+    _values: dict[str, list[str]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Once: a request may sign many headers, and have many more.
+        found: dict[str, list[str]] = {}
+        for key, value in self.headers:
+            found.setdefault(key.lower(), []).append(value)
+        object.__setattr__(self, "_values", found)
 
     def values_of(self, name: str) -> list[str]:
         """All values of one header."""
-        return [value for key, value in self.headers if key.lower() == name]
+        return self._values.get(name, [])
 
 
 def canonical_path(raw_path: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import unquote
@@ -22,6 +22,9 @@ SERVICES: Final = frozenset({"sqs", "cassieq"})
 """``sqs`` is what SDKs sign for. The canonical form of some other services differs."""
 
 UNSIGNED: Final = "UNSIGNED-PAYLOAD"
+NEEDED: Final = ("x-amz-", "cassieq-header-")
+"""Headers that begin with these say what is done and what is stored, so they must be signed."""
+
 _MOST_HEADERS: Final = 100
 _LONGEST_AUTHORIZATION: Final = 4_096
 
@@ -42,22 +45,46 @@ _HEADER: Final = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a request claims: who signed which text, and with what result."""
+    """What a request claims: who signed which text, and with what result.
+
+    Attributes:
+        requests: The two canonical forms of the request, without the hash of its body.
+        payload: What was signed for the body; empty: its hash, which is not known yet.
+    """
 
     key_id: str
     scope: str
-    texts: tuple[str, str]
+    when: str
+    requests: tuple[str, str]
+    payload: str
     signature: str
 
     def is_proved_by(self, secret: Secret) -> bool:
         """Whether that secret made the signature; the same work whatever the answer."""
         results = [
             hmac.compare_digest(
-                canonical.signature(secret.reveal(), self.scope, text), self.signature
+                canonical.signature(
+                    secret.reveal(),
+                    self.scope,
+                    canonical.string_to_sign(
+                        f"{one}\n{self.payload}", when=self.when, scope=self.scope
+                    ),
+                ),
+                self.signature,
             )
-            for text in self.texts
+            for one in self.requests
         ]
         return any(results)
+
+    def over(self, body_sha256: str) -> Claim:
+        """The claim, once the body has come.
+
+        Raises:
+            AuthenticationFailed: It is not the body that was signed.
+        """
+        if self.payload not in ("", UNSIGNED, body_sha256):
+            _malformed("its body is not the one that X-Amz-Content-Sha256 names")
+        return self if self.payload else replace(self, payload=body_sha256)
 
 
 def claim_of(request: SignedRequest, *, now_us: int, allows_unsigned: bool = True) -> Claim:
@@ -178,19 +205,18 @@ def _claim(
     headers = canonical.canonical_headers(request, names)
     path = canonical.canonical_path(request.raw_path)
     documented, as_sent = (
-        canonical.string_to_sign(
-            f"{request.method}\n{path}\n{query}\n{headers}\n{';'.join(names)}\n{payload}",
-            when=when,
-            scope=parts["scope"],
-        )
+        f"{request.method}\n{path}\n{query}\n{headers}\n{';'.join(names)}"
         for query in canonical.canonical_queries(request.query_string)
     )
-    return Claim(
+    claim = Claim(
         key_id=parts["key_id"],
         scope=parts["scope"],
-        texts=(documented, as_sent),
+        when=when,
+        requests=(documented, as_sent),
+        payload=payload,
         signature=signature,
     )
+    return claim if request.body_sha256 is None else claim.over(request.body_sha256)
 
 
 def _signed_names(request: SignedRequest, given: str) -> list[str]:
@@ -205,8 +231,8 @@ def _signed_names(request: SignedRequest, given: str) -> list[str]:
     present = {name.lower() for name, _ in request.headers}
     if absent := [name for name in names if name not in present]:
         _malformed(f"it lacks the header {absent[0]!r}, which its signature names")
-    # Whoever could add x-amz-target to a signed request would choose what is done.
-    needed = {"host", *(name for name in present if name.startswith("x-amz-"))}
+    # Whoever could add one to a signed request would choose what is done, or what is stored.
+    needed = {"host", *(name for name in present if name.startswith(NEEDED))}
     if unsigned := sorted(needed - set(names)):
         _malformed(f"its signature does not cover the header {unsigned[0]!r}")
     if len(request.values_of("host")) != 1:
@@ -215,14 +241,12 @@ def _signed_names(request: SignedRequest, given: str) -> list[str]:
 
 
 def _payload(request: SignedRequest, in_query: str | None) -> str:
-    """The hash that was signed for the body, which is the body's unless it says ``UNSIGNED``."""
+    """What the request names as signed for the body; empty if it names nothing."""
     given = request.values_of("x-amz-content-sha256") or ([in_query] if in_query else [])
     if not given:
-        return request.body_sha256
+        return ""
     if len(given) != 1 or not (given[0] == UNSIGNED or _HASH.fullmatch(given[0])):
         _malformed(f"its X-Amz-Content-Sha256 is neither a SHA-256 in hex nor {UNSIGNED}")
-    if given[0] not in (UNSIGNED, request.body_sha256):
-        _malformed("its body is not the one that X-Amz-Content-Sha256 names")
     return given[0]
 
 

@@ -44,6 +44,13 @@ def serve(
         bool,
         typer.Option("--insecure", help="Let other machines in, although no accounts are checked."),
     ] = False,
+    host_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A name by which clients reach the gateway, besides addresses and localhost. "
+            "Without --auth, requests for other names are refused. Repeatable.",
+        ),
+    ] = None,
     repair: Annotated[
         bool,
         typer.Option(
@@ -125,6 +132,7 @@ def serve(
         tls_key=tls_key,
         checks_accounts=auth,
         is_insecure=insecure,
+        host_names=tuple(host_name or ()),
         max_body_bytes=max_body,
         max_header_bytes=max_headers,
         max_connections=max_connections,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, compile_path
 
 from cassieq_spark.aio.pool import Busy
 from cassieq_spark.aio.waiting import Waiting
@@ -19,24 +19,29 @@ from cassieq_spark.errors import AuthenticationRefused, CassieqError
 from cassieq_spark.exporter.collector import registry_of
 from cassieq_spark.exporter.scan import Scanner
 from cassieq_spark.server.backend import Backend
+from cassieq_spark.server.by_method import methods_of
 from cassieq_spark.server.deleting import Deleting
+from cassieq_spark.server.guards import Guards
 from cassieq_spark.server.limits import BodyLimit, NoRoom, TooLong
-from cassieq_spark.server.measured import Measured, RequestMetrics, asked_of
+from cassieq_spark.server.measured import OWN_PATHS, Measured, RequestMetrics, door_of
 from cassieq_spark.server.principal import Gate
 from cassieq_spark.server.rates import Rates
 from cassieq_spark.server.repairing import RepairLog, repair_every
 from cassieq_spark.server.rest import door as rest
 from cassieq_spark.server.rest.door import RestDoor
 from cassieq_spark.server.rest.openapi import PREFIX
+from cassieq_spark.server.rest.operations import OPERATIONS
 from cassieq_spark.server.rest.page import docs, openapi_json
+from cassieq_spark.server.rest.problems import Refusal
 from cassieq_spark.server.sending import Sending
 from cassieq_spark.server.sqs import door as sqs_door
 from cassieq_spark.server.sqs.door import SqsDoor
 from cassieq_spark.server.ui import page as ui
+from cassieq_spark.server.ui.door import METHODS as UI_METHODS
 from cassieq_spark.server.ui.door import UiDoor, to_home
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -51,6 +56,11 @@ READY_S = 5.0
 SCAN_ENDS_S = 1.0
 CALLS_END_S = 2.0
 """How long a scan of the queues may hold up the end."""
+
+QUEUE_PATH: Final = "/{account:str}/{queue:str}"
+
+_QUEUE_PATH: Final = compile_path(QUEUE_PATH)[0]
+_REST_METHODS: Final = methods_of(OPERATIONS, PREFIX)
 
 
 class Gateway:
@@ -96,8 +106,39 @@ class Gateway:
             self.repairs,
             self.rates,
             has_login=self.has_login,
-            is_local=self.settings.is_loopback and not self.has_login,
         )
+
+        def refused(scope: Scope, refusal: Refusal) -> Response:
+            """The answer to a request that a guard refuses, as its door answers."""
+            match door_of(scope["path"]):
+                case _ if scope["path"] in OWN_PATHS:
+                    return PlainTextResponse(
+                        f"{refusal.detail}\n",
+                        status_code=refusal.status,
+                        headers=refusal.headers,
+                    )
+                case "rest":
+                    return rest.refused(scope, refusal)
+                case "ui":
+                    return page.refused(scope, refusal)
+                case _:
+                    return sqs_door.refused(scope, refusal)
+
+        def no_body(scope: Scope, reason: TooLong) -> Response:
+            """The answer to a request whose body is not read."""
+            closing = {"Connection": "close"}
+            if isinstance(reason, NoRoom):
+                detail = (
+                    "The gateway holds as many bytes of requests and answers as --max-memory "
+                    "allows. Send the request again later."
+                )
+                return refused(scope, Refusal(503, detail, {**closing, "Retry-After": "1"}))
+            detail = (
+                f"The body of a request has at most {self.settings.max_body_bytes:,} bytes here. "
+                "Send less at once, or start the gateway with a larger --max-body."
+            )
+            return refused(scope, Refusal(413, detail, closing))
+
         return Starlette(
             routes=[
                 Route("/healthz", self._healthz),
@@ -108,42 +149,38 @@ class Gateway:
                 Route("/docs", docs),
                 Route(ui.PREFIX, to_home),
                 Mount(ui.PREFIX, page),
-                Route("/", sqs, methods=["GET", "POST"]),
-                Route("/{account:str}/{queue:str}", sqs, methods=["GET", "POST"]),
+                Route("/", sqs),
+                Route(QUEUE_PATH, sqs),
             ],
             middleware=[
                 Middleware(Measured, requests=self.requests),
                 Middleware(
-                    BodyLimit, most_bytes=self.settings.max_body_bytes, refusal=self._no_body
+                    BodyLimit,
+                    most_bytes=self.settings.max_body_bytes,
+                    refusal=no_body,
+                    before_body=[
+                        Guards(settings=self.settings, methods=self._methods, refusal=refused)
+                    ],
                 ),
                 Middleware(_Shortcut, sqs=sqs),
             ],
             lifespan=self._running,
         )
 
-    def _no_body(self, scope: Scope, reason: TooLong) -> Response:
-        """The answer to a request whose body is not read, as its door answers."""
-        status, code = (503, "busy") if isinstance(reason, NoRoom) else (413, "content_too_large")
-        detail = (
-            "The gateway holds as many bytes of requests and answers as --max-memory allows. Send "
-            "the request again later"
-            if isinstance(reason, NoRoom)
-            else f"The body of a request has at most {self.settings.max_body_bytes:,} bytes here. "
-            "Send less at once, or start the gateway with a larger --max-body"
-        )
-        path = scope["path"]
-        found: Response
-        if path.startswith(f"{PREFIX}/"):
-            found = rest.no_body(status, detail)
-        elif path.startswith(ui.PREFIX):
-            found = PlainTextResponse(f"{detail}\n", status_code=status)
-        else:
-            found = sqs_door.no_body(scope, status, f"{detail}.")
-        found.headers["Connection"] = "close"
-        if status == 503:  # noqa: PLR2004 - service unavailable
-            found.headers["Retry-After"] = "1"
-        asked_of(scope).code = code
-        return found
+    def _methods(self, path: str) -> Iterable[str] | None:
+        """The methods of an address, GET for HEAD, too; None: there is nothing."""
+        if path == "/metrics" and self.settings.checks_accounts:
+            return None
+        if path in OWN_PATHS or path == ui.PREFIX:
+            return ("GET",)
+        match door_of(path):
+            case "rest":
+                return _REST_METHODS(path)
+            case "ui":
+                return UI_METHODS(path)
+            case _:
+                is_queue = path == "/" or _QUEUE_PATH.match(path)
+                return sqs_door.METHODS if is_queue else None
 
     def _metrics_routes(self) -> list[Route]:
         """`/metrics`, unless accounts are checked: it names the queues of all of them.

@@ -1,4 +1,4 @@
-"""Route requests to what a door has for their path and method."""
+"""Route requests to what a door has for their path and method, which `guards` has checked."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from starlette.requests import Request
-from starlette.routing import Route
-
-from cassieq_spark.server.rest.problems import Refusal
+from starlette.routing import Route, compile_path
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -28,18 +26,29 @@ T = TypeVar("T", bound=_Asked)
 def routes(
     asked: Iterable[T],
     answer: Callable[[T, Request], Awaitable[Response]],
-    refuse: Callable[[str], str],
 ) -> list[Route]:
     """A route for each path.
 
     Args:
         asked: What the door has; no two have the same path and method.
-        refuse: What whoever uses another method is told, made of the allowed ones.
     """
-    by_path: dict[str, dict[str, T]] = {}
+    return [Route(path, _Address(found, answer)) for path, found in _by_path(asked).items()]
+
+
+def methods_of(asked: Iterable[_Asked], prefix: str) -> Callable[[str], frozenset[str] | None]:
+    """What says which methods a path below a prefix has; None: there is no such path."""
+    known = [
+        (compile_path(prefix + path)[0], frozenset(found))
+        for path, found in _by_path(asked).items()
+    ]
+    return lambda path: next((methods for form, methods in known if form.match(path)), None)
+
+
+def _by_path(asked: Iterable[T]) -> dict[str, dict[str, T]]:
+    found: dict[str, dict[str, T]] = {}
     for one in asked:
-        by_path.setdefault(one.path, {})[one.method] = one
-    return [Route(path, _Address(found, answer, refuse)) for path, found in by_path.items()]
+        found.setdefault(one.path, {})[one.method] = one
+    return found
 
 
 class _Address(Generic[T]):
@@ -49,16 +58,11 @@ class _Address(Generic[T]):
         self,
         asked: Mapping[str, T],
         answer: Callable[[T, Request], Awaitable[Response]],
-        refuse: Callable[[str], str],
     ) -> None:
         self._asked = asked
         self._answer = answer
-        self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        one = self._asked.get("GET" if scope["method"] == "HEAD" else scope["method"])
-        if one is None:
-            allowed = ", ".join(sorted(self._asked))
-            raise Refusal(405, self._refuse(allowed), {"Allow": allowed})
+        one = self._asked["GET" if scope["method"] == "HEAD" else scope["method"]]
         response = await self._answer(one, Request(scope, receive))
         await response(scope, receive, send)

@@ -53,7 +53,7 @@ class BodyLimit:
 
         Args:
             refusal: Makes the answer to a request whose body is above the limit, or finds no room.
-            before_body: Asked in this order once the announced size is allowed.
+            before_body: Asked in this order, before the announced size is looked at.
         """
         self._app = app
         self._most_bytes = most_bytes
@@ -80,6 +80,10 @@ class BodyLimit:
 
     async def _refused(self, scope: Scope, holding: Holding | None) -> Response | None:
         """The answer to a request that its headers alone refuse."""
+        for ask in self._before_body:
+            refused = await ask(scope)
+            if refused is not None:
+                return refused
         size = announced(scope["headers"])
         if size > self._most_bytes:
             return self._refusal(scope, TooLong())
@@ -88,10 +92,6 @@ class BodyLimit:
             coming = max(0, size - holding.size)
             if not holding.fits(coming):
                 return self._refusal(scope, NoRoom())
-        for ask in self._before_body:
-            refused = await ask(scope)
-            if refused is not None:
-                return refused
         return None
 
     async def _counted(

@@ -1,6 +1,6 @@
 """Say who a request comes from. Every door asks here, and then asks the caller for each right.
 
-principal = await gate.authenticate(request)
+principal = await gate.authenticate(request, may=...)
 queue = principal.full_name("orders")       # as the client knows it: acme/orders
 principal.require(Right.READ, queue)        # or principal.may(Right.READ, queue)
 ...                                         # wait for messages
@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from cassieq_spark.accounts.canonical import SignedRequest
-from cassieq_spark.accounts.signature import claim_of
+from cassieq_spark.accounts.signature import UNSIGNED, claim_of
 from cassieq_spark.aio.pool import CALLS_WAITING, Pool
 from cassieq_spark.errors import AuthenticationFailed
 from cassieq_spark.model.rights import EVERYTHING, Principal, Right
@@ -41,8 +41,8 @@ LOCAL: Final = Principal(account="", key_id="", grants=EVERYTHING)
 """Everybody who reaches a gateway that checks no accounts."""
 
 THREADS: Final = 4
-"""Threads that read keys. They are apart from those of the queues: whoever makes up key ids keeps
-nobody waiting whose key is remembered."""
+"""Threads that read keys. They are apart from those of the queues. Ids that were never found have
+as many of their own: whoever makes up key ids keeps nobody waiting whose key is known."""
 
 HASHED_ASIDE_BYTES: Final = 262_144
 """Longer bodies are hashed in a thread, so that others need not wait."""
@@ -62,25 +62,56 @@ class Gate:
         self._backend = backend
         self._master_key = master_key
         self._pool = Pool(THREADS, f"{POOL_PREFIX}-keys", most_calls=THREADS * CALLS_WAITING)
+        self._unknown = Pool(THREADS, f"{POOL_PREFIX}-new-keys", most_calls=THREADS * CALLS_WAITING)
         self._authenticator: Authenticator | None = None
         self._recording: set[asyncio.Task[None]] = set()
 
-    async def authenticate(self, request: Request, *, allows_unsigned: bool = False) -> Principal:
-        """Return who has made a request; its body is read, and stays readable.
+    async def authenticate(
+        self,
+        request: Request,
+        *,
+        may: Callable[[Principal], None],
+        allows_unsigned: bool = False,
+    ) -> Principal:
+        """Return who has made a request; its body stays readable.
+
+        The body is read only if the signature covers it, and its headers may be right. A token, and
+        a signature that names the hash of the body, prove who asks before that.
 
         Args:
+            may: Raises if a caller may not do this at all.
             allows_unsigned: Whether a signer may leave the body open, see `claim_of`.
 
         Raises:
             AuthenticationFailed: Nobody we know; ``reason`` says more.
+            AccessDenied: What `may` raises.
             StoreError, Busy: The key could not be read.
             ClientDisconnect: The client has gone.
         """
         if self._master_key is None:
             return LOCAL
         now_us = await self._backend.now_us()
-        claim = await self._claim(request, now_us, allows_unsigned=allows_unsigned)
-        return await self._proved(claim, now_us)
+        token = bearer_of(request)
+        if token is not None:
+            from cassieq_spark.accounts import tokens  # noqa: PLC0415 - an extra
+
+            found = await self._proved(tokens.read(token), now_us)
+            may(found)
+            return found
+        signed = signed_request(request)
+        claim = claim_of(signed, now_us=now_us, allows_unsigned=allows_unsigned)
+        if claim.payload:
+            found = await self._proved(claim, now_us)
+            may(found)
+            if claim.payload != UNSIGNED:
+                claim.over(await self._hash(request))
+            return found
+        # So that nobody's body is read whose key is not accepted anyway.
+        if await self._key(claim.key_id) is None:
+            self._checker().proves(claim, None, now_us=now_us)
+        found = await self._proved(claim.over(await self._hash(request)), now_us)
+        may(found)
+        return found
 
     async def by_token(self, text: str) -> Principal:
         """Return whose token this is, wherever it was: the page has it in a cookie.
@@ -162,6 +193,7 @@ class Gate:
     def close(self) -> None:
         """End the threads; reads under way end by themselves."""
         self._pool.close()
+        self._unknown.close()
 
     async def _proved(self, claim: Claim | Token, now_us: int) -> Principal:
         key = await self._key(claim.key_id)
@@ -184,28 +216,20 @@ class Gate:
             self._authenticator = Authenticator(self._backend.client.store, master_key)
         return self._authenticator
 
-    async def _claim(
-        self, request: Request, now_us: int, *, allows_unsigned: bool
-    ) -> Claim | Token:
-        token = bearer_of(request)
-        if token is not None:
-            from cassieq_spark.accounts import tokens  # noqa: PLC0415 - an extra
-
-            return tokens.read(token)
+    async def _hash(self, request: Request) -> str:
+        """The hash of the body."""
         body = await request.body()
         if len(body) > HASHED_ASIDE_BYTES:
-            body_sha256 = await self._pool.run(lambda: hashlib.sha256(body).hexdigest())
-        else:
-            body_sha256 = hashlib.sha256(body).hexdigest()
-        signed = signed_request(request, body_sha256)
-        return claim_of(signed, now_us=now_us, allows_unsigned=allows_unsigned)
+            return await self._pool.run(lambda: hashlib.sha256(body).hexdigest())
+        return hashlib.sha256(body).hexdigest()
 
     async def _key(self, key_id: str) -> LiveKey | None:
         checker = self._checker()
         is_remembered, key = checker.remembered(key_id)
         if is_remembered:
             return key
-        return await self._pool.once(f"key {key_id}", partial(checker.key, key_id))
+        pool = self._pool if checker.is_known(key_id) else self._unknown
+        return await pool.once(f"key {key_id}", partial(checker.key, key_id))
 
     def _note_use(self, key_id: str) -> None:
         checker = self._checker()
@@ -234,8 +258,8 @@ def bearer_of(request: Request) -> str | None:
     return given[0][len(_BEARER) :].strip()
 
 
-def signed_request(request: Request, body_sha256: str) -> SignedRequest:
-    """The request as it came over the wire, for its signature."""
+def signed_request(request: Request) -> SignedRequest:
+    """The request as it came over the wire, for its signature; its body has not come yet."""
     scope = request.scope
     return SignedRequest(
         method=scope["method"],
@@ -244,7 +268,7 @@ def signed_request(request: Request, body_sha256: str) -> SignedRequest:
         headers=tuple(
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
         ),
-        body_sha256=body_sha256,
+        body_sha256=None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ BODIES: Final = 2
 """How many of the longest bodies must find room: one address may hold half, see `Shares`."""
 
 _CGROUP: Final = Path("/sys/fs/cgroup/memory.max")
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,7 @@ class GatewaySettings:
     Attributes:
         checks_accounts: Whether requests need a key of an account.
         is_insecure: Other machines are let in although no accounts are checked.
+        host_names: Names by which clients reach the gateway, such as that of a Service or a proxy.
         max_body_bytes: The longest body of a request. Longer ones are refused before they are read.
         max_header_bytes: The most bytes of request line and headers together.
         max_connections: Connections at once; further ones get 503 and are closed.
@@ -47,6 +50,7 @@ class GatewaySettings:
     tls_key: Path | None = None
     checks_accounts: bool = False
     is_insecure: bool = False
+    host_names: tuple[str, ...] = ()
     max_body_bytes: int = 4 * MIB
     max_header_bytes: int = 65_536
     max_connections: int = 2_000
@@ -101,7 +105,7 @@ class GatewaySettings:
 
         Raises:
             UsageError: Everybody on the network could use the queues without a login.
-            OptionInvalid: One of the two TLS files is missing, or no body would find room.
+            OptionInvalid: A TLS file is missing, a name is none, or no body would find room.
         """
         if not (self.is_loopback or self.checks_accounts or self.is_insecure):
             raise UsageError(
@@ -115,6 +119,12 @@ class GatewaySettings:
                 f"{self.max_body_bytes}: one client may hold half of it. Say at least "
                 f"--max-memory {BODIES * self.max_body_bytes}, or a smaller --max-body"
             )
+        for name in self.host_names:
+            if not _HOST_NAME.fullmatch(name):
+                raise OptionInvalid(
+                    f"--host-name {name!r} is no name of a host. Give it without scheme, port and "
+                    "path, such as queues.example.com"
+                )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise OptionInvalid(
                 "--tls-cert and --tls-key belong together, but only one was given. Give both, or "

@@ -12,9 +12,9 @@ from starlette.requests import Request
 
 import cassieq_spark as cassieq
 from cassieq_spark.errors import AccessDenied, AuthenticationFailed
-from cassieq_spark.model.rights import Grant, Right
+from cassieq_spark.model.rights import Grant, Principal, Right
 from cassieq_spark.server.backend import Backend
-from cassieq_spark.server.principal import LOCAL, Gate
+from cassieq_spark.server.principal import LOCAL, THREADS, Gate
 from cassieq_spark.testing.faults import FaultyStore
 from tests.fixtures.accounts import pair, signed
 
@@ -81,12 +81,16 @@ def request_of(key: tuple[str, str], body: str = "ListQueues") -> Request:
     return Request(scope, receive)
 
 
+def anything(_: Principal) -> None:
+    """What may be asked by everybody."""
+
+
 def test_many_requests_of_one_key_read_it_once(
     running: Callable[..., None], account: Account, faults: FaultyStore
 ) -> None:
     async def work(gate: Gate) -> None:
         who = await asyncio.gather(
-            *(gate.authenticate(request_of(account.key)) for _ in range(500))
+            *(gate.authenticate(request_of(account.key), may=anything) for _ in range(500))
         )
         assert {account.name} == {one.account for one in who}
         assert {"read_account_key": 0, READ: 1} == {
@@ -102,16 +106,67 @@ def test_a_key_that_is_slow_to_read_keeps_nobody_else_waiting(
     slow, go_on = account.new_key(*account.first.grants), threading.Event()
 
     async def work(gate: Gate) -> None:
-        await gate.authenticate(request_of(account.key))
+        await gate.authenticate(request_of(account.key), may=anything)
         faults.before(READ, lambda: go_on.wait(60))
-        waits = asyncio.ensure_future(gate.authenticate(request_of(pair(slow))))
-        leaves = asyncio.ensure_future(gate.authenticate(request_of(pair(slow))))
+        waits = asyncio.ensure_future(gate.authenticate(request_of(pair(slow)), may=anything))
+        leaves = asyncio.ensure_future(gate.authenticate(request_of(pair(slow)), may=anything))
         for _ in range(20):
-            await gate.authenticate(request_of(account.key))
+            await gate.authenticate(request_of(account.key), may=anything)
         leaves.cancel()
         assert not waits.done()
         go_on.set()
         assert slow.key_id == (await waits).key_id
+
+    running(work)
+
+
+def test_a_known_key_is_read_again_while_many_made_up_ones_are(
+    running: Callable[..., None], account: Account, faults: FaultyStore
+) -> None:
+    go_on = threading.Event()
+
+    async def work(gate: Gate) -> None:
+        await gate.authenticate(request_of(account.key), may=anything)
+        # As if ten seconds had passed.
+        assert gate._authenticator is not None
+        known = gate._authenticator._keys._known
+        known[account.key[0]] = (0.0, known[account.key[0]][1])
+        for at in range(THREADS):
+            faults.before(READ, lambda: go_on.wait(60), after=at)
+        made_up = [
+            asyncio.ensure_future(
+                gate.authenticate(request_of(("CQAK" + 16 * chr(65 + at), "s" * 40)), may=anything)
+            )
+            for at in range(3 * THREADS)
+        ]
+        while faults._seen[READ] < 1 + THREADS:
+            await asyncio.sleep(0)
+        try:
+            await asyncio.wait_for(gate.authenticate(request_of(account.key), may=anything), 30)
+            assert not any(one.done() for one in made_up)
+        finally:
+            go_on.set()
+        for refused in await asyncio.gather(*made_up, return_exceptions=True):
+            assert isinstance(refused, AuthenticationFailed)
+
+    running(work)
+
+
+def test_the_body_of_a_made_up_key_is_not_read(
+    running: Callable[..., None], account: Account
+) -> None:
+    async def work(gate: Gate) -> None:
+        for key, is_read in ((("CQAK" + "A" * 16, "s" * 40), False), (account.key, True)):
+            request, body = request_of(key), asyncio.Event()
+            receive = request._receive
+
+            async def noted(receive: Any = receive, body: asyncio.Event = body) -> Any:
+                body.set()
+                return await receive()
+
+            asked = gate.authenticate(Request(request.scope, noted), may=anything)
+            (found,) = await asyncio.gather(asked, return_exceptions=True)
+            assert is_read == body.is_set() == isinstance(found, Principal)
 
     running(work)
 
@@ -123,7 +178,7 @@ def test_a_caller_is_confirmed_as_long_as_its_key_may(
     made = account.new_key(read)
 
     async def work(gate: Gate) -> None:
-        who = await gate.authenticate(request_of(pair(made)))
+        who = await gate.authenticate(request_of(pair(made)), may=anything)
         await gate.confirm(who, Right.READ, who.full_name("orders"))
         with pytest.raises(AccessDenied, match="'put'"):
             await gate.confirm(who, Right.PUT, who.full_name("orders"))
@@ -142,7 +197,9 @@ def test_without_a_master_key_everybody_is_local_and_no_body_is_read(
 ) -> None:
     async def work() -> None:
         gate = Gate(Backend(lambda: client, threads=1), None)
-        assert LOCAL is await gate.authenticate(Request({"type": "http", "headers": []}))
+        assert LOCAL is await gate.authenticate(
+            Request({"type": "http", "headers": []}), may=anything
+        )
         await gate.confirm(LOCAL, Right.READ, "orders")
         gate.close()
 

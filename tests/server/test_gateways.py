@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LIMIT = 20
 CONNECTIONS = 10_000
 AT_ONCE = 250
-REQUEST = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def test_two_gateways_serve_one_queue_and_each_message_comes_once(
@@ -118,7 +118,7 @@ def test_clients_that_do_not_read_their_answers_hold_up_no_other(
         sqs.send_message(QueueUrl=url, MessageBody="x" * 200_000)
     body = json.dumps({"QueueUrl": url, "MaxNumberOfMessages": 10, "WaitTimeSeconds": 1}).encode()
     request = (
-        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-amz-json-1.0\r\n"
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-amz-json-1.0\r\n"
         b"X-Amz-Target: AmazonSQS.ReceiveMessage\r\n"
         b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
     )

@@ -107,7 +107,12 @@ def test_errors_are_counted_by_door_code_and_status(
         sqs.get_queue_url(QueueName="no-such-queue")
     assert 404 == rest.get("/queues/no-such-queue").status_code
     assert 405 == rest.post("/queues/no-such-queue").status_code
-    assert 413 == raw(gateway, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")[0]
+    assert (
+        413
+        == raw(gateway, b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n")[
+            0
+        ]
+    )
     assert 404 == gateway.status("/ui/queues/no-such-queue")
     assert 400 == gateway.ask("POST", "/", headers={"X-Amz-Target": "AmazonSQS.NoSuchAction"})[0]
 

@@ -296,7 +296,7 @@ async def asked_here(cassandra: EmbeddedCassandra, path: str, **request: Any) ->
     await app.backend.connect()
     try:
         transport = httpx.ASGITransport(app.app(), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             return await http.post(path, **request)
     finally:
         await app.waiting.close()

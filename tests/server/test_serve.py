@@ -38,7 +38,7 @@ def test_it_refuses_to_let_other_machines_in_without_being_told(
 
 
 def test_a_body_above_the_limit_is_refused_before_it_is_read(gateway: Gateway) -> None:
-    long = b" HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n"
+    long = b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n"
     says = b"The body of a request has at most 4,194,304 bytes here. Send less at once"
 
     form = raw(gateway, b"POST /" + long + b"\r\n")
@@ -56,7 +56,8 @@ def test_a_body_of_unknown_length_is_cut_off_at_the_limit(start: Callable[..., G
     chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
 
     status, _, _ = raw(
-        gateway, b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + 4 * chunk
+        gateway,
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + 4 * chunk,
     )
 
     assert 413 == status
@@ -74,7 +75,7 @@ def test_a_request_that_arrives_too_slowly_is_ended(start: Callable[..., Gateway
 
     status, _, _ = raw(gateway, b"GET /healthz HTTP/1.1\r\nHos")
     assert 408 == status
-    rest = raw(gateway, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
+    rest = raw(gateway, b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc")
     assert (0, {}, b"") == rest
     assert 200 == gateway.status("/healthz")
 
@@ -84,7 +85,7 @@ def test_connections_above_the_limit_are_told_to_come_again(start: Callable[...,
     held = [connect(gateway) for _ in range(10)]
     try:
         for _ in range(50):
-            status, headers, _ = raw(gateway, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            status, headers, _ = raw(gateway, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (503, "1") == (status, headers["retry-after"])
     finally:
         for one in held:

@@ -54,7 +54,7 @@ def looking(client: cassieq.Client, work: Callable[[httpx.AsyncClient], Awaitabl
         waiting = Waiting(backend, consumer="gateway")
         page = UiDoor(
             backend, waiting, Gate(backend, None), RepairLog(None), Rates(),
-            has_login=False, is_local=False,
+            has_login=False,
         )  # fmt: skip
         transport = httpx.ASGITransport(Starlette(routes=[Mount(PREFIX, page)]))
         try:

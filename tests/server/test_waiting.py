@@ -303,7 +303,7 @@ def test_a_client_that_disconnects_leaves_its_message_to_the_next(
     for _ in range(5):
         with socket.create_connection((address.hostname, address.port)) as gone:
             gone.sendall(
-                b"POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\n"
+                b"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\n"
                 b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
             )
     sqs.send_message(QueueUrl=url, MessageBody="x")

@@ -193,6 +193,7 @@ MALFORMED: dict[str, Any] = {
     "no such time": lambda one: with_header(one, "x-amz-date", "20261399T000000Z"),
     "two hosts": lambda one: replace(one, headers=(*one.headers, ("host", "b"))),
     "host not signed": lambda one: _authorization(one, "host;", ""),
+    "header of the message not signed": lambda one: with_header(one, "cassieq-header-to", "eve"),
     "target not signed": lambda one: with_header(one, "x-amz-target", "AmazonSQS.DeleteQueue"),
     "headers out of order": lambda one: _authorization(one, "host;x-amz-date", "x-amz-date;host"),
     "header twice": lambda one: _authorization(one, "host;", "host;host;"),

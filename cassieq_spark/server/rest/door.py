@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from cassieq_spark.aio.waiting import Waiting
+    from cassieq_spark.model.rights import Principal
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.principal import Gate
     from cassieq_spark.server.sending import Sending
@@ -51,12 +52,7 @@ class RestDoor:
         self._waiting = waiting
         self._sending = sending
         self._gate = gate
-        self._router = Router(
-            routes=routes(
-                OPERATIONS, self.answer, lambda allowed: f"This resource has the methods {allowed}."
-            ),
-            redirect_slashes=False,
-        )
+        self._router = Router(routes=routes(OPERATIONS, self.answer), redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; a bug answers one request only."""
@@ -76,16 +72,18 @@ class RestDoor:
     async def answer(self, operation: Operation, request: Request) -> Response:
         """Do what is asked."""
         asked_of(request.scope).operation = operation.name
-        # The body first: what a client sends must be read before it gets an answer.
+        own_name: str | None = request.path_params.get("queue")
+
+        def may(principal: Principal) -> None:
+            if own_name is None:
+                principal.require_somewhere(operation.right)
+            else:
+                principal.require(operation.right, principal.full_name(own_name))
+
+        principal = await self._gate.authenticate(
+            request, may=may, allows_unsigned=isinstance(operation.body, Raw)
+        )
         body = await request.body()
-        is_raw = isinstance(operation.body, Raw)
-        principal = await self._gate.authenticate(request, allows_unsigned=is_raw)
-        queue = ""
-        if "queue" in request.path_params:
-            queue = principal.full_name(request.path_params["queue"])
-            principal.require(operation.right, queue)
-        else:
-            principal.require_somewhere(operation.right)
         call = Call(
             operation=operation,
             gate=self._gate,
@@ -94,7 +92,7 @@ class RestDoor:
             backend=self._backend,
             waiting=self._waiting,
             sending=self._sending,
-            queue=queue,
+            queue="" if own_name is None else principal.full_name(own_name),
             query=from_query(operation.query, request.scope["query_string"]),
             body=_read(operation, request.headers, body),
             is_raw=_wants_raw(operation, request.headers),
@@ -172,6 +170,6 @@ def _problem(error: Exception, scope: Scope) -> Response:
     return response
 
 
-def no_body(status: int, detail: str) -> Response:
-    """The answer to a request whose body is not read."""
-    return problem_response(Refusal(status, detail))
+def refused(scope: Scope, refusal: Refusal) -> Response:
+    """The answer to a request that a guard refuses."""
+    return _problem(refusal, {"cassieq.request_id": str(new_uuid()), **scope})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import ClientDisconnect, Request
@@ -12,11 +13,13 @@ from starlette.responses import Response
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.rights import Right
 from cassieq_spark.server.departing import unless_gone
+from cassieq_spark.server.guards import headers_of, is_signed
 from cassieq_spark.server.limits import TooLong
 from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.sqs import messages, moves, queues
-from cassieq_spark.server.sqs.actions import ACTIONS, checked
+from cassieq_spark.server.sqs.actions import ACTIONS, RIGHTS, checked
 from cassieq_spark.server.sqs.call import Call
 from cassieq_spark.server.sqs.errors import SqsError, translated
 from cassieq_spark.server.sqs.protocol import JsonProtocol, QueryProtocol, protocol_of
@@ -31,7 +34,18 @@ if TYPE_CHECKING:
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.deleting import Deleting
     from cassieq_spark.server.principal import Gate
+    from cassieq_spark.server.rest.problems import Refusal
     from cassieq_spark.server.sending import Sending
+
+NO_METHOD: Final = "MethodNotAllowed"
+METHODS: Final = frozenset({"GET", "POST"})
+REFUSALS: Final = {
+    403: "AccessDeniedException",
+    405: NO_METHOD,
+    413: "RequestEntityTooLarge",
+    503: "ServiceUnavailable",
+}
+"""The error for each status of a guard's refusal."""
 
 _logger = get_logger("server")
 
@@ -62,25 +76,42 @@ class SqsDoor:
         """Answer one request."""
         request = Request(scope, receive)
         request_id = str(new_uuid())
+        target = request.headers.get("x-amz-target")
+        protocol = protocol_of(target)  # an error shall be in the caller's own protocol
         try:
-            body = await request.body()
-        except ClientDisconnect:
-            return
-        protocol: JsonProtocol | QueryProtocol = QueryProtocol({})
-        try:
-            target = request.headers.get("x-amz-target")
-            if target is not None:
-                protocol = JsonProtocol("", b"")  # an error shall be in the caller's own protocol
+            principal = await self._gate.authenticate(request, may=partial(_may, protocol.action))
+            body = await request.body() if scope["method"] == "POST" else b""
             protocol = protocol_of(target, body, scope["query_string"].decode("latin-1"))
-            principal = await self._gate.authenticate(request)
+            self._check_method(scope, protocol.action)
             asked = _Asked(protocol=protocol, principal=principal, request_id=request_id)
             response = await self._answer(request, asked)
         except (asyncio.CancelledError, TooLong):
             raise
+        except ClientDisconnect:
+            return
         except Exception as error:  # noqa: BLE001 - a bug must answer one request only
             response = _failure(protocol, error, request_id, scope)
         if response is not None:
             await response(scope, receive, send)
+
+    def _check_method(self, scope: Scope, action: str) -> None:
+        """Refuse a change by a request that any link or picture on a page can make.
+
+        Raises:
+            SqsError: It is one.
+        """
+        is_change = RIGHTS.get(action, Right.INFO) is not Right.INFO
+        if (
+            is_change
+            and scope["method"] != "POST"
+            and not self._gate.has_accounts
+            and not is_signed(scope)
+        ):
+            raise SqsError(
+                NO_METHOD,
+                f"{action} by {scope['method']} has to be signed in its headers. Send it by POST.",
+                status=405,
+            )
 
     async def _answer(self, request: Request, asked: _Asked) -> Response | None:
         """The response; None: the client has gone, and what was leased for it is given back."""
@@ -151,14 +182,25 @@ HANDLERS: Final[dict[str, Callable[[Call], Awaitable[dict[str, Any]]]]] = {
 }
 
 
-def no_body(scope: Scope, status: int, detail: str) -> Response:
-    """The answer to a request whose body is not read, in the protocol of whoever sent it."""
-    is_json = any(name == b"x-amz-target" for name, _ in scope["headers"])
-    protocol = JsonProtocol("", b"") if is_json else QueryProtocol({})
-    is_senders = status == 413  # noqa: PLR2004 - content too large
-    code = "RequestEntityTooLarge" if is_senders else "ServiceUnavailable"
-    error = SqsError(code, detail, status=status, is_senders=is_senders)
-    return _failure(protocol, error, str(new_uuid()), scope)
+def refused(scope: Scope, refusal: Refusal) -> Response:
+    """The answer to a request that a guard refuses, in the protocol of whoever sent it."""
+    protocol = protocol_of(next(iter(headers_of(scope, b"x-amz-target")), None))
+    status = refusal.status
+    error = SqsError(
+        REFUSALS[status],
+        refusal.detail,
+        status=status,
+        is_senders=status != 503,  # noqa: PLR2004 - service unavailable
+    )
+    response = _failure(protocol, error, str(new_uuid()), scope)
+    response.headers.update(refusal.headers)
+    return response
+
+
+def _may(action: str, principal: Principal) -> None:
+    """Raise if a caller may do an action on no queue at all; the queue is in the body."""
+    if action in RIGHTS:
+        principal.require_somewhere(RIGHTS[action])
 
 
 def _failure(
@@ -180,6 +222,8 @@ def _failure(
     response.status_code = known.status
     fault = "Sender" if known.is_senders else "Receiver"
     response.headers["x-amzn-query-error"] = f"{known.query_code};{fault}"
+    if known.status == 405:  # noqa: PLR2004 - method not allowed
+        response.headers["Allow"] = "POST"
     if known.status == 401:  # noqa: PLR2004 - unauthorized
         response.headers["WWW-Authenticate"] = "AWS4-HMAC-SHA256, Bearer"
     if known.status == 503:  # noqa: PLR2004 - service unavailable

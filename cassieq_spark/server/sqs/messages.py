@@ -276,12 +276,6 @@ def _entries(call: Call) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = call.parameters["Entries"]
     if not entries:
         raise empty_batch(call.action)
-    if len(entries) > MOST_IN_BATCH:
-        raise SqsError(
-            "TooManyEntriesInBatchRequest",
-            f"Maximum number of entries per request are {MOST_IN_BATCH}. You have sent "
-            f"{len(entries)}.",
-        )
     ids = [entry["Id"] for entry in entries]
     if not all(map(_ENTRY_ID.fullmatch, ids)):
         raise SqsError(

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 from xml.etree import ElementTree as Xml
 
 from cassieq_spark.server.sqs.actions import ACTIONS, Kind, Parameters
 from cassieq_spark.server.sqs.errors import SqsError
+from cassieq_spark.server.sqs.messages import MOST_IN_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+T = TypeVar("T")
+
 TARGET: Final = "AmazonSQS."
 NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
+MOST_PARTS: Final = 7
+"""No name of a field has more parts between dots."""
+
 FIELDS: Final = 2_000
-"""The most fields of a form: ten entries with all their attributes have fewer."""
+"""The most fields of a form, and members of a list or map in JSON: ten entries with all their
+attributes have fewer."""
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _NO_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -61,6 +68,15 @@ class JsonProtocol:
             raise SqsError("SerializationException", "The request is not JSON.") from error
         if not isinstance(found, dict):
             raise SqsError("SerializationException", "The request is not a JSON object.")
+        for name, value in found.items():
+            if name == "Entries" and isinstance(value, list):
+                few(value)
+            elif isinstance(value, list | dict) and len(value) > FIELDS:
+                raise SqsError(
+                    "InvalidParameterValue",
+                    f"Value for parameter {name[:100]} is invalid. Reason: Must have at most "
+                    f"{FIELDS} members.",
+                )
         return found
 
     def answer(self, result: Mapping[str, Any], request_id: str) -> bytes:  # noqa: ARG002 - XML has it
@@ -90,7 +106,7 @@ class QueryProtocol:
             SqsError: A number is not a number.
         """
         wanted = ACTIONS.get(self.action)
-        return {} if wanted is None else _read(self._fields, wanted, self.action, "")
+        return {} if wanted is None else _read(_Form(self._fields), wanted, self.action, "")
 
     def answer(self, result: Mapping[str, Any], request_id: str) -> bytes:
         """A result as the body of a response."""
@@ -112,7 +128,9 @@ class QueryProtocol:
         return _bytes(root)
 
 
-def protocol_of(target: str | None, body: bytes, query: str) -> JsonProtocol | QueryProtocol:
+def protocol_of(
+    target: str | None, body: bytes = b"", query: str = ""
+) -> JsonProtocol | QueryProtocol:
     """The protocol that a request speaks, by its header; a form may be in the URL, too.
 
     Raises:
@@ -138,18 +156,52 @@ def _bytes(root: Xml.Element) -> bytes:
     return text.replace(b"\r", b"&#13;")  # else a client reads it as the end of a line
 
 
-def _read(fields: Mapping[str, str], wanted: Parameters, action: str, at: str) -> dict[str, Any]:
+def few(entries: list[T]) -> list[T]:
+    """The entries of a batch, if it may have so many: no more are looked at.
+
+    Raises:
+        SqsError: There are too many.
+    """
+    if len(entries) > MOST_IN_BATCH:
+        raise SqsError(
+            "TooManyEntriesInBatchRequest",
+            f"Maximum number of entries per request are {MOST_IN_BATCH}. You have sent "
+            f"{len(entries)}.",
+        )
+    return entries
+
+
+class _Form:
+    """The fields of a form, and the numbers of each list's members: looked for once."""
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        self.fields = fields
+        self._numbers: dict[str, set[str]] = {}
+        for name in fields:
+            # `Entry.1.Attribute.2.Name` is of members of `Entry` and of `Entry.1.Attribute`.
+            parts = name.split(".", MOST_PARTS)
+            for at in range(1, min(len(parts), MOST_PARTS)):
+                number = parts[at]
+                # A list is not that long.
+                if len(number) < 6 and number.isascii() and number.isdigit():  # noqa: PLR2004
+                    self._numbers.setdefault(".".join(parts[:at]), set()).add(number)
+
+    def numbers(self, member: str) -> list[str]:
+        """The numbers of a list's members, ascending, as they are spelt."""
+        return sorted(self._numbers.get(member, ()), key=int)
+
+
+def _read(form: _Form, wanted: Parameters, action: str, at: str) -> dict[str, Any]:
     found = {}
     for name, kind in wanted.kinds.items():
-        value = _field(fields, wanted, action, f"{at}{name}", kind)
+        value = _field(form, wanted, action, f"{at}{name}", kind)
         if value not in (None, [], {}):
             found[name] = value
     return found
 
 
-def _field(
-    fields: Mapping[str, str], wanted: Parameters, action: str, name: str, kind: Kind
-) -> Any:
+def _field(form: _Form, wanted: Parameters, action: str, name: str, kind: Kind) -> Any:
+    fields = form.fields
     prefix, _, own = name.rpartition(".")
     stem = f"{prefix}." if prefix else ""
     member = stem + _MEMBERS.get(own, own)
@@ -159,17 +211,17 @@ def _field(
         case Kind.WHOLE:
             return _number(name, fields.get(name))
         case Kind.TEXTS:
-            return [fields[f"{member}.{at}"] for at in _numbered(fields, member)]
+            return [fields[f"{member}.{at}"] for at in form.numbers(member)]
         case Kind.MAP:
-            return dict(_pair(fields, f"{member}.{at}") for at in _numbered(fields, member))
+            return dict(_pair(fields, f"{member}.{at}") for at in form.numbers(member))
         case Kind.TYPED:
-            return dict(_typed(fields, f"{member}.{at}") for at in _numbered(fields, member))
+            return dict(_typed(fields, f"{member}.{at}") for at in form.numbers(member))
         case Kind.ENTRIES:
             entry = f"{action}RequestEntry"
             assert wanted.entries is not None  # noqa: S101 - `ACTIONS` says so
             return [
-                _read(fields, wanted.entries, action, f"{entry}.{at}.")
-                for at in _numbered(fields, entry)
+                _read(form, wanted.entries, action, f"{entry}.{at}.")
+                for at in few(form.numbers(entry))
             ]
 
 
@@ -179,19 +231,6 @@ def _number(name: str, text: str | None) -> int | None:
     if not _WHOLE.fullmatch(text):
         raise SqsError("InvalidParameterValue", f"Value for parameter {name} must be a number.")
     return int(text)
-
-
-def _numbered(fields: Mapping[str, str], member: str) -> list[str]:
-    """The numbers of a list's members, ascending, as they are spelt."""
-    found = {
-        number
-        for key in fields
-        if key.startswith(f"{member}.")
-        and (number := key[len(member) + 1 :].partition(".")[0]).isascii()
-        and number.isdigit()
-        and len(number) < 6  # noqa: PLR2004 - a list is not that long
-    }
-    return sorted(found, key=int)
 
 
 def _pair(fields: Mapping[str, str], at: str) -> tuple[str, str]:

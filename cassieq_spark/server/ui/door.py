@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
@@ -15,7 +16,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import AuthenticationFailed, CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Principal
-from cassieq_spark.server.by_method import routes
+from cassieq_spark.server.by_method import methods_of, routes
 from cassieq_spark.server.limits import TooLong
 from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.rest.fields import from_query
@@ -24,7 +25,7 @@ from cassieq_spark.server.ui import render
 from cassieq_spark.server.ui.counted import Counts
 from cassieq_spark.server.ui.page import HOME, LOGIN, PREFIX, GoTo, Page, Shown, Visit
 from cassieq_spark.server.ui.pages import PAGES
-from cassieq_spark.server.ui.session import Cookies, check_host, check_origin
+from cassieq_spark.server.ui.session import Cookies
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -41,6 +42,17 @@ _FORM: Final = "application/x-www-form-urlencoded"
 _NOBODY: Final = Principal(account="", key_id="", grants=())
 """Whoever is not logged in."""
 
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str
+    method: str = "GET"
+
+
+FILES: Final = tuple(_File(f"/{name}") for name in render.FILES)
+METHODS: Final = methods_of((*PAGES, *FILES), PREFIX)
+"""The methods of each path of the page."""
+
 _logger = get_logger("server")
 
 
@@ -56,13 +68,11 @@ class UiDoor:
         rates: Rates,
         *,
         has_login: bool,
-        is_local: bool,
     ) -> None:
         """Prepare.
 
         Args:
             has_login: Whether accounts are checked.
-            is_local: Whether only this machine may look.
         """
         self._backend = backend
         self._waiting = waiting
@@ -71,11 +81,10 @@ class UiDoor:
         self._rates = rates
         self._counts = Counts(backend)
         self._has_login = has_login
-        self._is_local = is_local
         self._router = Router(
             routes=[
-                *routes(PAGES, self.answer, lambda _: "Go to the queues."),
-                *(Route(f"/{name}", _file) for name in render.FILES),
+                *routes(PAGES, self.answer),
+                *(Route(one.path, _file) for one in FILES),
             ],
             redirect_slashes=False,
         )
@@ -85,8 +94,6 @@ class UiDoor:
         request_id = str(new_uuid())
         request = Request(scope, receive)
         try:
-            if self._is_local:
-                check_host(request)
             await self._router(scope, receive, send)
         except (asyncio.CancelledError, TooLong):
             raise
@@ -102,7 +109,6 @@ class UiDoor:
         """Show a page, or do what its form says."""
         asked_of(request.scope).operation = page.name
         cookies = Cookies(request)
-        given = await _given(page, request, cookies)
         try:
             principal = await self._principal(page, cookies)
         except AuthenticationFailed:
@@ -114,6 +120,7 @@ class UiDoor:
             principal.require(page.right, queue)
         elif page.right is not None:
             principal.require_somewhere(page.right)
+        given = await _given(page, request, cookies)
         found = await page.run(
             Visit(
                 page=page,
@@ -174,6 +181,10 @@ class UiDoor:
         cookies.write(response, None)
         return response
 
+    def refused(self, scope: Scope, refusal: Refusal) -> Response:
+        """The answer to a request that a guard refuses."""
+        return self._problem(Request(scope), refusal, "")
+
     def _problem(self, request: Request, error: Exception, request_id: str) -> Response:
         """An error as a page: what has happened, and what to do."""
         status = status_of(error)
@@ -215,7 +226,6 @@ async def _given(page: Page, request: Request, cookies: Cookies) -> Any:
     """
     if page.method == "GET":
         return from_query(page.parameters, request.scope["query_string"])
-    check_origin(request)
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = await request.body()
     if media_type != _FORM:

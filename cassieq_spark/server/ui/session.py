@@ -14,7 +14,6 @@ import hmac
 import ipaddress
 import secrets
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from cassieq_spark.model.rights import Grant, Right
 from cassieq_spark.server.rest.problems import Refusal
@@ -39,7 +38,6 @@ _SESSION: Final = "cassieq-ui"
 _FORMS: Final = "cassieq-ui-forms"
 _PURPOSE: Final = b"cassieq form"
 _LONGEST_FORMS: Final = 100
-_OURS: Final = ("same-origin", "none")
 
 
 class Cookies:
@@ -98,47 +96,6 @@ class Cookies:
             httponly=True,
             samesite="strict",
         )
-
-
-def check_origin(request: Request) -> None:
-    """Return unless the browser says that another site has sent the form.
-
-    Raises:
-        Refusal: It does.
-    """
-    site = request.headers.get("sec-fetch-site", "none")
-    origin = request.headers.get("origin")
-    host = request.headers.get("host", "")
-    if site not in _OURS or (origin is not None and urlsplit_host(origin) != host.lower()):
-        raise Refusal(
-            403, "The form was sent by a page of another site. Open this page, and send its form."
-        )
-
-
-def check_host(request: Request) -> None:
-    """Return if the request names this machine: for a gateway without a login.
-
-    Any site may give its own name this machine's address, and then reads what its visitors reach.
-
-    Raises:
-        Refusal: It names another host.
-    """
-    host = urlsplit_host(f"//{request.headers.get('host', '')}", port=False)
-    if not is_loopback(host):
-        raise Refusal(
-            403,
-            "This gateway checks no accounts, so its page is for this machine only. Open it as "
-            "http://localhost or http://127.0.0.1, or start the gateway with --auth.",
-        )
-
-
-def urlsplit_host(url: str, *, port: bool = True) -> str:
-    """The host of a URL in lower case, with its port if there is one; empty if it has none."""
-    try:
-        found = urlsplit(url)
-        return found.netloc.lower() if port else (found.hostname or "")
-    except ValueError:
-        return ""
 
 
 def is_loopback(host: str) -> bool:

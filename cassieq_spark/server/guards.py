@@ -1,0 +1,153 @@
+"""The guards: what every request passes before anything is done for it, whatever its door.
+
+In this order. A refusal has the form of its door's errors, and nothing has changed by then.
+
+1. **Connections** and the size of headers: before there is a request (`limits`).
+2. **Method**: the address has it (405).
+3. **Host**, where no key is asked: an address, ``localhost``, or a name that the gateway was given
+   (403). Any site may give its own name this machine's address (DNS rebinding). Probes are exempt:
+   load balancers and Kubernetes ask by names of their own.
+4. **Origin**: no page of another site has sent it (403), where no key is asked, and for each form
+   of the page, whose key is a cookie.
+5. **Size**, as it is announced, and again as the body comes (413, `limits.BodyLimit`).
+6. **Who asks** (401): by headers alone if they prove it; else they name a key that is accepted, in
+   a form that can be right. The signature covers the body, which is read only then
+   (`Gate.authenticate`).
+7. **Rights** (`Gate.authenticate`, and once more when the body has said about which queue it is).
+8. **Body**: it is parsed, and a GET or HEAD that nobody has signed changes nothing (405).
+9. **Validation**: each door's own.
+
+`Guards` is 2 to 4: no route is reached by another way.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from cassieq_spark.server.limits import PROBES
+from cassieq_spark.server.measured import OWN_PATHS, door_of
+from cassieq_spark.server.rest.problems import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from starlette.responses import Response
+    from starlette.types import Scope
+
+    from cassieq_spark.server.settings import GatewaySettings
+
+    Methods = Callable[[str], Iterable[str] | None]
+    """The methods of a path, GET for HEAD, too; None: there is nothing."""
+
+OURS: Final = ("same-origin", "none")
+"""What a browser says of a request that no other site has made."""
+
+_AUTHORIZATIONS: Final = ("aws4-hmac-sha256 ", "bearer ")
+
+
+class Guards:
+    """Refuses by method, host and origin; `BodyLimit` asks it about each request."""
+
+    def __init__(
+        self,
+        *,
+        settings: GatewaySettings,
+        methods: Methods,
+        refusal: Callable[[Scope, Refusal], Response],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            methods: What says which methods a path has.
+            refusal: Makes the answer, in the form of the door that a path leads to.
+        """
+        self._methods = methods
+        self._refusal = refusal
+        self._asks_keys = settings.checks_accounts
+        self._names = frozenset(
+            one.lower() for one in ("localhost", settings.host, *settings.host_names)
+        )
+
+    async def __call__(self, scope: Scope) -> Response | None:
+        """The answer to a request that is refused."""
+        try:
+            self._check(scope)
+        except Refusal as refusal:
+            return self._refusal(scope, refusal)
+        return None
+
+    def _check(self, scope: Scope) -> None:
+        path: str = scope["path"]
+        allowed = self._methods(path)
+        is_read = scope["method"] in ("GET", "HEAD")
+        if allowed is not None and ("GET" if is_read else scope["method"]) not in allowed:
+            shown = ", ".join(sorted(allowed))
+            raise Refusal(405, f"This address has the methods {shown}.", {"Allow": shown})
+        hosts = headers_of(scope, b"host")
+        if not self._asks_keys and path not in PROBES:
+            for host in hosts:
+                self._check_host(host)
+        is_page = door_of(path) == "ui"
+        if not self._asks_keys or (is_page and not is_read):
+            self._check_origin(scope, hosts, is_link=is_read and (is_page or path in OWN_PATHS))
+
+    def _check_host(self, host: str) -> None:
+        name = _host_of(f"//{host}", has_port=False)
+        if name in self._names:
+            return
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            raise Refusal(
+                403,
+                f"This gateway checks no accounts, and does not know the host {host[:100]!r}. Use "
+                "an address or localhost, or start it with --host-name for each further name, or "
+                "with --auth.",
+            ) from None
+
+    def _check_origin(self, scope: Scope, hosts: list[str], *, is_link: bool) -> None:
+        """Refuse what a page of another site has made a browser send.
+
+        Args:
+            is_link: Whether it may be a link on another site that somebody has followed.
+        """
+        sites = headers_of(scope, b"sec-fetch-site")
+        if is_link and headers_of(scope, b"sec-fetch-mode") == ["navigate"]:
+            sites = []
+        known = {*(host.lower() for host in hosts), *self._names}
+        origins = headers_of(scope, b"origin")
+        if not all(one in OURS for one in sites) or not all(
+            _host_of(one) in known for one in origins
+        ):
+            raise Refusal(
+                403,
+                "A page of another site has sent this request. Open the gateway's own page, or "
+                "use a program.",
+            )
+
+
+def is_signed(scope: Scope) -> bool:
+    """Whether a request claims to be signed in a way that no page of another site can make up.
+
+    A browser asks before it sends such a header to another site. Anybody can write a URL: that it
+    is presigned says something only where signatures are checked.
+    """
+    return any(
+        one.lower().startswith(_AUTHORIZATIONS) for one in headers_of(scope, b"authorization")
+    )
+
+
+def headers_of(scope: Scope, name: bytes) -> list[str]:
+    """All values of a header."""
+    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+
+
+def _host_of(url: str, *, has_port: bool = True) -> str:
+    """The host of a URL in lower case, with its port if there is one; empty if it has none."""
+    try:
+        found = urlsplit(url)
+        return found.netloc.lower() if has_port else (found.hostname or "")
+    except ValueError:
+        return ""

@@ -1,0 +1,252 @@
+"""The event loop: what reads a request takes time in proportion to its length, whatever grows.
+
+All of this happens before Cassandra is asked, so the application needs none. Processor time of the
+loop's thread is what others wait for. A part that is eight times as long may take 24 times as long:
+work that grows with the square takes 64 times.
+
+``pytest -s`` prints the milliseconds for each MiB, of which `docs/reliability.md` speaks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from cassieq_spark.accounts.master_key import MasterKey
+from cassieq_spark.errors import StoreUnavailable
+from cassieq_spark.server.app import Gateway
+from cassieq_spark.server.settings import GatewaySettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import cassieq_spark as cassieq
+
+GROWS = 8
+MOST = 3 * GROWS
+LEAST_S = 0.002
+"""What takes less is not compared: it holds up nobody."""
+
+FORM = [("content-type", "application/x-www-form-urlencoded")]
+JSON = [("content-type", "application/json")]
+SIGNED = "AWS4-HMAC-SHA256 Credential=CQAK/20260101/any/sqs/aws4_request, SignedHeaders={}, "
+
+Request = tuple[str, str, list[tuple[str, str]], bytes]
+"""Method, path with query, headers, body."""
+
+
+def sqs(action: str, body: str) -> Request:
+    return "POST", "/", [("x-amz-target", f"AmazonSQS.{action}")], body.encode()
+
+
+def form(body: str) -> Request:
+    return "POST", "/", FORM, body.encode()
+
+
+def rest(path: str, body: str, method: str = "POST") -> Request:
+    return method, f"/v1/queues{path}", JSON, body.encode()
+
+
+def many(one: str, times: int) -> str:
+    """``one`` so often, with ``{}`` as its number, between commas."""
+    return ",".join(one.replace("{}", str(at)) for at in range(times))
+
+
+def fields(one: str, times: int) -> str:
+    return "&".join(one.replace("{}", str(at)) for at in range(times))
+
+
+BATCH = "Action=SendMessageBatch&QueueUrl=x&"
+GROWING: dict[str, Callable[[int], Request]] = {
+    "json: names": lambda n: rest("/q", "{" + many('"k{}":1', n) + "}", "PUT"),
+    "json: names, the last twice": lambda n: rest(
+        "/q", "{" + many('"k{}":1', n) + ',"k1":1}', "PUT"
+    ),
+    "json: labels": lambda n: rest("/q", '{"labels":{' + many('"k{}":"x"', n) + "}}", "PUT"),
+    "json: wrong labels": lambda n: rest("/q", '{"labels":{' + many('"k{}":1', n) + "}}", "PUT"),
+    "json: settings": lambda n: rest("/q", '{"settings":{' + many('"k{}":1', n) + "}}", "PUT"),
+    "json: messages": lambda n: rest("/q/messages/batch", '{"messages":[' + many("{}", n) + "]}"),
+    "json: fields of a message": lambda n: rest(
+        "/q/messages/batch", '{"messages":[{' + many('"k{}":1', n) + "}]}"
+    ),
+    "json: headers": lambda n: rest(
+        "/q/messages/batch", '{"messages":[{"body":"x","headers":{' + many('"k{}":"x"', n) + "}}]}"
+    ),
+    "json: receipts": lambda n: rest("/q/ack", '{"receipts":[' + many('"r{}"', n) + "]}"),
+    "json: objects in objects": lambda n: rest(
+        "/q/ack", '{"receipts":[' + many('{"a":{"b":[{}]}}', n) + "]}"
+    ),
+    "json: nesting": lambda n: rest("/q/ack", "[" * n + "]" * n),
+    "json: a long number": lambda n: rest("/q/ack", "9" * n),
+    "json: a long text": lambda n: rest("/q/messages/batch", json.dumps({"x": "é" * n})),
+    "json: escapes": lambda n: rest("/q/messages/batch", '{"x":"' + "\\u00e9" * n + '"}'),
+    "json: no end": lambda n: rest("/q/messages/batch", '{"x":' * n),
+    "sqs json: entries": lambda n: sqs(
+        "SendMessageBatch", '{"QueueUrl":"x","Entries":[' + many('{"Id":"{}"}', n) + "]}"
+    ),
+    "sqs json: names": lambda n: sqs("SendMessage", "{" + many('"k{}":1', n) + "}"),
+    "sqs json: attributes": lambda n: sqs(
+        "SendMessage",
+        '{"QueueUrl":"x","MessageBody":"x","MessageAttributes":{'
+        + many('"k{}":{"DataType":"Binary","BinaryValue":"eA=="}', n)
+        + "}}",
+    ),
+    "sqs json: attribute names": lambda n: sqs(
+        "ReceiveMessage", '{"QueueUrl":"x","AttributeNames":[' + many('"a{}"', n) + "]}"
+    ),
+    "sqs json: an action": lambda n: sqs("x" * n, "{}"),
+    "form: fields": lambda n: form(BATCH + fields("x{}=1", min(n // 8, 1_990))),
+    "form: entries": lambda n: form(
+        BATCH + fields("SendMessageBatchRequestEntry.{}.Id=a", min(n // 8, 1_990))
+    ),
+    "form: ten entries with attributes": lambda n: form(
+        BATCH
+        + "&".join(
+            fields(f"SendMessageBatchRequestEntry.{at}.Attribute.{{}}.Name=a", min(n // 80, 198))
+            for at in range(10)
+        )
+    ),
+    "form: a long name": lambda n: form(BATCH + "x.1" * n + "=1"),
+    "form: a name of numbers": lambda n: form(BATCH + "SendMessageBatchRequestEntry" + ".1" * n),
+    "form: a value with %": lambda n: form("Action=SendMessage&MessageBody=" + "%41" * n),
+    "form: separators": lambda n: form("&" * n),
+    "form: an action": lambda n: form("Action=" + "x" * n),
+    "form in a URL": lambda n: ("GET", f"/?Action=ListQueues&{fields('x{}=1', n)}", [], b""),
+    "page: a form": lambda n: ("POST", "/ui/queues/q/purge", FORM, fields("x{}=1", n).encode()),
+    "page: cookies": lambda n: ("GET", "/ui/", [("cookie", fields(";a{}=b", n))], b""),
+    "headers": lambda n: ("GET", "/v1/queues", [(f"x{at}", "") for at in range(n)], b""),
+    "headers of a message": lambda n: (
+        "POST", "/v1/queues/q/messages", [(f"cassieq-header-{at}", "") for at in range(n)], b"x",
+    ),
+    "a header": lambda n: ("POST", "/v1/queues/q/messages/next", [("prefer", ", " * n)], b""),
+    "media types": lambda n: ("GET", "/v1/queues", [("accept", "a/b;q=0," * n)], b""),
+    "hosts": lambda n: ("GET", "/v1/queues", [("host", "a." * n)], b""),
+    "origins": lambda n: ("GET", "/v1/queues", [("origin", "http://a")] * n, b""),
+    "a path": lambda n: ("GET", "/v1/queues/" + "x" * n, [], b""),
+    "a path of parts": lambda n: ("GET", "/v1" + "/x" * n, [], b""),
+    "a query": lambda n: ("GET", f"/v1/queues?{fields('x{}=1', n)}", [], b""),
+}  # fmt: skip
+"""What a client chooses, so often."""
+
+GROWING_SIGNED: dict[str, Callable[[int], Request]] = {
+    "many headers, of which many are signed": lambda n: (
+        "POST",
+        "/",
+        [
+            *((f"h{at:05}", "") for at in range(n)),
+            ("x-amz-date", "20260101T000000Z"),
+            (
+                "authorization",
+                SIGNED.format(";".join([*(f"h{at:05}" for at in range(99)), "host"])),
+            ),
+        ],
+        b"",
+    ),
+    "a query with a signature": lambda n: (
+        "GET", f"/?X-Amz-Signature=0&{fields('X-Amz-{}=1', n)}", [], b"",
+    ),
+    "a token": lambda n: ("GET", "/v1/queues", [("authorization", "Bearer " + "a." * n)], b""),
+    "a session": lambda n: ("GET", "/ui/", [("cookie", "cassieq-ui=" + "a." * n)], b""),
+}  # fmt: skip
+
+
+def never() -> cassieq.Client:
+    raise StoreUnavailable("no Cassandra is needed here")
+
+
+class Loop:
+    """An application without Cassandra, on a loop of the test's own."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway, self.app = gateway, gateway.app()
+        # Whoever asks is not known without the time of the cluster.
+        gateway.backend.now_us = self._now_us  # type: ignore[method-assign]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.gateway.gate.close()
+        self.gateway.backend.close()
+
+    async def _now_us(self) -> int:
+        return 1_767_225_600_000_000
+
+    def took_s(self, request: Request) -> tuple[float, int, int]:
+        """Processor time of the loop, the least of three; the status, and the request's bytes."""
+        method, target, headers, body = request
+        path, _, query = target.partition("?")
+        found = [(b"host", b"localhost")] * all(name != "host" for name, _ in headers)
+        found += [(name.encode(), value.encode()) for name, value in headers]
+        scope: dict[str, Any] = {
+            "type": "http", "http_version": "1.1", "method": method, "path": path,
+            "raw_path": path.encode(), "query_string": query.encode(), "headers": found,
+            "root_path": "", "scheme": "http", "server": ("localhost", 80), "client": ("::1", 1),
+        }  # fmt: skip
+        status = 0
+
+        has_come = False
+
+        async def receive() -> dict[str, Any]:
+            nonlocal has_come
+            if has_come:
+                await asyncio.Event().wait()  # the client stays
+            has_come = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Any) -> None:
+            nonlocal status
+            status = message.get("status", status)
+
+        async def ask() -> float:
+            nonlocal has_come
+            has_come = False
+            began = time.thread_time()
+            await self.app(dict(scope), receive, send)
+            return time.thread_time() - began
+
+        gc.collect()
+        least = min(asyncio.run(ask()) for _ in range(3))
+        return least, status, sum(map(len, (target, body))) + sum(len(a + b) for a, b in found)
+
+
+@pytest.fixture
+def anybody() -> Iterator[Loop]:
+    with Loop(Gateway(GatewaySettings(), never)) as loop:
+        yield loop
+
+
+@pytest.fixture
+def checked() -> Iterator[Loop]:
+    settings = GatewaySettings(checks_accounts=True)
+    with Loop(Gateway(settings, never, MasterKey(b"x" * 32))) as loop:
+        yield loop
+
+
+def grows(loop: Loop, made: Callable[[int], Request], what: str) -> None:
+    times = 1_000
+    small_s, _, size = loop.took_s(made(times))
+    # Long enough that something else is not what is measured.
+    while small_s < LEAST_S and size < 300_000:
+        times *= 2
+        small_s, _, size = loop.took_s(made(times))
+    large_s, status, size = loop.took_s(made(GROWS * times))
+    per_mib = 1e3 * large_s / size * 2**20
+    print(f"{what}: {size:,} bytes, {1e3 * large_s:.1f} ms, {per_mib:.0f} ms/MiB, {status}")  # noqa: T201 - see above
+    assert status in (303, 400, 401, 403, 404, 405, 413, 503), what
+    assert large_s <= MOST * max(small_s, LEAST_S), (what, small_s, large_s)
+
+
+@pytest.mark.parametrize("what", GROWING)
+def test_a_longer_request_takes_longer_in_proportion(anybody: Loop, what: str) -> None:
+    grows(anybody, GROWING[what], what)
+
+
+@pytest.mark.parametrize("what", GROWING_SIGNED)
+def test_who_asks_is_found_out_in_proportion(checked: Loop, what: str) -> None:
+    grows(checked, GROWING_SIGNED[what], what)
