@@ -140,7 +140,7 @@ def test_what_we_ship_names_the_launcher() -> None:
         for line in path.read_text("utf-8").splitlines()
         if "PYSPARK_PYTHON=" in line
     ]
-    assert 3 == len(found)
+    assert 3 <= len(found)
     assert all(line.endswith(f"/{interpreter.LAUNCHER}") for line in found)
 
 
