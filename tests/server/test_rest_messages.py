@@ -300,7 +300,7 @@ def test_a_client_that_goes_away_leaves_its_message_to_the_next(
     for _ in range(5):
         with socket.create_connection((address.hostname, address.port)) as gone:
             gone.sendall(
-                f"POST /v1{queue}/messages/next?wait=9 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+                f"POST /v1{queue}/messages/next?wait=20 HTTP/1.1\r\nHost: [::1]\r\n\r\n".encode()
             )
     rest.post(f"{queue}/messages", content=b"x")
 
