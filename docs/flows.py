@@ -154,6 +154,25 @@ FLOWS: Final = {
             Way("groupBy, sum", "checkpoint", "state"),
         ],
     ),
+    "docs/guides/example-json_orders.svg": Flow(
+        {
+            "json.orders": Box("queue", 0, 1),
+            "foreachBatch": Box("work", 1, 1),
+            "json.valid": Box("queue", 2, 0),
+            "json.counted": Box("queue", 2, 1),
+            "json.dead": Box("queue", 0, 2),
+            "count a minute": Box("work", 3, 1),
+            "Parquet: counts": Box("other", 3, 2),
+        },
+        [
+            Way("json.orders", "foreachBatch", "batch, leased"),
+            Way("foreachBatch", "json.valid", "valid, once"),
+            Way("foreachBatch", "json.counted", "valid, once"),
+            Way("json.orders", "json.dead", "rejected, by repair"),
+            Way("json.counted", "count a minute"),
+            Way("count a minute", "Parquet: counts", "minutes that are over"),
+        ],
+    ),
     "docs/guides/example-fastapi_producer.svg": Flow(
         {
             "client": Box("other", 0, 0),

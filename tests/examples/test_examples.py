@@ -16,6 +16,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.testing import wait_until
 from tests.fixtures.commands import CommandLine, end
+from tests.fixtures.spark import SUBMIT_ARGUMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +57,7 @@ def run(cli: CommandLine, spark_environment: dict[str, str], tmp_path: Path) -> 
             env=cli.environment(
                 **spark_environment,
                 PYTHONPATH=os.pathsep.join([str(EXAMPLES.parent), *sys.path]),
-                PYSPARK_SUBMIT_ARGS="--master local[2] --conf spark.ui.enabled=false pyspark-shell",
+                PYSPARK_SUBMIT_ARGS=SUBMIT_ARGUMENTS,
             ),
             capture_output=True,
             text=True,
@@ -163,6 +164,17 @@ def test_state_over_a_queue(run: Run) -> None:
         "bob 1 5",
         "left in the queue: 0",
     ] == run("stateful.py").splitlines()
+
+
+def test_json_by_a_schema_with_counts_a_minute(run: Run) -> None:
+    expected = [
+        *(f"12:{minute:02d} 10" for minute in range(10)),
+        "valid: 101",
+        "dead: no JSON - no valid order",
+        'dead: {"number": 7} - no valid order',
+        'dead: {"number": "x", "amount": 1, "at": "noon"} - no valid order',
+    ]
+    assert sorted(expected) == sorted(run("json_orders.py").splitlines())
 
 
 @pytest.mark.parametrize("name", ALL)
