@@ -4,19 +4,20 @@ Calls of one account stand in a line of their own. A thread that becomes free go
 whose turn is longest ago, if that account may have another one. So a call waits for the calls of
 its own account before it, and for each of these and for itself for one call of each other account.
 
-Nobody may hold more threads than stay free. So one account with slow calls holds a half of them,
-two a third each, and one that holds none gets the next one. Calls that belong to no account are the
-gateway's own, or of a gateway without accounts: they may hold all.
+Nobody may hold more threads than stay free (`Shares`): an account that holds none gets the next
+one. Calls that belong to no account are the gateway's own, or of a gateway without accounts: they
+may hold all.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from contextvars import ContextVar
 from typing import Final
 
 from cassieq_spark.aio.pool import Busy
+from cassieq_spark.model.shares import Shares
 
 acting: Final[ContextVar[str | None]] = ContextVar("cassieq_acting", default=None)
 """The account that a request comes from, as its proof says; None: none was checked."""
@@ -30,9 +31,8 @@ class Turns:
     """
 
     def __init__(self, threads: int, *, most_waiting: int) -> None:
-        self._free = threads
+        self._shares = Shares(threads)
         self._most_waiting = most_waiting
-        self._held: Counter[str | None] = Counter()
         self._lines: dict[str | None, deque[asyncio.Future[None]]] = {}  # whose turn is next, first
 
     @property
@@ -51,8 +51,8 @@ class Turns:
             TimeoutError: None was free for it in time.
         """
         line = self._lines.get(account)
-        if line is None and self._may_hold(account):
-            self._hold(account)
+        if line is None and self._shares.admits(account):
+            self._shares.change(account, 1)
             return
         if line is None:
             line = self._lines[account] = deque()
@@ -72,10 +72,7 @@ class Turns:
 
     def leave(self, account: str | None) -> None:
         """Give a thread back: others have their turn."""
-        self._free += 1
-        self._held[account] -= 1
-        if not self._held[account]:
-            del self._held[account]
+        self._shares.change(account, -1)
         while self._serve_one():
             pass
 
@@ -85,17 +82,10 @@ class Turns:
             for one in list(line):
                 one.cancel()
 
-    def _may_hold(self, account: str | None) -> bool:
-        return self._free > (0 if account is None else self._held[account])
-
-    def _hold(self, account: str | None) -> None:
-        self._free -= 1
-        self._held[account] += 1
-
     def _serve_one(self) -> bool:
         """Give the next account that may have a thread its turn; return whether there was one."""
         for account in self._lines:
-            if self._may_hold(account):
+            if self._shares.admits(account):
                 break
         else:
             return False
@@ -104,7 +94,7 @@ class Turns:
         if line:
             self._lines[account] = line
         if not one.done():  # else it has given up just now
-            self._hold(account)
+            self._shares.change(account, 1)
             one.set_result(None)
         return True
 
