@@ -38,6 +38,8 @@ def context(tls: TlsOptions) -> ssl.SSLContext:
     """
     # Python's own defaults for a client: TLS 1.2 or later, a certificate, and one for this host.
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Python's own default since 3.10, which Debian's Python 3.11 leaves to the system.
+    made.minimum_version = max(made.minimum_version, ssl.TLSVersion.TLSv1_2)
     made.check_hostname = tls.verifies_hostname
     _check_readable("sslCaFile", tls.ca_file)
     _load_certificates(made, "sslCaFile", tls.ca_file)
