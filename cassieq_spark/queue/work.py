@@ -151,6 +151,8 @@ class Work:
             PutAmbiguous: A part was stored before another one failed, too; it names what.
             CassieqError: See `Producer.put`, and `Births.lane_for`.
         """
+        if len(parts) == 1:
+            return self._put_part(parts[0], rows, ttl_us=ttl_us, keys=keys)
         done: list[Puts] = []
         for part in parts:
             some = [rows[at] for at in part.places]
@@ -158,11 +160,10 @@ class Work:
             try:
                 done.append(self._put_part(part, some, ttl_us=ttl_us, keys=its_keys))
             except CassieqError as error:
-                stored = [one for put in done for one in put.message_ids]
-                failure = after_a_part(part.lane.queue, stored, error)
-                if failure is error:
+                if not done:
                     raise
-                raise failure from error
+                stored = [one for put in done for one in put.message_ids]
+                raise after_a_part(part.lane.queue, stored, error) from error
         return Puts.joined(done, [part.places for part in parts])
 
     def _put_part(

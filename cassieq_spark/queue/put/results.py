@@ -173,13 +173,13 @@ def ambiguous(lane: Lane, unsettled: Iterable[Placed], stored: Iterable[Placed])
 
 def after_a_part(queue: str, stored: Iterable[str], failure: CassieqError) -> CassieqError:
     """The error of a call of which a part was stored before another one failed."""
-    known = (*stored, *(failure.stored if isinstance(failure, PutAmbiguous) else ()))
-    unknown = failure.message_ids if isinstance(failure, PutAmbiguous) else ()
-    if not known and not unknown:
-        return failure
+    known = tuple(stored)
+    unknown: tuple[str, ...] = ()
+    if isinstance(failure, PutAmbiguous):
+        known, unknown = (*known, *failure.stored), failure.message_ids
     return PutAmbiguous(
         f"put into queue {queue!r}: {len(known)} messages are stored, of {len(unknown)} it is "
         f"unknown, and the rest is not stored: {failure.message}",
-        message_ids=tuple(unknown),
+        message_ids=unknown,
         stored=known,
     )
