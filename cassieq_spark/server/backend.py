@@ -78,7 +78,8 @@ class Backend:
         self._client: Client | None = None
         self._is_closed = False
         self._handles: Recent[str, Queue] = Recent(HANDLES)
-        self._timing = Pool(1, "cassieq-time", most_calls=CALLS_WAITING)
+        # A thread each, so that a check that waits for Cassandra holds up no one who asks the time.
+        self._timing = Pool(2, "cassieq-time", most_calls=CALLS_WAITING)
         self._time: tuple[float, int] | None = None
 
     @property
