@@ -7,11 +7,10 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.cli.output import print_note
+from cassieq_spark.store.folded import OUTAGE
 
 if TYPE_CHECKING:
     from cassieq_spark.clock import Clock
-
-OUTAGE: Final = "statement_retried"
 
 OVER_AFTER_S: Final = 30.0
 """An outage is over when nothing was sent again for so long; the next one has a line again."""

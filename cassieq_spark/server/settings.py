@@ -66,12 +66,7 @@ class GatewaySettings:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the gateway."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host.strip("[]"))
 
     @property
     def access(self) -> str:
@@ -141,6 +136,14 @@ class GatewaySettings:
                     f"TLS files {self.tls_cert} and {self.tls_key} cannot be used: "
                     f"{error.strerror or error}. Name a certificate chain and its key, both as PEM"
                 ) from error
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is this machine's own."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def memory_of_process() -> int:

@@ -11,7 +11,8 @@ from cassieq_spark.log import get_logger
 EACH_S: Final = 1.0
 """Of like records, one in this time is logged."""
 
-RETRIED: Final = "statement_retried"
+OUTAGE: Final = "statement_retried"
+"""The event of each try while nodes are away."""
 
 OF_DRIVER: Final = ("cassandra.cluster", "cassandra.connection", "cassandra.pool")
 
@@ -34,7 +35,7 @@ class Folded(logging.Filter):
         name = getattr(record, "event", None)
         if (
             record.levelno < logging.WARNING
-            or name not in (None, RETRIED)
+            or name not in (None, OUTAGE)
             or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
         ):
             return True

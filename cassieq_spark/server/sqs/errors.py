@@ -21,7 +21,8 @@ from cassieq_spark.errors import (
 from cassieq_spark.server.backend import COME_AGAIN
 
 NO_TEXT: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""A character that SQS allows in no text: XML 1.0, the form of older answers, has none of them."""
+"""A character that SQS allows in no text: XML 1.0, the form of older answers, has none of them, so
+no client can read an answer with one, wherever a producer wrote it."""
 
 _SQS: Final = "AWS.SimpleQueueService."
 QUERY_CODES: Final[dict[str, str]] = {
@@ -70,8 +71,7 @@ class SqsError(Exception):
     ) -> None:
         super().__init__(message)
         self.name = name
-        # It may quote what a request gave.
-        self.message = NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", message)
+        self.message = readable(message)  # it may quote what a request gave
         self.status = status
         self.is_senders = is_senders
 
@@ -79,6 +79,11 @@ class SqsError(Exception):
     def query_code(self) -> str:
         """The code in the older protocol, which SDKs show to this day."""
         return QUERY_CODES.get(self.name, self.name)
+
+
+def readable(text: str) -> str:
+    """A text without characters that SQS does not allow."""
+    return NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def no_queue() -> SqsError:

@@ -69,7 +69,7 @@ async def _send_all(
     call: Call, queue: str, kept: settings.Kept, entries: Entries
 ) -> list[dict[str, Any] | SqsError]:
     ready: dict[int, tuple[Outgoing, dict[str, Any]]] = {}
-    failed: dict[int, SqsError] = {}
+    answers: dict[int, dict[str, Any] | SqsError] = {}
     total = 0
     for at, entry in enumerate(entries):
         total += bodies.bytes_in(entry["MessageBody"])
@@ -77,7 +77,7 @@ async def _send_all(
         try:
             ready[at] = _outgoing(entry, kept)
         except SqsError as error:
-            failed[at] = error
+            answers[at] = error
     if total > MOST_BATCH_BYTES:
         raise SqsError(
             "BatchRequestTooLong",
@@ -85,9 +85,6 @@ async def _send_all(
             f"{total} bytes.",
         )
     put = await call.sending.put(queue, [one for one, _ in ready.values()])
-    answers: list[dict[str, Any] | SqsError] = [
-        failed.get(at, expired()) for at in range(len(entries))
-    ]
     for at, found in zip(ready, put, strict=True):
         answers[at] = (
             _as_sqs(found)
@@ -96,7 +93,7 @@ async def _send_all(
         )
     if any(one.is_visible for one, _ in ready.values()):
         call.waiting.put(queue)
-    return answers
+    return [answers[at] for at in range(len(entries))]
 
 
 async def receive(call: Call) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 from xml.etree import ElementTree as Xml
 
 from cassieq_spark.server.sqs.actions import ACTIONS, Kind, Parameters
-from cassieq_spark.server.sqs.errors import SqsError
+from cassieq_spark.server.sqs.errors import SqsError, readable
 from cassieq_spark.server.sqs.messages import MOST_IN_BATCH
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ FIELDS: Final = 2_000
 attributes have fewer."""
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
-_NO_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""One such character, wherever a producer wrote it, and no client can read the answer."""
 
 _MEMBERS: Final = {
     "AWSAccountIds": "AWSAccountId",
@@ -269,7 +267,7 @@ def _write_one(parent: Xml.Element, tag: str, value: object, action: str) -> Non
     elif isinstance(value, bool):
         element.text = str(value).lower()
     else:
-        element.text = _NO_XML.sub("\N{REPLACEMENT CHARACTER}", str(value))
+        element.text = readable(str(value))
 
 
 def _tag(name: str, action: str) -> str:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.errors import AuthenticationFailed, OptionInvalid
 from cassieq_spark.options.values import Secret
 from cassieq_spark.server.rest.fields import Strict
+from cassieq_spark.server.settings import is_loopback
 from cassieq_spark.server.ui.page import HOME, LOGIN, Form, GoTo, Shown
-from cassieq_spark.server.ui.session import BEFORE_S, GRANTS, SESSION_S, is_loopback
+from cassieq_spark.server.ui.session import BEFORE_S, GRANTS, SESSION_S
 
 if TYPE_CHECKING:
     from cassieq_spark.server.ui.page import Visit

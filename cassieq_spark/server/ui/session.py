@@ -11,7 +11,6 @@ read that cookie. Before a login, and where there is none, the cookie is a rando
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
 from typing import TYPE_CHECKING, Final
 
@@ -96,11 +95,3 @@ class Cookies:
             httponly=True,
             samesite="strict",
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or address is this machine's own."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
