@@ -96,9 +96,10 @@ class Authenticator:
         """Whether `key` would answer without waiting, and its answer then."""
         return self._keys.remembered(key_id) if KEY_ID.fullmatch(key_id) else (True, None)
 
-    def is_known(self, key_id: str) -> bool:
-        """Whether that key was accepted when it was last read, however long ago."""
-        return self._keys.is_known(key_id)
+    def account_of(self, key_id: str) -> str | None:
+        """The account of a key that was accepted when it was last read, however long ago."""
+        known = self._keys.last(key_id)
+        return None if known is None else known.account
 
     def proves(self, claim: Claim | Token, key: LiveKey | None, *, now_us: int) -> Principal:
         """Whoever has made this claim, if the key proves it. It waits for nothing.

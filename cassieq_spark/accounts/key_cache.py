@@ -67,10 +67,11 @@ class KeyCache(Generic[T]):
                 return True, known[1]
             return now_s < self._unknown.get(key_id, 0.0), None
 
-    def is_known(self, key_id: str) -> bool:
-        """Whether something was stored under an id when it was last read, however long ago."""
+    def last(self, key_id: str) -> T | None:
+        """What was stored under an id when it was last read, however long ago."""
         with self._lock:
-            return key_id in self._known
+            known = self._known.get(key_id)
+            return None if known is None else known[1]
 
     def __len__(self) -> int:
         """How many ids are remembered, known or not."""

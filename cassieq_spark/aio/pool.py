@@ -16,7 +16,7 @@ from cassieq_spark.store.call import LONGEST_S
 from cassieq_spark.store.side_by_side import one_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from contextvars import Context
 
 T = TypeVar("T")
@@ -47,23 +47,29 @@ class Pool:
         self._calls = 0
         self._under_way: dict[str, asyncio.Task[Any]] = {}
 
-    async def run(
-        self,
-        work: Callable[[], T],
-        context: Context | None = None,
-        *,
-        when_over: Callable[[], None] | None = None,
-    ) -> T:
+    async def run(self, work: Callable[[], T], context: Context | None = None) -> T:
         """Run a blocking call in a thread.
 
         Args:
             context: What it sees of its caller, such as the span; default: as it is now.
-            when_over: Called in the event loop when the thread has ended the call, however long
-                after its caller has gone, or when it is certain that none begins it.
 
         Raises:
             Busy: Too many calls wait already.
             StoreTimeout: No thread was free in time. Nothing was done.
+        """
+        return await self._run(work, context, None)
+
+    async def _run(
+        self,
+        work: Callable[[], T],
+        context: Context | None,
+        when_over: Callable[[], None] | None,
+    ) -> T:
+        """Run it.
+
+        Args:
+            when_over: Called in the event loop when the thread has ended the call, however long
+                after its caller has gone, or when it is certain that none begins it.
         """
         if self._most_calls is not None and self._calls >= self._most_calls:
             raise Busy
@@ -109,15 +115,18 @@ class Pool:
         """How many calls run or wait for a thread."""
         return self._calls
 
-    async def once(self, name: str, work: Callable[[], T]) -> T:
-        """Run a blocking call; all who ask for the same name meanwhile wait for the one run.
+    async def once(self, name: str, run: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Wait for a call; all who ask for the same name meanwhile wait for the one call.
+
+        Args:
+            run: Begins it, by `run`.
 
         Raises:
             Busy: Too many calls wait already.
         """
         task = self._under_way.get(name)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self.run(work))
+            task = asyncio.get_running_loop().create_task(run())
             self._under_way[name] = task
             task.add_done_callback(partial(self._done, name))
         # A client that goes away does not take the answer from the others.

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cassieq_spark.aio.pool import CALLS_WAITING, Pool
-from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import (
     AuthenticationRefused,
     CasAmbiguous,
@@ -29,8 +28,8 @@ from cassieq_spark.errors import (
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.find import suggests
 from cassieq_spark.recent import Recent
-from cassieq_spark.server.turns import Turns, acting
-from cassieq_spark.store import call
+from cassieq_spark.server.turns import FairPool
+from cassieq_spark.store.call import asked_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,8 +72,7 @@ class Backend:
 
     def __init__(self, open_client: Callable[[], Client], *, threads: int) -> None:
         self._open_client = open_client
-        self._pool = Pool(threads, POOL_PREFIX)
-        self._turns = Turns(threads, most_waiting=threads * CALLS_WAITING)
+        self._pool = FairPool(threads, POOL_PREFIX)
         self._client: Client | None = None
         self._is_closed = False
         self._handles: Recent[str, Queue] = Recent(HANDLES)
@@ -104,7 +102,7 @@ class Backend:
     @property
     def calls(self) -> int:
         """How many calls run or wait for a thread; any thread may ask."""
-        return self._pool.calls + self._turns.waiting
+        return self._pool.calls
 
     @property
     def threads(self) -> int:
@@ -146,14 +144,9 @@ class Backend:
             Busy: Too many calls of the account wait already.
             StoreTimeout: No thread was free for it in time. Nothing was done.
         """
-        context = call.asked_now() if context is None else context
+        context = asked_now() if context is None else context
         context.run(suggests.set, False)
-        account = context.get(acting) if account is None else account
-        try:
-            await self._turns.take(account, _until_s(context))
-        except TimeoutError:
-            raise self._pool.late() from None
-        return await self._pool.run(work, context, when_over=partial(self._turns.leave, account))
+        return await self._pool.run(work, context, account=account)
 
     async def check(self) -> None:
         """Check that Cassandra answers, with the tables of this release.
@@ -164,7 +157,7 @@ class Backend:
         Raises:
             StoreError: It does not.
         """
-        await self._timing.once("check", self.client.check)
+        await self._timing.once("check", partial(self._timing.run, self.client.check))
 
     async def now_us(self) -> int:
         """The time of the cluster, to within the drift of a minute: it is measured that often.
@@ -181,7 +174,7 @@ class Backend:
                 return loop.time(), measured
 
             # In a thread of its own, so that it waits for no call on a queue.
-            known = self._time = await self._timing.once("time", measure)
+            known = self._time = await self._timing.once("time", partial(self._timing.run, measure))
         at_s, at_us = known
         return at_us + round((loop.time() - at_s) * 1e6)
 
@@ -239,7 +232,6 @@ class Backend:
     def close(self) -> None:
         """End the pool and disconnect; calls under way end by themselves."""
         self._is_closed = True
-        self._turns.close()
         self._pool.close()
         self._timing.close()
         if self._client is not None:
@@ -273,10 +265,3 @@ class Backend:
 
 def _account_of(queue: str) -> str | None:
     return queue.rpartition("/")[0] or None
-
-
-def _until_s(context: Context) -> float:
-    """How long a call waits for a thread, by the event loop's clock."""
-    now_s = SystemClock().monotonic()
-    asked_s = context.get(call.asked_s) or now_s
-    return asyncio.get_running_loop().time() + asked_s + call.LONGEST_S - now_s

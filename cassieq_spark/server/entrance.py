@@ -58,17 +58,9 @@ class Entrance:
 
     def who(self, address: str) -> str | None:
         """The party that connections from an address are counted for; None: it has no share."""
-        if address in self._trusted:
+        if address in self._trusted or _unmapped(address) in self._trusted:
             return None
-        try:
-            found = ipaddress.ip_address(address.partition("%")[0])
-        except ValueError:
-            return address
-        if isinstance(found, ipaddress.IPv6Address):
-            if found.ipv4_mapped is not None:
-                return self.who(str(found.ipv4_mapped))
-            return str(ipaddress.ip_network((found, IPV6_HOST), strict=False))
-        return str(found)
+        return network_of(address)
 
     def is_refused(self, connection: Any) -> bool:
         """Whether a connection was let in only to be told that there are too many."""
@@ -98,6 +90,28 @@ class Entrance:
             self._told.add(number)
             counted.on_close = lambda: self._told.discard(number)
         return counted
+
+
+def network_of(address: str) -> str:
+    """The addresses that one machine has, as a name: all of a network of IPv6."""
+    try:
+        found = ipaddress.ip_address(_unmapped(address))
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((found, IPV6_HOST), strict=False))
+    return str(found)
+
+
+def _unmapped(address: str) -> str:
+    """An address without its zone; of IPv4 if it is one."""
+    plain = address.partition("%")[0]
+    try:
+        found = ipaddress.ip_address(plain)
+    except ValueError:
+        return plain
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return str(found if mapped is None else mapped)
 
 
 class _Counted(socket.socket):

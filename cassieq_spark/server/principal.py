@@ -18,12 +18,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from cassieq_spark.accounts.canonical import SignedRequest
-from cassieq_spark.accounts.signature import UNSIGNED, claim_of
-from cassieq_spark.aio.pool import CALLS_WAITING, Pool
+from cassieq_spark.accounts.signature import UNSIGNED, Claim, claim_of
 from cassieq_spark.errors import AuthenticationFailed
 from cassieq_spark.model.rights import EVERYTHING, Principal, Right
 from cassieq_spark.server.backend import POOL_PREFIX, Backend
-from cassieq_spark.server.turns import acting
+from cassieq_spark.server.entrance import network_of
+from cassieq_spark.server.turns import FairPool
+from cassieq_spark.store.call import acting
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from cassieq_spark.accounts.admin import AccountAdmin
     from cassieq_spark.accounts.authenticator import Authenticator, LiveKey
     from cassieq_spark.accounts.master_key import MasterKey
-    from cassieq_spark.accounts.signature import Claim
     from cassieq_spark.accounts.tokens import Token
     from cassieq_spark.model.rights import Grant
 
@@ -41,8 +41,9 @@ LOCAL: Final = Principal(account="", key_id="", grants=EVERYTHING)
 """Everybody who reaches a gateway that checks no accounts."""
 
 THREADS: Final = 4
-"""Threads that read keys. They are apart from those of the queues. Ids that were never found have
-as many of their own: whoever makes up key ids keeps nobody waiting whose key is known."""
+"""Threads that read keys, in turn for each account. They are apart from those of the queues. Ids
+that were never found have as many of their own, in turn for each address: whoever makes up key ids
+keeps nobody waiting whose key is known, and nobody elsewhere whose key is new."""
 
 HASHED_ASIDE_BYTES: Final = 262_144
 """Longer bodies are hashed in a thread, so that others need not wait."""
@@ -61,8 +62,8 @@ class Gate:
         """
         self._backend = backend
         self._master_key = master_key
-        self._pool = Pool(THREADS, f"{POOL_PREFIX}-keys", most_calls=THREADS * CALLS_WAITING)
-        self._unknown = Pool(THREADS, f"{POOL_PREFIX}-new-keys", most_calls=THREADS * CALLS_WAITING)
+        self._pool = FairPool(THREADS, f"{POOL_PREFIX}-keys")
+        self._unknown = FairPool(THREADS, f"{POOL_PREFIX}-new-keys")
         self._authenticator: Authenticator | None = None
         self._recording: set[asyncio.Task[None]] = set()
 
@@ -91,29 +92,21 @@ class Gate:
         if self._master_key is None:
             return LOCAL
         now_us = await self._backend.now_us()
-        token = bearer_of(request)
-        if token is not None:
-            from cassieq_spark.accounts import tokens  # noqa: PLC0415 - an extra
-
-            found = await self._proved(tokens.read(token), now_us)
-            may(found)
-            return found
-        signed = signed_request(request)
-        claim = claim_of(signed, now_us=now_us, allows_unsigned=allows_unsigned)
-        if claim.payload:
-            found = await self._proved(claim, now_us)
-            may(found)
-            if claim.payload != UNSIGNED:
-                claim.over(await self._hash(request))
-            return found
-        # So that nobody's body is read whose key is not accepted anyway.
-        if await self._key(claim.key_id) is None:
-            self._checker().proves(claim, None, now_us=now_us)
-        found = await self._proved(claim.over(await self._hash(request)), now_us)
+        sender = sender_of(request)
+        claim = _claim_of(request, now_us, allows_unsigned=allows_unsigned)
+        signed = claim if isinstance(claim, Claim) else None
+        if signed is not None and not signed.payload:
+            # So that nobody's body is read whose key is not accepted anyway.
+            if await self._key(signed.key_id, sender) is None:
+                self._checker().proves(signed, None, now_us=now_us)
+            claim = signed.over(await self._hash(request, sender))
+        found = await self._proved(claim, now_us, sender)
         may(found)
+        if signed is not None and signed.payload not in ("", UNSIGNED):
+            signed.over(await self._hash(request, sender))
         return found
 
-    async def by_token(self, text: str) -> Principal:
+    async def by_token(self, text: str, request: Request) -> Principal:
         """Return whose token this is, wherever it was: the page has it in a cookie.
 
         Raises:
@@ -124,7 +117,8 @@ class Gate:
             return LOCAL
         from cassieq_spark.accounts import tokens  # noqa: PLC0415 - an extra
 
-        return await self._proved(tokens.read(text), await self._backend.now_us())
+        now_us = await self._backend.now_us()
+        return await self._proved(tokens.read(text), now_us, sender_of(request))
 
     async def confirm(self, principal: Principal, right: Right, queue: str) -> None:
         """Return if a caller still has a right: for what happens long after `authenticate`.
@@ -136,7 +130,7 @@ class Gate:
         """
         if self._master_key is None:
             return
-        key = await self._key(principal.key_id)
+        key = await self._key(principal.key_id, principal.account)
         if key is None or key.account != principal.account:
             raise AuthenticationFailed(
                 f"the key {principal.key_id} was disabled or deleted while the request waited. "
@@ -169,7 +163,7 @@ class Gate:
 
         master_key = cast("MasterKey", self._master_key)
         admin = AccountAdmin(self._backend.client.store)
-        return await self._pool.run(lambda: work(admin, master_key))
+        return await self._backend.run(lambda: work(admin, master_key))
 
     async def sign(
         self, principal: Principal, grants: tuple[Grant, ...], *, begins_us: int, ends_us: int
@@ -183,7 +177,7 @@ class Gate:
         """
         from cassieq_spark.accounts import tokens  # noqa: PLC0415 - an extra
 
-        key = await self._key(principal.key_id)
+        key = await self._key(principal.key_id, principal.account)
         if key is None or key.account != principal.account:
             raise tokens.refused()
         return tokens.sign(
@@ -195,11 +189,11 @@ class Gate:
         self._pool.close()
         self._unknown.close()
 
-    async def _proved(self, claim: Claim | Token, now_us: int) -> Principal:
-        key = await self._key(claim.key_id)
+    async def _proved(self, claim: Claim | Token, now_us: int, sender: str) -> Principal:
+        key = await self._key(claim.key_id, sender)
         found = self._checker().proves(claim, key, now_us=now_us)
-        self._note_use(claim.key_id)
         acting.set(found.account)
+        self._note_use(claim.key_id)
         return found
 
     def _checker(self) -> Authenticator:
@@ -216,20 +210,28 @@ class Gate:
             self._authenticator = Authenticator(self._backend.client.store, master_key)
         return self._authenticator
 
-    async def _hash(self, request: Request) -> str:
+    async def _hash(self, request: Request, sender: str) -> str:
         """The hash of the body."""
         body = await request.body()
         if len(body) > HASHED_ASIDE_BYTES:
-            return await self._pool.run(lambda: hashlib.sha256(body).hexdigest())
+            return await self._pool.run(lambda: hashlib.sha256(body).hexdigest(), account=sender)
         return hashlib.sha256(body).hexdigest()
 
-    async def _key(self, key_id: str) -> LiveKey | None:
+    async def _key(self, key_id: str, sender: str) -> LiveKey | None:
+        """A key as it is now.
+
+        Args:
+            sender: Who waits for it if nobody knows whose key it is: each has a turn.
+        """
         checker = self._checker()
         is_remembered, key = checker.remembered(key_id)
         if is_remembered:
             return key
-        pool = self._pool if checker.is_known(key_id) else self._unknown
-        return await pool.once(f"key {key_id}", partial(checker.key, key_id))
+        account = checker.account_of(key_id)
+        pool, whose = (self._unknown, sender) if account is None else (self._pool, account)
+        read = partial(pool.run, partial(checker.key, key_id), account=whose)
+        # An unknown key is waited for in the turn of each sender, not in that of the first one.
+        return await pool.once(f"{whose} {key_id}", read)
 
     def _note_use(self, key_id: str) -> None:
         checker = self._checker()
@@ -239,6 +241,26 @@ class Gate:
             )
             self._recording.add(task)
             task.add_done_callback(self._recording.discard)
+
+
+def sender_of(request: Request) -> str:
+    """Where a request comes from: that is all that is known before its proof is checked."""
+    client = request.client
+    return "" if client is None else f"at {network_of(client.host)}"
+
+
+def _claim_of(request: Request, now_us: int, *, allows_unsigned: bool) -> Claim | Token:
+    """What a request says about who sends it; nothing of it is proved.
+
+    Raises:
+        AuthenticationFailed: It cannot be right.
+    """
+    token = bearer_of(request)
+    if token is None:
+        return claim_of(signed_request(request), now_us=now_us, allows_unsigned=allows_unsigned)
+    from cassieq_spark.accounts import tokens  # noqa: PLC0415 - an extra
+
+    return tokens.read(token)
 
 
 def bearer_of(request: Request) -> str | None:

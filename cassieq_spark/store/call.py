@@ -30,6 +30,10 @@ LONGEST_S: Final = DEADLINE_S + AFTERWARDS_S
 asked_s: ContextVar[float | None] = ContextVar("cassieq_asked", default=None)
 """When a call was asked for that waits for others before it begins, by `SystemClock.monotonic`."""
 
+acting: ContextVar[str | None] = ContextVar("cassieq_acting", default=None)
+"""The account whose call it is, as its proof says; None: nobody has checked one. Work that waits is
+served in turn by it."""
+
 
 def asked_now() -> Context:
     """The caller's context, for a call that others are to make: its time runs from now on."""

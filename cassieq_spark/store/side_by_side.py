@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError, StoreTimeout
-from cassieq_spark.store.call import Call
+from cassieq_spark.model.lines import Lines
+from cassieq_spark.model.shares import Shares
+from cassieq_spark.store.call import Call, acting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -27,79 +30,137 @@ SLOW_S: Final = 0.5
 next item begins in its place."""
 
 MOST_THREADS: Final = 128
-"""The most threads, with those that wait. Beyond that most keys have no quorum, and all wait."""
+"""The most threads, with those that wait. Beyond that most keys have no quorum, and all wait, but
+not for items of one account: see `_Places`."""
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_is_item: ContextVar[bool] = ContextVar("cassieq_is_item", default=False)
+"""Whether this is done for an item, which has a thread."""
 
 
 class _Places:
     """A number of places; one that is held for longer than `SLOW_S` becomes free again.
 
-    First come, first served: a call that begins many items, one after the other, waits for each as
-    long as any other call does.
+    Accounts have their turns (`Lines`), and first come, first served in each: a call that begins
+    many items, one after the other, waits for each as long as any other does.
+
+    Whoever has a place holds a thread, to the end. Of these an account gets no more than stay free
+    (`Shares`): if a part of Cassandra does not answer, accounts that need it leave threads to the
+    others.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, threads: int) -> None:
         self._width = width
         self._clock = SystemClock()
         self._lock = threading.Lock()
-        self._line: deque[threading.Condition] = deque()
-        self._taken: deque[list[float]] = deque()  # a list each, compared by identity
+        self._lines: Lines[_Turn] = Lines()
+        self._taken: deque[_Place] = deque()
+        self._threads = Shares(threads)
 
-    def take(self) -> list[float]:
-        """Wait for a place; return what `leave` needs."""
+    def take(self, account: str | None, *, is_inner: bool = False) -> _Place | None:
+        """Wait for a place.
+
+        Args:
+            is_inner: An item asks that has a thread itself. It must not wait for another's: its
+                account's threads could all wait like this.
+
+        Returns:
+            What `leave` needs; None: an inner item has to do the work itself.
+        """
         with self._lock:
-            if self._line or self._left_s() > 0:
-                self._wait()
-            mine = [self._clock.monotonic()]
-            self._taken.append(mine)
-            return mine
+            self._serve()
+            if self._admits(account) and not self._lines.waits(account):
+                return self._place(account)
+            turn = _Turn(threading.Condition(self._lock))
+            self._lines.add(account, turn)
+            try:
+                while turn.place is None and (self._has_thread(account) or not is_inner):
+                    # What it waits for may become free without a word.
+                    turn.condition.wait(self._left_s() or SLOW_S)
+                    self._serve()
+            finally:
+                self._lines.forget(account, turn)
+            return turn.place
 
-    def leave(self, mine: list[float]) -> None:
-        """Give the place back; nothing happens if it has become free already."""
+    def leave(self, mine: _Place) -> None:
+        """Give the place and its thread back."""
         with self._lock:
-            for at, one in enumerate(self._taken):
-                if one is mine:
-                    del self._taken[at]
-                    self._wake_first()
-                    return
+            self._threads.change(mine.account, -1)
+            # It may have become free already.
+            with suppress(ValueError):
+                self._taken.remove(mine)
+            self._serve()
 
-    def _wait(self) -> None:
-        turn = threading.Condition(self._lock)
-        self._line.append(turn)
-        try:
-            while self._line[0] is not turn:
-                turn.wait()
-            while (left_s := self._left_s()) > 0:
-                turn.wait(left_s)
-        finally:
-            self._line.remove(turn)
-            self._wake_first()
+    def _serve(self) -> None:
+        """Give places to those whose turn it is."""
+        while found := self._lines.next(self._admits):
+            account, turn = found
+            turn.place = self._place(account)
+            turn.condition.notify()
 
-    def _wake_first(self) -> None:
-        if self._line:
-            self._line[0].notify()
+    def _place(self, account: str | None) -> _Place:
+        found = _Place(account, self._clock.monotonic())
+        self._taken.append(found)
+        self._threads.change(account, 1)
+        return found
+
+    def _admits(self, account: str | None) -> bool:
+        return self._left_s() == 0 and self._has_thread(account)
+
+    def _has_thread(self, account: str | None) -> bool:
+        """Whether an account may have another thread.
+
+        What belongs to no account has no share. It waits for a thread once it has a place.
+        """
+        return account is None or self._threads.admits(account)
 
     def _left_s(self) -> float:
         """The time until a place becomes free by itself; 0: one is free."""
         now = self._clock.monotonic()
-        while self._taken and now - self._taken[0][0] >= SLOW_S:
+        while self._taken and now - self._taken[0].since_s >= SLOW_S:
             self._taken.popleft()
-        return 0 if len(self._taken) < self._width else SLOW_S - (now - self._taken[0][0])
+        return 0 if len(self._taken) < self._width else SLOW_S - (now - self._taken[0].since_s)
+
+
+@dataclass(eq=False, slots=True)
+class _Place:
+    """A place, and the thread of the item that has it."""
+
+    account: str | None
+    since_s: float
+
+
+@dataclass(eq=False, slots=True)
+class _Turn:
+    """A call that waits for a place."""
+
+    condition: threading.Condition
+    place: _Place | None = None
 
 
 class SideBySide:
     """One session's threads for work that waits for Cassandra. Thread-safe."""
 
     def __init__(self) -> None:
-        self._places = _Places(WIDTH)
+        self._places = _Places(WIDTH, MOST_THREADS)
         self._pool = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="cassieq-store")
 
     def begin(self, work: Callable[[T], R], item: T) -> Future[R]:
-        """Begin one item under the caller's limits; it waits for a place, `SLOW_S` at most."""
-        place = self._places.take()
+        """Begin one item under the caller's limits; it waits for a place, `SLOW_S` at most.
+
+        If its account has no thread left, it waits for that, too, and an item does an inner one
+        itself.
+        """
+        with present().waiting():
+            place = self._places.take(acting.get(), is_inner=_is_item.get())
         context = copy_context()
+        context.run(_is_item.set, True)
+        if place is None:
+            done: Future[R] = Future()
+            _do(done, partial(context.run, work, item))
+            return done
 
         def run() -> R:
             try:
@@ -157,6 +218,14 @@ class SideBySide:
         cancelled in the queue, whoever waits for its future would never wake up.
         """
         self._pool.shutdown(wait=True)
+
+
+def _do(done: Future[R], work: Callable[[], R]) -> None:
+    """Do the work of a future here and now."""
+    try:
+        done.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits for it
+        done.set_exception(error)
 
 
 LEAST_S: Final = 0.05

@@ -12,7 +12,7 @@ from cassieq_spark import metrics
 from cassieq_spark.errors import QueueNotFound, StoreUnavailable
 from cassieq_spark.server import backend as module
 from cassieq_spark.server.backend import Backend
-from cassieq_spark.server.turns import acting
+from cassieq_spark.store.call import acting
 from cassieq_spark.testing import wait_until
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def test_a_call_whose_client_has_gone_holds_its_thread_until_it_ends(wide: Backe
         await others_run()
         await asyncio.wait(gone)
         assert "late" not in slow.begun
-        assert 1 == wide._turns.waiting
+        assert 1 == wide._pool.turns.waiting
         slow.may_end.set()
         await late
 

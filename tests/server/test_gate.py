@@ -15,6 +15,8 @@ from cassieq_spark.errors import AccessDenied, AuthenticationFailed
 from cassieq_spark.model.rights import Grant, Principal, Right
 from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.principal import LOCAL, THREADS, Gate
+from cassieq_spark.store.call import acting
+from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import FaultyStore
 from tests.fixtures.accounts import pair, signed
 
@@ -63,7 +65,9 @@ def running(
     return run
 
 
-def request_of(key: tuple[str, str], body: str = "ListQueues") -> Request:
+def request_of(
+    key: tuple[str, str], body: str = "ListQueues", *, address: str = "192.0.2.1"
+) -> Request:
     made = signed(key, URL, [("Action", body)])
     headers = [("host", urlsplit(URL).netloc), *made.headers.items()]
     scope: dict[str, Any] = {
@@ -72,6 +76,7 @@ def request_of(key: tuple[str, str], body: str = "ListQueues") -> Request:
         "path": "/",
         "raw_path": b"/",
         "query_string": b"",
+        "client": (address, 1),
         "headers": [(str(k).lower().encode(), str(v).encode()) for k, v in headers],
     }
 
@@ -135,7 +140,10 @@ def test_a_known_key_is_read_again_while_many_made_up_ones_are(
             faults.before(READ, lambda: go_on.wait(60), after=at)
         made_up = [
             asyncio.ensure_future(
-                gate.authenticate(request_of(("CQAK" + 16 * chr(65 + at), "s" * 40)), may=anything)
+                gate.authenticate(
+                    request_of(("CQAK" + 16 * chr(65 + at), "s" * 40), address=f"192.0.2.{at}"),
+                    may=anything,
+                )
             )
             for at in range(3 * THREADS)
         ]
@@ -148,6 +156,73 @@ def test_a_known_key_is_read_again_while_many_made_up_ones_are(
             go_on.set()
         for refused in await asyncio.gather(*made_up, return_exceptions=True):
             assert isinstance(refused, AuthenticationFailed)
+
+    running(work)
+
+
+def test_a_new_key_is_read_while_one_address_makes_keys_up(
+    running: Callable[..., None], account: Account, faults: FaultyStore
+) -> None:
+    go_on = threading.Event()
+
+    async def work(gate: Gate) -> None:
+        for at in range(THREADS // 2):
+            faults.before(READ, lambda: go_on.wait(60), after=at)
+        made_up = [
+            asyncio.ensure_future(
+                gate.authenticate(
+                    request_of(("CQAK" + f"{at:X}" * 16, "s" * 40), address=f"2001:db8::{at:x}"),
+                    may=anything,
+                )
+            )
+            for at in range(10, 16)
+        ]
+        # The same key, in the name of whoever has it.
+        made_up.append(
+            asyncio.ensure_future(
+                gate.authenticate(
+                    request_of((account.key[0], "s" * 40), address="2001:db8::1"), may=anything
+                )
+            )
+        )
+        while faults._seen[READ] < THREADS // 2:
+            await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(30):
+                who = await gate.authenticate(request_of(account.key), may=anything)
+            assert account.name == who.account
+            assert not any(one.done() for one in made_up)
+        finally:
+            go_on.set()
+            for refused in await asyncio.gather(*made_up, return_exceptions=True):
+                assert isinstance(refused, AuthenticationFailed)
+
+    running(work)
+
+
+def test_what_one_account_administers_keeps_neither_keys_nor_other_accounts_waiting(
+    running: Callable[..., None], account: Account
+) -> None:
+    go_on, begun = threading.Event(), list[str]()
+
+    def slow(*_: object) -> None:
+        begun.append("slow")
+        assert go_on.wait(60)
+
+    async def work(gate: Gate) -> None:
+        acting.set("greedy")
+        greedy = [asyncio.ensure_future(gate.administer(slow)) for _ in range(3 * THREADS)]
+        await asyncio.to_thread(wait_until, lambda: bool(begun))
+        try:
+            async with asyncio.timeout(30):
+                who = await gate.authenticate(request_of(account.key), may=anything)
+                assert account.name == acting.get() == who.account
+                found = await gate.administer(lambda admin, _: admin.keys(account.name))
+            assert account.key[0] in [one.key_id for one in found]
+            assert ["slow"] == begun
+        finally:
+            go_on.set()
+            await asyncio.gather(*greedy)
 
     running(work)
 

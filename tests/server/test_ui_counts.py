@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.routing import Mount
 
 from cassieq_spark import metrics
@@ -22,6 +23,7 @@ from cassieq_spark.server.repairing import RepairLog
 from cassieq_spark.server.ui import counted
 from cassieq_spark.server.ui.door import UiDoor
 from cassieq_spark.server.ui.page import PREFIX
+from cassieq_spark.store.call import acting
 from tests.server.test_waiting import Unclosed
 
 if TYPE_CHECKING:
@@ -159,7 +161,7 @@ def test_a_failure_is_not_remembered(client: cassieq.Client, prefix: str) -> Non
     async def run() -> tuple[str, list[str]]:
         backend = Backend(lambda: Unclosed(client), threads=4)  # type: ignore[arg-type,return-value]  # as above
         counts = counted.Counts(backend)
-        principal = await Gate(backend, None).by_token("")
+        principal = await Gate(backend, None).by_token("", Request({"type": "http", "headers": []}))
         try:
             with pytest.raises(StoreUnavailable) as refused:
                 await counts.names(principal, prefix)
@@ -169,3 +171,40 @@ def test_a_failure_is_not_remembered(client: cassieq.Client, prefix: str) -> Non
             backend.close()
 
     assert ("store_unavailable", [f"{prefix}{at}" for at in range(QUEUES)]) == asyncio.run(run())
+
+
+def test_an_account_whose_queues_are_slow_to_count_keeps_no_other_waiting(
+    client: cassieq.Client, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> tuple[counted.Counted | None, int]:
+        backend = Backend(lambda: Unclosed(client), threads=8)  # type: ignore[arg-type,return-value]  # as above
+        await backend.connect()
+        counts, go_on, begun = counted.Counts(backend), asyncio.Event(), list[str]()
+        on_queue = backend.on_queue
+
+        async def slow(name: str, work: Any) -> Any:
+            if name != f"{prefix}0":
+                begun.append(name)
+                await go_on.wait()
+            return await on_queue(name, work)
+
+        monkeypatch.setattr(backend, "on_queue", slow)
+
+        async def ask(account: str, queue: str) -> counted.Counted | None:
+            acting.set(account)
+            return await counts.of(queue)
+
+        greedy = [asyncio.create_task(ask("a", f"{prefix}{at}")) for at in range(1, 9)]
+        try:
+            async with asyncio.timeout(30):
+                found = await asyncio.create_task(ask("b", f"{prefix}0"))
+            return found, len(begun)
+        finally:
+            go_on.set()
+            await asyncio.gather(*greedy)
+            backend.close()
+
+    found, begun = asyncio.run(run())
+    assert found is not None
+    assert found.stats is not None
+    assert (1, counted.AT_ONCE // 2) == (found.stats.visible, begun)

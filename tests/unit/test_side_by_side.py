@@ -10,7 +10,8 @@ import pytest
 
 from cassieq_spark.errors import StoreTimeout
 from cassieq_spark.store import side_by_side
-from cassieq_spark.store.side_by_side import WIDTH, SideBySide, _Places
+from cassieq_spark.store.call import acting
+from cassieq_spark.store.side_by_side import MOST_THREADS, WIDTH, SideBySide, _Place, _Places
 from cassieq_spark.testing import wait_until
 
 if TYPE_CHECKING:
@@ -45,23 +46,98 @@ def test_no_more_than_sixteen_that_get_on_are_under_way_at_once(threads: SideByS
 
 def test_places_are_given_in_the_order_in_which_they_were_asked_for() -> None:
     """A call that asks for one place after the other takes none from a call that waits."""
-    places, order = _Places(1), []
+    places, order = _Places(1, MOST_THREADS), []
 
     def one_item() -> None:
-        held = places.take()
+        held = taken(places, None)
         order.append("waited")
         places.leave(held)
 
-    held = places.take()
+    held = taken(places, None)
     other = threading.Thread(target=one_item)
     other.start()
-    wait_until(lambda: len(places._line) == 1)
+    wait_until(lambda: len(places._lines) == 1)
     places.leave(held)
-    held = places.take()
+    held = taken(places, None)
     order.append("came later")
     places.leave(held)
     other.join(60)
     assert ["waited", "came later"] == order
+
+
+def taken(places: _Places, account: str | None) -> _Place:
+    place = places.take(account)
+    assert place is not None
+    return place
+
+
+def test_accounts_get_places_in_turn() -> None:
+    """An account with many items costs another one turn for each of its items."""
+    places, order = _Places(1, MOST_THREADS), list[str]()
+    held = taken(places, "a")
+
+    def one_item(account: str) -> None:
+        mine = taken(places, account)
+        order.append(account)
+        places.leave(mine)
+
+    with ThreadPoolExecutor(6) as pool:
+        for at, account in enumerate("aaaabb"):
+            pool.submit(one_item, account)
+            wait_until(lambda at=at: len(places._lines) == at + 1)  # type: ignore[misc]
+        places.leave(held)
+    assert "ababaa" == "".join(order)
+
+
+def test_items_of_one_account_that_stand_still_leave_threads_to_the_others(
+    threads: SideBySide,
+) -> None:
+    """Nothing but its end frees a thread, and a part of Cassandra may be away for long."""
+    goes_on, begun = threading.Event(), list[int]()
+
+    def stands_still(number: int) -> None:
+        begun.append(number)
+        assert goes_on.wait(60)
+
+    def greedy() -> None:
+        acting.set("greedy")
+        threads.map(stands_still, range(MOST_THREADS))
+
+    with ThreadPoolExecutor(1) as caller:
+        ended = caller.submit(greedy)
+        try:
+            wait_until(lambda: len(begun) == MOST_THREADS // 2)
+            acting.set("other")
+            assert [0, 1, 2] == threads.map(lambda one: one, range(3))
+            assert MOST_THREADS // 2 == len(begun)
+        finally:
+            acting.set(None)
+            goes_on.set()
+        ended.result(60)
+    assert MOST_THREADS == len(begun)
+
+
+def test_an_item_does_an_inner_one_itself_if_its_account_has_no_thread_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of its threads may belong to items that wait for inner ones."""
+    monkeypatch.setattr(side_by_side, "MOST_THREADS", 8)
+    threads = SideBySide()
+    all_have_begun = threading.Barrier(4)
+
+    def outer(number: int) -> list[int]:
+        all_have_begun.wait(60)
+        return threads.map(lambda one: 10 * number + one, range(3))
+
+    acting.set("greedy")
+    try:
+        assert [[10 * at, 10 * at + 1, 10 * at + 2] for at in range(4)] == threads.map(
+            outer, range(4)
+        )
+        assert 0 == threads._places._threads.used
+    finally:
+        acting.set(None)
+        threads.close()
 
 
 @pytest.mark.invariant("I10")

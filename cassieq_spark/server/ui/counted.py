@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from cassieq_spark.aio.pool import Busy
+from cassieq_spark.aio.pool import CALLS_WAITING, Busy
 from cassieq_spark.errors import CassieqError, QueueNotFound
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.rest.problems import problem_of
+from cassieq_spark.server.turns import Turns
+from cassieq_spark.store.call import acting
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,7 +28,8 @@ REMEMBERED_S: Final = 10.0
 """How old figures may be. To count a queue costs a read for each of its buckets."""
 
 AT_ONCE: Final = 4
-"""How many queues are counted at once: the other threads are for those who send and receive."""
+"""How many queues are counted at once, in turn for each account: the other threads are for those
+who send and receive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +70,7 @@ class Counts:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._turns = Turns(AT_ONCE, most_waiting=AT_ONCE * CALLS_WAITING)
         self._known: dict[str, _Known] = {}
 
     async def names(self, principal: Principal, prefix: str) -> list[str]:
@@ -98,15 +102,20 @@ class Counts:
         self._known.clear()
 
     async def _count(self, queue: str) -> Counted | None:
-        async with self._turns:
-            at_s = asyncio.get_running_loop().time()
+        account = acting.get()
+        at_s = asyncio.get_running_loop().time()
+        try:
+            await self._turns.take(account, inf)
             try:
+                at_s = asyncio.get_running_loop().time()
                 stats = await self._backend.on_queue(queue, lambda one: one.stats())
-            except QueueNotFound:
-                return None
-            except (CassieqError, Busy) as error:
-                return Counted(name=queue, at_s=at_s, stats=None, problem=problem_of(error)["code"])
-            return Counted(name=queue, at_s=at_s, stats=stats)
+            finally:
+                self._turns.leave(account)
+        except QueueNotFound:
+            return None
+        except (CassieqError, Busy) as error:
+            return Counted(name=queue, at_s=at_s, stats=None, problem=problem_of(error)["code"])
+        return Counted(name=queue, at_s=at_s, stats=stats)
 
     async def _once(self, name: str, ask: Callable[[], Awaitable[T]]) -> T:
         now = asyncio.get_running_loop().time()

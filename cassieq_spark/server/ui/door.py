@@ -110,7 +110,7 @@ class UiDoor:
         asked_of(request.scope).operation = page.name
         cookies = Cookies(request)
         try:
-            principal = await self._principal(page, cookies)
+            principal = await self._principal(page, request, cookies)
         except AuthenticationFailed:
             return self._unknown(page, request, cookies)
         queue = ""
@@ -143,14 +143,14 @@ class UiDoor:
             return _go(found, cookies)
         return self._shown(found, cookies, principal)
 
-    async def _principal(self, page: Page, cookies: Cookies) -> Principal:
+    async def _principal(self, page: Page, request: Request, cookies: Cookies) -> Principal:
         """Who visits; nobody has any right on a page that is open.
 
         Raises:
             AuthenticationFailed: Nobody who is logged in.
         """
         if not page.is_open or not self._has_login:
-            return await self._gate.by_token(cookies.session)
+            return await self._gate.by_token(cookies.session, request)
         return _NOBODY
 
     def _unknown(self, page: Page, request: Request, cookies: Cookies) -> Response:

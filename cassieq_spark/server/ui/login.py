@@ -57,7 +57,7 @@ async def log_in(visit: Visit) -> Shown | GoTo:
             begins_us=now_us - BEFORE_S * 1_000_000,
             ends_us=now_us + SESSION_S * 1_000_000,
         )
-        await visit.gate.by_token(session)
+        await visit.gate.by_token(session, visit.request)
     except (AuthenticationFailed, OptionInvalid, UnicodeError):
         return _form(visit, given.next, WRONG, status=401)
     return GoTo(path=given.next if is_ours(given.next) else HOME, session=session)
