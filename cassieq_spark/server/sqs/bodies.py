@@ -12,6 +12,7 @@ import binascii
 import hashlib
 import re
 from decimal import Decimal
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -29,6 +30,7 @@ OWN_PREFIXES: Final = ("sqs.", "cassieq-")
 ENCODING: Final = "cassieq-body-encoding"
 MOST_ATTRIBUTES: Final = 10
 
+_ALL: Final = frozenset({"All", ".*", "*"})
 _NAME: Final = re.compile(r"(?!\.)(?!.*\.\.)[A-Za-z0-9_.-]{1,256}(?<!\.)")
 _TYPE: Final = re.compile(r"(String|Number|Binary)(\..+)?", re.DOTALL)
 _NUMBER: Final = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?\s*")
@@ -94,14 +96,32 @@ def headers_of(attributes: Mapping[str, Typed], system: Mapping[str, Typed]) -> 
     return headers
 
 
-def attributes_of(headers: Mapping[str, str], wanted: Iterable[str]) -> dict[str, Typed]:
-    """The attributes that a receiver asks for: by name, ``All``, ``.*`` or ``prefix.*``."""
-    names = list(wanted)
-    if not names:
-        return {}
+class Wanted:
+    """The attributes that a receiver asks for: by name, ``All``, ``.*`` or ``prefix.*``.
+
+    It is made once for all messages. A name is then looked up, however many are asked for.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        found = set(names)
+        self._has_all = not found.isdisjoint(_ALL)
+        self._names = found - _ALL
+        self._prefixes = {one[:-2] for one in self._names if one.endswith(".*")}
+        self._lengths = sorted({len(one) for one in self._prefixes})
+
+    def has(self, name: str) -> bool:
+        """Whether an attribute of this name is asked for."""
+        if name in self._names or (self._has_all and not name.startswith(OWN_PREFIXES)):
+            return True
+        possible = takewhile(lambda length: length <= len(name), self._lengths)
+        return any(name[:length] in self._prefixes for length in possible)
+
+
+def attributes_of(headers: Mapping[str, str], wanted: Wanted) -> dict[str, Typed]:
+    """The attributes that a receiver asks for."""
     found = {}
     for name, text in headers.items():
-        if name.startswith("sqs.") or not _is_wanted(name, names):
+        if name.startswith("sqs.") or not wanted.has(name):
             continue
         shown_as = quote(name) if NO_TEXT.search(name) else name
         found[shown_as] = _typed(text, headers.get(TYPE_PREFIX + name, "String"))
@@ -207,13 +227,3 @@ def _typed(text: str, data_type: str) -> Typed:
     if NO_TEXT.search(text):
         return Typed(data_type="Binary", raw=text.encode())
     return Typed(data_type=data_type if _is_type(data_type) else "String", text=text)
-
-
-def _is_wanted(name: str, names: Iterable[str]) -> bool:
-    for one in names:
-        if one in ("All", ".*", "*"):
-            if not name.startswith(OWN_PREFIXES):
-                return True
-        elif one == name or (one.endswith(".*") and name.startswith(one[:-2])):
-            return True
-    return False

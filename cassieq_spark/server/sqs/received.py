@@ -26,6 +26,13 @@ KNOWN: Final = frozenset({
 models listed those in their place, so SDKs offer them to this day."""
 
 
+class Asked(NamedTuple):
+    """Which attributes a request asks for: those of the system by name, and those of senders."""
+
+    system: set[str]
+    attributes: bodies.Wanted
+
+
 class _Past(NamedTuple):
     """The past of a dead letter, in the queues it died in: since when, and how often delivered."""
 
@@ -33,18 +40,21 @@ class _Past(NamedTuple):
     deliveries: int
 
 
-def wanted_of(call: Call) -> set[str]:
-    """The system attributes that a request asks for.
+def wanted_of(call: Call) -> Asked:
+    """The attributes that a request asks for.
 
     Raises:
-        SqsError: There is no such attribute.
+        SqsError: There is no such attribute of the system.
     """
     asked = {*(call.get("AttributeNames") or ()), *(call.get("MessageSystemAttributeNames") or ())}
     settings.check_known(asked - KNOWN)
-    return set(KNOWN) if "All" in asked else asked
+    return Asked(
+        set(KNOWN) if "All" in asked else asked,
+        bodies.Wanted(call.get("MessageAttributeNames") or ()),
+    )
 
 
-def shown(call: Call, message: Message, wanted: set[str], now_ms: int) -> dict[str, Any]:
+def shown(call: Call, message: Message, wanted: Asked, now_ms: int) -> dict[str, Any]:
     """One message of the answer."""
     text, is_base64 = bodies.text_of(message.body)
     found: dict[str, Any] = {
@@ -53,11 +63,11 @@ def shown(call: Call, message: Message, wanted: set[str], now_ms: int) -> dict[s
         "MD5OfBody": bodies.md5_of(text),
         "Body": text,
     }
-    if wanted:
+    if wanted.system:
         known = _system_attributes(call, message, now_ms)
-        asked = {key: one for key, one in known.items() if key in wanted}
+        asked = {key: one for key, one in known.items() if key in wanted.system}
         found |= {"Attributes": asked} if asked else {}
-    attributes = bodies.attributes_of(message.headers, call.get("MessageAttributeNames") or ())
+    attributes = bodies.attributes_of(message.headers, wanted.attributes)
     if is_base64:
         attributes[bodies.ENCODING] = Typed(data_type="String", text="base64")
     if attributes:

@@ -1,0 +1,60 @@
+"""Which attributes a receiver asks for: what the names mean, and that looking them up is cheap."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cassieq_spark.server.sqs.bodies import OWN_PREFIXES, Wanted
+
+NAMES = st.text("ab.*", min_size=1, max_size=5) | st.sampled_from(["All", "cassieq-a", "sqs.b"])
+
+
+def means(asked: str, name: str) -> bool:
+    """What one name that is asked for means."""
+    if asked in ("All", ".*", "*"):
+        return not name.startswith(OWN_PREFIXES)
+    return asked == name or (asked.endswith(".*") and name.startswith(asked[:-2]))
+
+
+@given(asked=st.lists(NAMES, max_size=6), name=NAMES)
+def test_an_attribute_is_wanted_if_one_of_the_names_means_it(asked: list[str], name: str) -> None:
+    assert any(means(one, name) for one in asked) == Wanted(asked).has(name)
+
+
+class Watched(str):
+    """A name that counts what is done with it."""
+
+    __slots__ = ("done",)
+    done: Counter[str]
+
+    def __hash__(self) -> int:
+        self.done["hash"] += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        self.done["eq"] += 1
+        return super().__eq__(other)
+
+    def __getitem__(self, at: Any) -> str:
+        self.done["part"] += 1
+        return super().__getitem__(at)
+
+    def startswith(self, *given: Any) -> bool:
+        self.done["startswith"] += 1
+        return super().startswith(*given)
+
+
+@pytest.mark.parametrize("one", ["name-{}", "pre{:05}.*"])
+def test_a_name_is_looked_up_however_many_are_asked_for(one: str) -> None:
+    done = {}
+    for many in (10, 10_000):
+        name = Watched("x" * 256)
+        name.done = Counter()
+        assert not Wanted(one.format(at) for at in range(many)).has(name)
+        done[many] = sum(name.done.values())
+    assert done[10_000] <= done[10] + 4
