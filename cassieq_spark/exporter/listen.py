@@ -24,9 +24,6 @@ CONNECTIONS: Final = 8
 LONGEST_S: Final = 10.0
 """A connection ends after this time, whatever its client does. Prometheus waits as long."""
 
-MADE_ROOM_S: Final = 1.0
-"""How long a connection that had to go may take until its thread has noticed."""
-
 _CLOCK: Final = SystemClock()
 
 
@@ -41,8 +38,9 @@ class MetricsServer(WSGIServer):
     """A server with a bound for threads, and for the time of each.
 
     Prometheus' own has a thread for each connection, without either. Where all threads are taken,
-    the connection that is open for the longest makes room: a scrape takes milliseconds, so whoever
-    holds connections open cannot shut Prometheus out.
+    a connection makes room whose thread waits for its client, the oldest first. So whoever holds
+    connections open cannot shut Prometheus out, and a new one waits for nothing but answers that
+    are being made.
     """
 
     daemon_threads = True
@@ -51,18 +49,19 @@ class MetricsServer(WSGIServer):
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
         self._open: dict[socket.socket, float] = {}
+        self._making: set[socket.socket] = set()
+        self._mine = threading.local()
         self._lock = threading.Lock()
         self._free = threading.Semaphore(CONNECTIONS)
+        self._make = make_wsgi_app(registry)
         super().__init__((host, port), _Handler)
-        self.set_app(make_wsgi_app(registry))
+        self.set_app(self._answered)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread, once there is one."""
         if not self._free.acquire(blocking=False):
             self._end_oldest()
-            if not self._free.acquire(timeout=MADE_ROOM_S):
-                self.shutdown_request(request)
-                return
+            self._free.acquire()
         with self._lock:
             self._open[request] = _CLOCK.monotonic()
         threading.Thread(
@@ -80,7 +79,19 @@ class MetricsServer(WSGIServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: a client that goes away is no error of ours."""
 
+    def _answered(self, environ: Any, start_response: Any) -> Any:
+        """Make an answer: meanwhile its thread waits for no client."""
+        request = self._mine.request
+        with self._lock:
+            self._making.add(request)
+        try:
+            return self._make(environ, start_response)
+        finally:
+            with self._lock:
+                self._making.discard(request)
+
     def _answer(self, request: Any, client_address: Any) -> None:
+        self._mine.request = request
         try:
             self.finish_request(request, client_address)
         except OSError:
@@ -93,8 +104,8 @@ class MetricsServer(WSGIServer):
 
     def _end_oldest(self) -> None:
         with self._lock:
-            if self._open:
-                _end(min(self._open, key=self._open.__getitem__))
+            if waiting := self._open.keys() - self._making:
+                _end(min(waiting, key=self._open.__getitem__))
 
 
 def _end(request: socket.socket) -> None:

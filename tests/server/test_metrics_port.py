@@ -1,0 +1,91 @@
+"""The port for metrics: whoever comes is answered, whatever the others on it do."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from cassieq_spark.exporter.listen import CONNECTIONS, listening
+from cassieq_spark.testing import wait_until
+from tests.fixtures.small_gateway import until_closed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from prometheus_client import Metric
+
+SCRAPE = b"GET /metrics HTTP/1.0\r\n\r\n"
+
+
+class Slow(Collector):
+    """Makes an answer when it is told to."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.begun = 0
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        self.begun += 1
+        assert self.go_on.wait(60)
+        yield GaugeMetricFamily("slow", "made at last", value=1)
+
+
+@pytest.fixture
+def slow() -> Slow:
+    return Slow()
+
+
+@pytest.fixture
+def port(slow: Slow) -> Iterator[int]:
+    registry = CollectorRegistry()
+    registry.register(slow)
+    with listening(registry, "127.0.0.1", 0) as url:
+        yield urlsplit(url).port or 0
+        slow.go_on.set()
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=30)
+
+
+def test_a_scrape_waits_for_answers_that_are_being_made_and_is_answered(
+    slow: Slow, port: int
+) -> None:
+    with ExitStack() as stack:
+        for at in range(CONNECTIONS):
+            stack.enter_context(closing(connect(port))).sendall(SCRAPE)
+            wait_until(lambda at=at: slow.begun == at + 1)  # type: ignore[misc]
+        scrape = stack.enter_context(closing(connect(port)))
+        scrape.sendall(SCRAPE)
+        scrape.settimeout(1.5)
+        with pytest.raises(TimeoutError):
+            scrape.recv(1)
+
+        slow.go_on.set()
+
+        scrape.settimeout(30)
+        assert until_closed(scrape).startswith(b"HTTP/1.0 200")
+
+
+def test_a_scrape_that_takes_long_keeps_nobody_waiting_while_others_only_hold_connections(
+    slow: Slow, port: int
+) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(closing(connect(port))).sendall(SCRAPE)
+        wait_until(lambda: slow.begun == 1)
+        for _ in range(CONNECTIONS - 1):
+            stack.enter_context(closing(connect(port)))
+        for at in range(3):
+            stack.enter_context(closing(connect(port))).sendall(SCRAPE)
+            wait_until(lambda at=at: slow.begun == at + 2)  # type: ignore[misc]
