@@ -98,6 +98,39 @@ def test_the_query_protocol_sends_receives_and_deletes(gateway: Gateway, url: st
     assert ["ReceiptHandleIsInvalid"] == texts(done, result, "BatchResultErrorEntry", "Code")
 
 
+def test_an_entry_of_a_form_whose_number_is_none_fails_alone(gateway: Gateway, url: str) -> None:
+    entry = "SendMessageBatchRequestEntry"
+    status, sent = form(
+        gateway,
+        **{
+            "Action": "SendMessageBatch", "QueueUrl": url,
+            f"{entry}.1.Id": "a", f"{entry}.1.MessageBody": "x", f"{entry}.1.DelaySeconds": "soon",
+            f"{entry}.2.Id": "b", f"{entry}.2.MessageBody": "y", f"{entry}.2.DelaySeconds": "0",
+        },
+    )  # fmt: skip
+    result = "SendMessageBatchResult"
+    assert (200, ["b"]) == (status, texts(sent, result, "SendMessageBatchResultEntry", "Id"))
+    (failed,) = sent.iter(f"{{{NAMESPACE}}}BatchResultErrorEntry")
+    assert ["a", "InvalidParameterValue", "DelaySeconds must be a whole number.", "true"] == [
+        failed.findtext(f"{{{NAMESPACE}}}{name}")
+        for name in ("Id", "Code", "Message", "SenderFault")
+    ]
+    one = {"Action": "SendMessage", "QueueUrl": url, "MessageBody": "x", "DelaySeconds": "soon"}
+    status, answer = form(gateway, **one)
+    assert (400, ["InvalidParameterValue"]) == (status, texts(answer, "Error", "Code"))
+
+
+def test_a_member_of_a_list_that_has_parts_and_no_value_is_left_out(
+    gateway: Gateway, url: str
+) -> None:
+    asked = {"Action": "GetQueueAttributes", "QueueUrl": url, "AttributeName.1": "QueueArn"}
+
+    status, answer = form(gateway, **asked, **{"AttributeName.2.Name": "All"})
+
+    found = ("GetQueueAttributesResult", "Attribute", "Name")
+    assert (200, ["QueueArn"]) == (status, texts(answer, *found))
+
+
 def test_a_form_that_names_no_queue_is_for_the_one_of_its_path(
     gateway: Gateway, sqs: Any, url: str
 ) -> None:

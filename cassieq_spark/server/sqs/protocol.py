@@ -207,9 +207,10 @@ def _field(form: _Form, wanted: Parameters, action: str, name: str, kind: Kind) 
         case Kind.TEXT:
             return fields.get(name)
         case Kind.WHOLE:
-            return _number(name, fields.get(name))
+            return _number(name, fields.get(name), is_of_entry=bool(prefix))
         case Kind.TEXTS:
-            return [fields[f"{member}.{at}"] for at in form.numbers(member)]
+            numbered = (f"{member}.{at}" for at in form.numbers(member))
+            return [fields[one] for one in numbered if one in fields]
         case Kind.MAP:
             return dict(_pair(fields, f"{member}.{at}") for at in form.numbers(member))
         case Kind.TYPED:
@@ -223,10 +224,12 @@ def _field(form: _Form, wanted: Parameters, action: str, name: str, kind: Kind) 
             ]
 
 
-def _number(name: str, text: str | None) -> int | None:
+def _number(name: str, text: str | None, *, is_of_entry: bool) -> int | str | None:
     if text is None:
         return None
     if not _WHOLE.fullmatch(text):
+        if is_of_entry:
+            return text  # `checked` refuses it, and its entry fails alone
         raise SqsError("InvalidParameterValue", f"Value for parameter {name} must be a number.")
     return int(text)
 
