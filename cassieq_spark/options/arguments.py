@@ -252,7 +252,7 @@ def headers(value: object) -> dict[str, str]:
         return {}
     if not isinstance(value, Mapping):
         raise OptionInvalid(f"headers must be a dict of text to text, not {type(value).__name__}")
-    return {_text("a header's name", key): _text(f"header {key!r}", value[key]) for key in value}
+    return {key: _of_header(key, value[key]) for key in value}
 
 
 def message_id(value: object) -> UUID | None:
@@ -289,6 +289,14 @@ def check_extras(tag_: str | None, headers_: dict[str, str]) -> None:
             f"tag and headers have {size:,} bytes, but the limit is {MAX_EXTRA_BYTES:,}. Put the "
             "rest into the body"
         )
+
+
+def _of_header(name: Any, text: Any) -> str:
+    """The text of a header, once both it and its name are checked."""
+    if isinstance(name, str) and isinstance(text, str) and name.isascii() and text.isascii():
+        return text  # as nearly always: there may be thousands
+    checked_name = _text("a header's name", name)
+    return _text(f"header {checked_name!r}", text)
 
 
 def _text(name: str, value: Any) -> str:

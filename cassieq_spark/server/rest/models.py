@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 from datetime import datetime
+from types import NoneType
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
+    FailFast,
     Field,
     ValidationInfo,
     WithJsonSchema,
@@ -33,7 +35,7 @@ from cassieq_spark.model.rights import (
 from cassieq_spark.options import OPTIONS, Scope, arguments, values
 from cassieq_spark.options.option import THIRTY_DAYS_S
 from cassieq_spark.queue.inspect.letters import KEYS
-from cassieq_spark.server.rest.fields import Ranged, Strict
+from cassieq_spark.server.rest.fields import Ranged, Strict, wrong_alone
 
 MOST_IN_BATCH: Final = 1_000
 MOST_WAIT_S: Final = 60.0
@@ -97,6 +99,7 @@ DedupKey = Annotated[
 ]
 Encoding = Literal["text", "base64"]
 BodyText = Annotated[bytes, WithJsonSchema({"type": "string"})]
+Texts = Annotated[dict[str, str], wrong_alone(str)]
 Receipts = Annotated[list[str], Field(min_length=1, max_length=MOST_AT_ONCE)]
 
 
@@ -229,14 +232,16 @@ class NewQueue(Strict):
     """Settings and labels of a queue; what is left out has its default."""
 
     settings: Settings = Field({}, description="Times are seconds.")
-    labels: dict[str, str] = Field({}, description="Texts that are kept with the queue.")
+    labels: Texts = Field({}, description="Texts that are kept with the queue.")
 
 
 class QueueChange(Strict):
     """Settings and labels that change; null resets a setting, and removes a label."""
 
     settings: Settings = Field({}, description="Times are seconds.")
-    labels: dict[str, str | None] = Field({}, description="Other labels stay.")
+    labels: Annotated[dict[str, str | None], wrong_alone(str, NoneType)] = Field(
+        {}, description="Other labels stay."
+    )
 
 
 class PutMessage(PutOne):
@@ -244,7 +249,7 @@ class PutMessage(PutOne):
 
     encoding: Encoding = Field("text", description="How body is written.")
     body: BodyText
-    headers: Annotated[dict[str, str], AfterValidator(sent_headers)] = Field(
+    headers: Annotated[Texts, AfterValidator(sent_headers)] = Field(
         {}, description="Names that begin with cassieq- are the queue's own, and refused."
     )
 
@@ -262,7 +267,9 @@ class PutMessage(PutOne):
 class PutMany(Strict):
     """Messages to put. Those that have times, priority, key and tag in common go together."""
 
-    messages: list[PutMessage] = Field(min_length=1, max_length=MOST_IN_BATCH)
+    messages: Annotated[list[PutMessage], FailFast()] = Field(
+        min_length=1, max_length=MOST_IN_BATCH
+    )
 
 
 class Ack(Strict):
@@ -317,7 +324,7 @@ class Updated(Strict):
 class UpdateMany(Strict):
     """Messages to update."""
 
-    updates: list[Updated] = Field(min_length=1, max_length=MOST_AT_ONCE)
+    updates: Annotated[list[Updated], FailFast()] = Field(min_length=1, max_length=MOST_AT_ONCE)
 
 
 class Granted(Strict):

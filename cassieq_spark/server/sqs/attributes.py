@@ -12,6 +12,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.sqs.errors import NO_TEXT, SqsError, invalid
 from cassieq_spark.server.sqs.names import name_of_arn
+from cassieq_spark.server.sqs.reading import FIELDS, TooManyValues, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -265,8 +266,8 @@ def _name_in(call: Call, arn: object) -> str | None:
 
 def _parsed(text: str) -> object:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return from_json(text)
+    except ValueError:
         return None
 
 
@@ -352,8 +353,10 @@ def _check_redrive_allow_policy(call: Call, text: str) -> None:
 
 def _json(text: str, name: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        found = from_json(text)
+    except TooManyValues as error:
+        raise _invalid(name, f"it has more than {FIELDS} values") from error
+    except ValueError as error:
         raise _invalid(name, "it is not JSON") from error
     if not isinstance(found, dict):
         raise _invalid(name, "it is not a JSON object")

@@ -9,8 +9,9 @@ from urllib.parse import parse_qsl
 from xml.etree import ElementTree as Xml
 
 from cassieq_spark.server.sqs.actions import ACTIONS, Kind, Parameters
-from cassieq_spark.server.sqs.errors import SqsError, readable
+from cassieq_spark.server.sqs.errors import SqsError, invalid, readable
 from cassieq_spark.server.sqs.messages import MOST_IN_BATCH
+from cassieq_spark.server.sqs.reading import FIELDS, TooManyValues, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,10 +22,6 @@ TARGET: Final = "AmazonSQS."
 NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
 MOST_PARTS: Final = 7
 """No name of a field has more parts between dots."""
-
-FIELDS: Final = 2_000
-"""The most fields of a form, and members of a list or map in JSON: ten entries with all their
-attributes have fewer."""
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 
@@ -61,20 +58,15 @@ class JsonProtocol:
             SqsError: It is not a JSON object.
         """
         try:
-            found = json.loads(self._body or b"{}")
-        except (ValueError, RecursionError) as error:
+            found = from_json(self._body or b"{}")
+        except TooManyValues as error:
+            raise invalid(f"The request has more than {FIELDS} values.") from error
+        except ValueError as error:
             raise SqsError("SerializationException", "The request is not JSON.") from error
         if not isinstance(found, dict):
             raise SqsError("SerializationException", "The request is not a JSON object.")
-        for name, value in found.items():
-            if name == "Entries" and isinstance(value, list):
-                few(value)
-            elif isinstance(value, list | dict) and len(value) > FIELDS:
-                raise SqsError(
-                    "InvalidParameterValue",
-                    f"Value for parameter {name[:100]} is invalid. Reason: Must have at most "
-                    f"{FIELDS} members.",
-                )
+        if isinstance(found.get("Entries"), list):
+            few(found["Entries"])
         return found
 
     def answer(self, result: Mapping[str, Any], request_id: str) -> bytes:  # noqa: ARG002 - XML has it
