@@ -33,8 +33,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from cassieq_spark import metrics
 from cassieq_spark.model.shares import Holding
-from cassieq_spark.server.limits import HOLDING, announced
-from cassieq_spark.server.wire import Wire
+from cassieq_spark.server.limits import HOLDING, coming
+from cassieq_spark.server.wire import Wire, refusal
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from cassieq_spark.server.settings import GatewaySettings
 
 DRAIN_S: Final = 2.0
-"""How long a client may take to see that it was refused. What it still sends is dropped meanwhile:
-if it stayed unread, the system would reset the connection, and the answer might be lost."""
+"""How long a client may take to see that it was refused. What it still sends is dropped meanwhile,
+up to the length that a body may have: programs send all of it before they look for an answer. If it
+stayed unread, the system would reset the connection, and the answer might be lost."""
 
 LOOK_S: Final = 1.0
 """How often it is looked at whether an answer is read. Nothing waits for it but requests that were
@@ -53,12 +54,10 @@ sent too early: others are looked at when they come."""
 READ_BYTES: Final = 65_536
 """How much of an answer must be read within each `request_timeout_s`."""
 
-_STATUS: Final = {
-    400: "Bad Request",
-    408: "Request Timeout",
-    431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
-}
+HEADER_BYTES: Final = 32
+"""What each header counts beyond its name and value, as in HTTP/2 (RFC 9113, 6.5.2). Else very many
+tiny ones would fit, and each takes time in which nobody else is served."""
+
 _HEADERS_END: Final = b"\r\n\r\n"
 _EMPTY_LINES: Final = b"\r\n"
 
@@ -111,6 +110,7 @@ class Connection(HttpToolsProtocol):
     _is_whole = True
     _is_cut = False
     _left = 0
+    _dropped = 0
     _status = 400
     _ends_at = 0.0
     _goal = 0
@@ -141,12 +141,26 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come; keep what came too early."""
+        if self._state in (State.DRAINING, State.CLOSING) and self._drop(len(data)):
+            return
         if self._state is State.DELIVERING and self._is_answered and not self._wire.unread:
             self._next()  # whoever has read the whole answer need not wait for a look
         if self._state in (State.WORKING, State.DELIVERING):
             self._keep(data)
         elif not self._wire.is_closing():
             self._feed(data)
+
+    def _drop(self, size: int) -> bool:
+        """Take so much of a body that nobody reads; return whether it is not even parsed."""
+        self._dropped += size
+        if self._dropped > self.settings.max_body_bytes:
+            self._wire.pause_reading()  # the deadline of the state ends it
+            return True
+        if self._state is State.DRAINING:
+            return False
+        self._left -= size
+        self._finish()
+        return True
 
     def _feed(self, data: bytes) -> None:
         """Parse bytes, those of one request at a time."""
@@ -203,6 +217,7 @@ class Connection(HttpToolsProtocol):
             raise _TooEarly  # the parser stops, and `send_400_response` is called
         super().on_message_begin()
         self._header_bytes = 0
+        self._dropped = 0
         self._is_in_headers = True
         self._is_whole = False
         self._enter(State.READING)
@@ -213,15 +228,15 @@ class Connection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header's bytes."""
-        self._count(len(name) + len(value))
+        """Count a header's bytes, and those that it takes however short it is."""
+        self._count(len(name) + len(value) + HEADER_BYTES)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Stop counting: the body has a limit of its own."""
         self._is_in_headers = False
         self._header_bytes = 0
-        self._left = announced(self.headers)
+        self._left = coming(self.headers)
         self._body = self.scope[HOLDING] = Holding(self.entrance.memory, self._who)  # type: ignore[typeddict-unknown-key]  # a key of our own
         super().on_headers_complete()
 
@@ -235,6 +250,7 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Stop waiting: the request is whole."""
         self._is_whole = True
+        self._left = 0
         super().on_message_complete()
         if self._state is State.READING:
             self._enter(State.WORKING)
@@ -332,6 +348,7 @@ class Connection(HttpToolsProtocol):
         self._goal = max(0, unread - READ_BYTES) if unread else -1
         self._ends_at = self.loop.time() + (self.settings.request_timeout_s if unread else DRAIN_S)
         self._look_later(unread)
+        self._finish()
 
     def _look_later(self, unread: int) -> None:
         self._own.set(len(self._early) + unread)
@@ -354,6 +371,11 @@ class Connection(HttpToolsProtocol):
         else:
             self._look_later(unread)
 
+    def _finish(self) -> None:
+        """End TLS once both sides have all: whoever sends or reads on would get an error."""
+        if self._state is State.CLOSING and self._left <= 0 and not self._wire.unread:
+            self._wire.finish()
+
     # --- refusals and the end ------------------------------------------------------------------
 
     def _close(self) -> None:
@@ -366,11 +388,7 @@ class Connection(HttpToolsProtocol):
         if not self._is_in_headers and self.cycle.response_started:
             self._wire.abort()  # the answer to this request has begun: nothing may follow it
             return
-        again = "Retry-After: 1\r\n" if retry else ""
-        self._wire.write(
-            f"HTTP/1.1 {status} {_STATUS[status]}\r\n{again}Content-Length: 0\r\n"
-            "Connection: close\r\n\r\n".encode("ascii")
-        )
+        self._wire.write(refusal(status, retry=retry))
         self._is_whole = False
         self._wire.close()
 

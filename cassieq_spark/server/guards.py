@@ -26,7 +26,7 @@ import ipaddress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from cassieq_spark.server.limits import PROBES
+from cassieq_spark.server.limits import PROBES, headers_of
 from cassieq_spark.server.measured import OWN_PATHS, door_of
 from cassieq_spark.server.rest.problems import Refusal
 
@@ -85,7 +85,7 @@ class Guards:
         if allowed is not None and ("GET" if is_read else scope["method"]) not in allowed:
             shown = ", ".join(sorted(allowed))
             raise Refusal(405, f"This address has the methods {shown}.", {"Allow": shown})
-        hosts = headers_of(scope, b"host")
+        hosts = headers_of(scope["headers"], b"host")
         if not self._asks_keys and path not in PROBES:
             for host in hosts:
                 self._check_host(host)
@@ -113,11 +113,11 @@ class Guards:
         Args:
             is_link: Whether it may be a link on another site that somebody has followed.
         """
-        sites = headers_of(scope, b"sec-fetch-site")
-        if is_link and headers_of(scope, b"sec-fetch-mode") == ["navigate"]:
+        sites = headers_of(scope["headers"], b"sec-fetch-site")
+        if is_link and headers_of(scope["headers"], b"sec-fetch-mode") == ["navigate"]:
             sites = []
         known = {*(host.lower() for host in hosts), *self._names}
-        origins = headers_of(scope, b"origin")
+        origins = headers_of(scope["headers"], b"origin")
         if not all(one in OURS for one in sites) or not all(
             _host_of(one) in known for one in origins
         ):
@@ -134,14 +134,8 @@ def is_signed(scope: Scope) -> bool:
     A browser asks before it sends such a header to another site. Anybody can write a URL: that it
     is presigned says something only where signatures are checked.
     """
-    return any(
-        one.lower().startswith(_AUTHORIZATIONS) for one in headers_of(scope, b"authorization")
-    )
-
-
-def headers_of(scope: Scope, name: bytes) -> list[str]:
-    """All values of a header."""
-    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+    given = headers_of(scope["headers"], b"authorization")
+    return any(one.lower().startswith(_AUTHORIZATIONS) for one in given)
 
 
 def _host_of(url: str, *, has_port: bool = True) -> str:

@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 
     from cassieq_spark.model.shares import Holding
 
+    Headers = list[tuple[bytes, bytes]]
     BeforeBody = Callable[[Scope], Awaitable[Response | None]]
     """Looks at the headers of a request; a response refuses it, and its body is not read."""
 
 HOLDING: Final = "cassieq.holding"
 """Where a request's scope has what its body holds of the budget of bytes."""
+
+UNKNOWN: Final = 1 << 62
+"""The length of a body of which only its end says so."""
 
 PROBES: Final = frozenset({"/healthz", "/readyz"})
 """They are answered also if no memory is left: that the gateway is busy is no reason to end it."""
@@ -69,7 +73,7 @@ class BodyLimit:
         try:
             refused = await self._refused(scope, holding)
             if refused is not None:
-                if _has_body(scope["headers"]):
+                if coming(scope["headers"]):
                     refused.headers["Connection"] = "close"
                 await refused(scope, receive, send)
             else:
@@ -122,11 +126,17 @@ class BodyLimit:
                 await self._refusal(scope, error)(scope, receive, send)
 
 
-def _has_body(headers: list[tuple[bytes, bytes]]) -> bool:
-    return announced(headers) > 0 or any(name == b"transfer-encoding" for name, _ in headers)
+def coming(headers: Headers) -> int:
+    """How many bytes of a body may come after the headers."""
+    return UNKNOWN if headers_of(headers, b"transfer-encoding") else announced(headers)
 
 
-def announced(headers: list[tuple[bytes, bytes]]) -> int:
+def announced(headers: Headers) -> int:
     """The length of a body as its headers say it; 0 if they do not."""
-    lengths = [value for name, value in headers if name == b"content-length"]
-    return int(lengths[0]) if lengths and lengths[0].isdigit() else 0
+    found = headers_of(headers, b"content-length")
+    return int(found[0]) if found and found[0].isascii() and found[0].isdigit() else 0
+
+
+def headers_of(headers: Headers, name: bytes) -> list[str]:
+    """All values of a header; names are in lower case."""
+    return [value.decode("latin-1") for key, value in headers if key == name]

@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from contextlib import ExitStack, contextmanager
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
@@ -39,9 +40,6 @@ BACKLOG: Final = 2_048
 
 HANDSHAKE_S: Final = 10.0
 """How long a TLS handshake may take; less if a request has less time to arrive."""
-
-CLOSE_TLS_S: Final = 2.0
-"""How long a client may take to confirm the end of TLS."""
 
 DRAIN_S: Final = 7
 """How long requests in flight may take after SIGTERM. The process ends within ten seconds."""
@@ -93,7 +91,8 @@ class GatewayServer(uvicorn.Server):
                 backlog=BACKLOG,
                 ssl=tls,
                 ssl_handshake_timeout=handshake_s if tls else None,
-                ssl_shutdown_timeout=CLOSE_TLS_S if tls else None,
+                # To end TLS has the deadline of its connection, which closes it.
+                ssl_shutdown_timeout=inf if tls else None,
             )
             for one in sockets or ()
         ]

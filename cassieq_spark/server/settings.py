@@ -31,7 +31,8 @@ class GatewaySettings:
         is_insecure: Other machines are let in although no accounts are checked.
         host_names: Names by which clients reach the gateway, such as that of a Service or a proxy.
         max_body_bytes: The longest body of a request. Longer ones are refused before they are read.
-        max_header_bytes: The most bytes of request line and headers together.
+        max_header_bytes: The most bytes of request line and headers together, and of 32 more for
+            each header.
         max_connections: Connections at once; further ones get 503 and are closed.
         request_timeout_s: A request must have arrived whole within this time.
         keep_alive_s: How long a connection may be idle between requests.

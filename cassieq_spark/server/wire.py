@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+_STATUS: Final = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+
+
+def refusal(status: int, *, retry: bool) -> bytes:
+    """The answer to what is no request that an operation gets to see."""
+    again = "Retry-After: 1\r\n" if retry else ""
+    return (
+        f"HTTP/1.1 {status} {_STATUS[status]}\r\n{again}Content-Length: 0\r\n"
+        "Connection: close\r\n\r\n"
+    ).encode("ascii")
 
 
 class Wire(asyncio.Transport):
@@ -20,8 +37,10 @@ class Wire(asyncio.Transport):
         super().__init__()
         self._transport = transport
         # With TLS, what a client has not read is in the transport below, see `unread`.
-        tls = getattr(transport, "_ssl_protocol", None)
-        self._below: asyncio.Transport | None = None if tls is None else tls._transport  # noqa: SLF001 - asyncio has no other way
+        self._below: asyncio.Transport | None = None
+        if transport.get_extra_info("sslcontext") is not None:
+            tls: Any = transport  # asyncio has no other way; a test tells if it changes
+            self._below = tls._ssl_protocol._transport  # noqa: SLF001
         self._on_close: Callable[[], None] | None = on_close
         self._is_closing = False
 
@@ -49,17 +68,22 @@ class Wire(asyncio.Transport):
             self._on_close()
 
     def end(self, *, keeps_reading: bool) -> None:
-        """Close; the client gets all that was written if it reads it.
+        """Close; the client gets all that was written if it reads it. TLS waits for `finish`.
 
         Args:
             keeps_reading: It may still be sending: take that, as unread bytes would make the
-                system reset the connection. TLS always does so while it shuts down.
+                system reset the connection.
         """
         self._is_closing = True
         self._transport.resume_reading()
-        if keeps_reading and self._transport.can_write_eof():
+        if self._below is None and keeps_reading:
             self._transport.write_eof()
-        else:
+        elif self._below is None:
+            self._transport.close()
+
+    def finish(self) -> None:
+        """Say over TLS that nothing more comes. A client that then still sends gets an error."""
+        if self._below is not None:
             self._transport.close()
 
     def abort(self) -> None:

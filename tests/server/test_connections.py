@@ -10,16 +10,16 @@ import ssl
 import struct
 import threading
 import weakref
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import Server
 
-from cassieq_spark.server.connection import Connection
+from cassieq_spark.server.connection import DRAIN_S, Connection
 from cassieq_spark.server.settings import MIB, GatewaySettings
-from cassieq_spark.testing import wait_until
+from cassieq_spark.testing import ConditionNotMet, wait_until
 from tests.fixtures.certificates import Authority
 from tests.fixtures.small_gateway import (
     LARGE,
@@ -194,6 +194,39 @@ def test_a_client_that_sends_everything_first_sees_why_it_was_refused(
 
 
 @pytest.mark.parametrize(
+    "request_line",
+    [
+        POST + b"Content-Length: 99999999999\r\n\r\n",
+        b"POST /hello HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ],
+    ids=["refused", "answered early"],
+)
+def test_after_an_answer_no_more_of_a_body_is_taken_than_it_may_have(request_line: bytes) -> None:
+    """Also within the time that a client has to see the answer."""
+    settings = GatewaySettings(port=0, max_body_bytes=100_000)
+    part, taken = b"10000\r\n" + b"x" * 0x10000 + b"\r\n", 0
+    with small_gateway(settings) as gateway, closing(gateway.connect()) as connection:
+        connection.sendall(request_line)
+        assert one_answer(connection).startswith(b"HTTP/1.1 ")
+        with suppress(ConnectionError):
+            while taken < 200 * MIB:
+                connection.sendall(part)
+                taken += len(part)
+    assert taken < 50 * MIB, "the buffers of the system have less"
+
+
+def test_a_request_of_very_many_tiny_headers_is_refused(patient: SmallGateway) -> None:
+    for count, status in ((1_500, b"200"), (2_100, b"431")):
+        headers = b"".join(b"a%d:\r\n" % at for at in range(count))
+
+        got = patient.exchange(
+            b"GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + headers + b"\r\n"
+        )
+
+        assert got.startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.parametrize(
     ("length", "answers"), [(3, [b"100", b"200"]), (99_999_999, [b"413"])], ids=["fits", "too long"]
 )
 def test_a_client_that_asks_first_sends_its_body_only_if_it_may(
@@ -294,14 +327,64 @@ def test_sigterm_waits_for_answers_and_not_for_clients() -> None:
         assert until_closed(poll).endswith(b"waited")
 
 
-def test_over_tls_each_state_has_its_deadline_and_a_handshake_counts(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Path], ssl.SSLContext]:
+    """The settings of a gateway with a certificate, and what trusts it."""
+    directory = tmp_path_factory.mktemp("tls")
     authority = Authority("gateway ca")
-    certificate, key = authority.sign("gateway", address="127.0.0.1").write(tmp_path, "gateway")
-    context = ssl.create_default_context(cafile=authority.write(tmp_path / "ca.pem"))
+    certificate, key = authority.sign("gateway", address="127.0.0.1").write(directory, "gateway")
+    context = ssl.create_default_context(cafile=authority.write(directory / "ca.pem"))
+    return {"tls_cert": certificate, "tls_key": key}, context
+
+
+@contextmanager
+def connected(gateway: SmallGateway, context: ssl.SSLContext) -> Iterator[ssl.SSLSocket]:
+    """A connection over TLS."""
+    with (
+        closing(gateway.connect()) as plain,
+        closing(context.wrap_socket(plain, server_hostname="127.0.0.1")) as found,
+    ):
+        yield found
+
+
+def test_over_tls_a_client_that_sends_everything_first_sees_why_it_was_refused(
+    tls: tuple[dict[str, Path], ssl.SSLContext],
+) -> None:
+    settings, context = tls
+    with small_gateway(GatewaySettings(port=0, **settings)) as gateway:  # type: ignore[arg-type]  # paths
+        for path, size, status in ((b"/length", 5 * MIB, b"413"), (b"/headers", 3 * MIB, b"403")):
+            with connected(gateway, context) as connection:
+                head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (path, size)
+                connection.sendall(head + b"x" * size)
+                assert until_closed(connection).startswith(b"HTTP/1.1 " + status)
+
+
+def test_over_tls_a_last_answer_is_waited_for_like_any_other(
+    tls: tuple[dict[str, Path], ssl.SSLContext],
+) -> None:
+    """To end TLS takes a moment of its own, which begins when all is read."""
+    settings, context = tls
+    with small_gateway(GatewaySettings(port=0, **settings)) as gateway:  # type: ignore[arg-type]  # paths
+        with connected(gateway, context) as connection:
+            connection.sendall(LAST_LARGE_ANSWER)
+            wait_until(lambda: gateway.open == 1)
+            with pytest.raises(ConditionNotMet):
+                wait_until(lambda: gateway.open == 0, deadline_s=1.5 * DRAIN_S)
+            assert LARGE == len(until_closed(connection).partition(b"\r\n\r\n")[2])
+        gateway.wait_until_alone()
+
+
+def test_over_tls_each_state_has_its_deadline_and_a_handshake_counts(
+    tls: tuple[dict[str, Path], ssl.SSLContext],
+) -> None:
+    files, context = tls
     settings = GatewaySettings(
-        port=0, request_timeout_s=0.5, keep_alive_s=0.5, tls_cert=certificate, tls_key=key,
+        port=0,
+        request_timeout_s=0.5,
+        keep_alive_s=0.5,
         max_connections=8,
-    )  # fmt: skip
+        **files,  # type: ignore[arg-type]  # paths
+    )
     with small_gateway(settings) as gateway, ExitStack() as stack:
         used = gateway.server._entrance._connections
         silent = [stack.enter_context(closing(gateway.connect())) for _ in range(12)]
@@ -310,8 +393,8 @@ def test_over_tls_each_state_has_its_deadline_and_a_handshake_counts(tmp_path: P
 
         for sent in (b"", b"GET /hel", HELLO, HELLO + b"\r\n", LARGE_ANSWER):
             plain = stack.enter_context(closing(gateway.connect(buffer=4_096)))
-            tls = stack.enter_context(context.wrap_socket(plain, server_hostname="127.0.0.1"))
-            tls.sendall(sent)
+            wrapped = stack.enter_context(context.wrap_socket(plain, server_hostname="127.0.0.1"))
+            wrapped.sendall(sent)
         wait_until(lambda: used.used == 0)
         assert 0 == gateway.server._entrance.memory.used
 
@@ -351,3 +434,23 @@ def test_uvicorn_does_nothing_else_where_we_do_it_instead() -> None:
         "path", "platform", "port", "servers", "should_exit", "shutdown", "socket", "sockets",
         "ssl", "st_mode", "started", "startup", "stat", "sys", "system", "uds", "workers",
     } == set(Server.startup.__code__.co_names)  # fmt: skip
+
+
+@pytest.mark.sample
+def test_asyncio_has_what_a_wire_looks_at_under_tls(
+    tls: tuple[dict[str, Path], ssl.SSLContext],
+) -> None:
+    """What was encrypted and not read is in the transport below, which asyncio does not show."""
+    settings, context = tls
+    with small_gateway(GatewaySettings(port=0, **settings)) as gateway:  # type: ignore[arg-type]  # paths
+        with connected(gateway, context) as connection:
+            connection.sendall(LARGE_ANSWER)
+            wait_until(lambda: gateway.open == 1)
+            (served,) = gateway.server.server_state.connections
+            wire = served._wire  # type: ignore[union-attr]
+            below = wire._below
+            assert below is wire._transport._ssl_protocol._transport
+            assert below.get_extra_info("socket") is wire.get_extra_info("socket")
+            wait_until(lambda: below.get_write_buffer_size() > LARGE // 2)
+            assert wire.unread >= below.get_write_buffer_size()
+        gateway.wait_until_alone()

@@ -15,8 +15,8 @@ from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.departing import unless_gone
-from cassieq_spark.server.guards import headers_of, is_signed
-from cassieq_spark.server.limits import TooLong
+from cassieq_spark.server.guards import is_signed
+from cassieq_spark.server.limits import TooLong, headers_of
 from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.sqs import messages, moves, queues
 from cassieq_spark.server.sqs.actions import ACTIONS, RIGHTS, checked
@@ -184,7 +184,7 @@ HANDLERS: Final[dict[str, Callable[[Call], Awaitable[dict[str, Any]]]]] = {
 
 def refused(scope: Scope, refusal: Refusal) -> Response:
     """The answer to a request that a guard refuses, in the protocol of whoever sent it."""
-    protocol = protocol_of(next(iter(headers_of(scope, b"x-amz-target")), None))
+    protocol = protocol_of(next(iter(headers_of(scope["headers"], b"x-amz-target")), None))
     status = refusal.status
     error = SqsError(
         REFUSALS[status],
