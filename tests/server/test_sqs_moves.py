@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from cassieq_spark.server.sqs.moves import LABEL, LATE, SILENT_MS, UNTIL, Moves
 from cassieq_spark.testing import wait_until
 from tests.fixtures.sqs import get, new_queue, policy_of, refusal
 
 if TYPE_CHECKING:
     import cassieq_spark as cassieq
+    from cassieq_spark.repair.report import Redriven
+    from cassieq_spark.server.backend import Backend
     from tests.fixtures.sqs import NewQueue
 
 __all__ = ["new_queue"]  # a fixture
@@ -198,6 +203,44 @@ def test_labels_that_are_no_notes_are_no_tasks(
     assert [] == tasks(sqs, arn, MaxResults=10)
 
 
+def test_the_note_of_an_older_release_is_good_for_a_minute(
+    sqs: Any, dead_letters: tuple[str, str, str], client: cassieq.Client
+) -> None:
+    own, _, arn = dead_letters
+    for seconds, status in ((59, "RUNNING"), (61, "FAILED")):
+        heard_ms = client.now_us() // 1_000 - 1_000 * seconds
+        of_older = {"TaskHandle": "x", "Status": "RUNNING", "HeardTimestamp": heard_ms}
+        client.label_queue(own, {LABEL: json.dumps(of_older)})
+        assert status == tasks(sqs, arn)[0]["Status"]
+
+
+def test_a_task_that_is_late_ends_and_leaves_alone_the_note_of_the_next_one(
+    sqs: Any, dead_letters: tuple[str, str, str], client: cassieq.Client
+) -> None:
+    """Its gateway stood still in a step. By then it was listed as failed, and others went on."""
+    own, _, arn = dead_letters
+    moves = Moves(cast("Backend", SimpleNamespace(client=client)))
+    mine: dict[str, Any] = {
+        "TaskHandle": "mine", "Status": "RUNNING", UNTIL: client.now_us() // 1_000,
+        "ApproximateNumberOfMessagesMoved": 0, "ApproximateNumberOfMessagesToMove": 2,
+    }  # fmt: skip
+    others = {"TaskHandle": "others", "Status": "RUNNING", UNTIL: mine[UNTIL] + 60_000}
+    client.label_queue(own, {LABEL: json.dumps(mine)})
+
+    def slowly(*, at_most: int) -> Redriven:
+        client.label_queue(own, {LABEL: json.dumps(others)})
+        return client.redrive(own, at_most=at_most - 1)
+
+    moves._step(own, slowly, mine)
+
+    assert ("FAILED", LATE) == (mine["Status"], mine["FailureReason"])
+    assert others == json.loads(client.queue(own).labels[LABEL])
+    mine |= {"Status": "RUNNING", UNTIL: client.now_us() // 1_000}
+    client.label_queue(own, {LABEL: json.dumps(mine)})
+    moves._step(own, partial(client.redrive, own), mine)
+    assert ("FAILED", LATE) == tuple(tasks(sqs, arn)[0][key] for key in ("Status", "FailureReason"))
+
+
 def test_a_task_whose_gateway_has_ended_is_listed_as_failed(
     sqs: Any, dead_letters: tuple[str, str, str], client: cassieq.Client
 ) -> None:
@@ -205,7 +248,7 @@ def test_a_task_whose_gateway_has_ended_is_listed_as_failed(
     sqs.start_message_move_task(SourceArn=arn)
     wait_until(lambda: tasks(sqs, arn)[0]["Status"] == "COMPLETED", deadline_s=20)
     note = json.loads(client.queue(own).labels["sqs.move"])
-    silent = {**note, "Status": "RUNNING", "HeardTimestamp": note["HeardTimestamp"] - 61_000}
+    silent = {**note, "Status": "RUNNING", UNTIL: note[UNTIL] - SILENT_MS}
     client.label_queue(own, {"sqs.move": json.dumps(silent)})
 
     (task,) = tasks(sqs, arn)

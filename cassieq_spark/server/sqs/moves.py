@@ -1,8 +1,9 @@
 """Message move tasks: redrives that run in a gateway, and are noted with the queue they empty.
 
 The notes are labels of that queue, so every gateway lists and cancels every task. A task goes on
-in steps, and looks at its note before each. If its gateway dies in the middle, repair carries over
-what the last step had taken, and after a minute the task is listed as failed.
+in steps, looks at its note before each, and renews it after. If its gateway dies in the middle,
+repair carries over what the last step had taken, and the task is listed as failed when its note is
+no longer good.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from cassieq_spark.server.sqs.errors import (
     not_found,
     out_of_range,
 )
+from cassieq_spark.server.sqs.reading import from_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,10 +56,15 @@ STEP: Final = 10_000
 """The most messages of one step: so often a task without a rate looks whether it is cancelled."""
 
 SILENT_MS: Final = 60_000
-"""A task that has not noted a step for so long has no gateway any more. If it has one after all, it
-finds another task's note, and ends: no message is moved twice."""
+"""How long after a step the note of a task is good: it says until when. Then the task has failed
+for everybody, and another one may be started. If its gateway is only slow, it sees that itself
+after the step, and ends. No message is moved twice, whatever the two do."""
+
+UNTIL: Final = "GoodUntilTimestamp"
 
 REASON_LENGTH: Final = 300
+ENDED: Final = "The gateway that ran the task has ended."
+LATE: Final = "A step of the task took longer than a minute."
 
 _SHOWN: Final[dict[str, type]] = {
     "Status": str,
@@ -104,16 +111,31 @@ class Moves:
         """Move some messages, and note it, unless the task has been cancelled."""
         client = self._backend.client
         labels = client.queue(source).labels
-        if [one["TaskHandle"] for one in _notes(labels)][:1] != [note["TaskHandle"]]:
-            note["Status"] = "FAILED"  # another gateway thinks that this one is gone
+        if not _is_newest(note, labels):
+            note["Status"] = "FAILED"
             return
         if labels.get(CANCELLED) == note["TaskHandle"]:
             note["Status"] = "CANCELLED"
         else:
             _move(redrive, note)
-        note["HeardTimestamp"] = client.now_us() // 1_000
+        now_ms = client.now_us() // 1_000
+        if now_ms > note[UNTIL]:
+            note["Status"], note["FailureReason"] = "FAILED", LATE
+            if not _is_newest(note, client.queue(source).labels):
+                return  # another task has begun
+        _renew(note, now_ms)
         ended = {} if note["Status"] == "RUNNING" else {CANCELLED: None}
         client.label_queue(source, {LABEL: json.dumps(note), **ended})
+
+
+def _is_newest(note: Note, labels: Mapping[str, str]) -> bool:
+    """Whether no other task has begun since."""
+    return [one["TaskHandle"] for one in _notes(labels)][:1] == [note["TaskHandle"]]
+
+
+def _renew(note: Note, now_ms: int) -> None:
+    note["HeardTimestamp"] = now_ms
+    note[UNTIL] = now_ms + SILENT_MS
 
 
 def _move(redrive: _Redrive, note: Note) -> None:
@@ -165,8 +187,8 @@ async def start(call: Call) -> dict[str, Any]:
             "ApproximateNumberOfMessagesMoved": 0,
             "ApproximateNumberOfMessagesToMove": queue.stats().visible,
             "StartedTimestamp": now_ms,
-            "HeardTimestamp": now_ms,
         }
+        _renew(note, now_ms)
         if rate is not None:
             note["MaxNumberOfMessagesPerSecond"] = rate
         if target is not None:
@@ -244,8 +266,8 @@ def _handle(arn: str) -> str:
 
 def _source_in(handle: str) -> str:
     try:
-        found = json.loads(base64.b64decode(handle, validate=True))["sourceArn"]
-    except (ValueError, RecursionError, TypeError, KeyError) as error:
+        found = from_json(base64.b64decode(handle, validate=True))["sourceArn"]
+    except (ValueError, TypeError, KeyError) as error:
         raise invalid("Value for parameter TaskHandle is invalid.") from error
     return str(found)
 
@@ -271,10 +293,10 @@ def _notes(labels: Mapping[str, str]) -> list[Note]:
 def _status(note: Note, now_ms: int) -> str:
     """The status of a task. One that an older release runs notes its start and its end only."""
     heard_ms = note.get("HeardTimestamp", note.get("StartedTimestamp"))
+    until_ms = note.get(UNTIL, heard_ms + SILENT_MS if type(heard_ms) is int else None)
     status: str = note["Status"]
-    if status == "RUNNING" and (type(heard_ms) is not int or now_ms - heard_ms > SILENT_MS):
-        return "FAILED"
-    return status
+    is_good = type(until_ms) is int and now_ms <= until_ms
+    return "FAILED" if status == "RUNNING" and not is_good else status
 
 
 def _shown(note: Note, labels: Mapping[str, str], now_ms: int) -> Note:
@@ -285,7 +307,7 @@ def _shown(note: Note, labels: Mapping[str, str], now_ms: int) -> Note:
         if labels.get(CANCELLED) == note["TaskHandle"]:
             found["Status"] = "CANCELLING"
     elif note["Status"] == "RUNNING":
-        found["FailureReason"] = "The gateway that ran the task has ended."
+        found["FailureReason"] = ENDED
     return found
 
 
