@@ -27,6 +27,7 @@ def from_json(text: str | bytes) -> Any:
     if has_more_values(raw, FIELDS):
         raise TooManyValues
     try:
-        return json.loads(text)
+        # Of UTF-8 only: bytes of another encoding, which `json` would find out, count otherwise.
+        return json.loads(raw.decode("utf-8-sig", "surrogatepass"))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
