@@ -296,7 +296,7 @@ class Client(OfOneProcess):
 
         No message is lost or doubled, whatever dies in between: the next repair carries over what
         this call has taken and not carried over. It takes visible messages; leased ones stay, and
-        are counted. Body, tag, headers and message id go along, with one more entry in the
+        are counted. Body, tag, headers, group and message id go along, with one more entry in the
         history; the delivery count starts again.
 
         Args:

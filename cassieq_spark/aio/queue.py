@@ -102,6 +102,7 @@ class AsyncQueue(OfOneProcess):
             ttl: Seconds | None = None,
             tag: str | None = None,
             headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+            group: str | Sequence[str | None] | None = None,
             message_ids: Sequence[UUID | str | None] | None = None,
             dedup_keys: None = None,
         ) -> list[str]: ...
@@ -118,6 +119,7 @@ class AsyncQueue(OfOneProcess):
             ttl: Seconds | None = None,
             tag: str | None = None,
             headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+            group: str | Sequence[str | None] | None = None,
             message_ids: Sequence[UUID | str | None] | None = None,
             dedup_keys: Sequence[str | None],
         ) -> list[PutResult]: ...

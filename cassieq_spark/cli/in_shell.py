@@ -50,6 +50,7 @@ _ARGUMENTS: Final = {
     "dedup_key": "--dedup-key",
     "delay": "--delay",
     "max_messages": "--max",
+    "group": "--group",
     "key": "--key",
     "message_id": "--message-id",
     "priority": "--priority",

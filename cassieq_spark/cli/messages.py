@@ -79,6 +79,10 @@ def put(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A header of the messages; repeatable."),
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Whose messages they are, such as a customer. Changes no order."),
+    ] = None,
     delay: Annotated[
         str | None,
         typer.Option(
@@ -130,6 +134,7 @@ def put(
         "ttl": seconds("--ttl", ttl),
         "tag": tag,
         "headers": dict(map(_header, header or [])),
+        "group": group,
         "message_ids": None if message_id is None else [message_id],
         "dedup_keys": None if dedup_key is None else [dedup_key],
     }

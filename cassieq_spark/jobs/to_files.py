@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         .option("keyspace", given.keyspace)
         .option("queue", given.queue)
         .option("maxMessagesPerTrigger", 200_000)
-        .schema("message_id string, body binary, tag string, enqueued_at timestamp")
+        .schema("message_id string, body binary, tag string, group string, enqueued_at timestamp")
         .load()
     )
     writer = (

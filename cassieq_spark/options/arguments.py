@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
+from cassieq_spark.model import group as groups
 from cassieq_spark.model.ids import ID_LIMIT
 from cassieq_spark.model.lanes import MAX_KEY_BYTES, longest_delay_us
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
@@ -141,6 +142,13 @@ def key(name: str, value: object) -> str | None:
     )
 
 
+def group(name: str, value: object) -> str | None:
+    """Check ``put(group=)``; None: none was given."""
+    if value is None or (isinstance(value, str) and groups.is_group(value)):
+        return value
+    raise OptionInvalid(f"{name} is {reprlib.repr(value)}, allowed: {groups.ALLOWED}")
+
+
 def dedup_keys(value: object, count: int, *, window_s: float | None) -> list[str | None] | None:
     """Check ``put_many(dedup_keys=)``: an entry for each body; None: no message has a key.
 
@@ -247,11 +255,16 @@ def tag(value: object) -> str | None:
 
 
 def headers(value: object) -> dict[str, str]:
-    """Check headers: a mapping of text to text."""
+    """Check headers: a mapping of text to text, without the name that group ids have there."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
         raise OptionInvalid(f"headers must be a dict of text to text, not {type(value).__name__}")
+    if groups.HEADER in value:
+        raise OptionInvalid(
+            f"header {groups.HEADER!r} is how a queue stores a group id. Give group="
+            f"{reprlib.repr(value[groups.HEADER])} in its place"
+        )
     return {key: _of_header(key, value[key]) for key in value}
 
 
@@ -286,8 +299,8 @@ def check_extras(tag_: str | None, headers_: dict[str, str]) -> None:
     )
     if size > MAX_EXTRA_BYTES:
         raise OptionInvalid(
-            f"tag and headers have {size:,} bytes, but the limit is {MAX_EXTRA_BYTES:,}. Put the "
-            "rest into the body"
+            f"tag, headers and group have {size:,} bytes, but the limit is {MAX_EXTRA_BYTES:,}. "
+            "Put the rest into the body"
         )
 
 

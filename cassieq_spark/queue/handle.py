@@ -69,6 +69,7 @@ class Queue(Settling):
         ttl: Seconds | None = None,
         tag: str | None = None,
         headers: Mapping[str, str] | None = None,
+        group: str | None = None,
         message_id: UUID | str | None = None,
         dedup_key: str | None = None,
     ) -> str:
@@ -83,6 +84,8 @@ class Queue(Settling):
             ttl: 1 s to 400 days from when it is due; then, at the next whole minute, it expires.
             tag: A text to route the message by.
             headers: Further texts by name; with the tag at most 1 MiB.
+            group: Whose message it is, such as a customer: 1 to 128 ASCII letters, digits and
+                punctuation. It is given back, and changes neither order nor delivery.
             message_id: A UUID or its text; default: one made of lane and id. None are compared.
             dedup_key: A text of at most 1 KiB, if the queue has a ``dedup_window``. Within it, a
                 further put of the key stores nothing. So a put that failed can be put again.
@@ -99,7 +102,7 @@ class Queue(Settling):
         ids = [message_id] if message_id is not None else None
         keys = [dedup_key] if dedup_key is not None else None
         where = Where(priority, key, delay, due_at)
-        more = {"tag": tag, "headers": headers, "message_ids": ids}
+        more = {"tag": tag, "headers": headers, "group": group, "message_ids": ids}
         return self._put(where, [body], ttl=ttl, dedup_keys=keys, **more).message_ids[0]
 
     @overload
@@ -114,6 +117,7 @@ class Queue(Settling):
         ttl: Seconds | None = None,
         tag: str | None = None,
         headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+        group: str | Sequence[str | None] | None = None,
         message_ids: Sequence[UUID | str | None] | None = None,
         dedup_keys: None = None,
     ) -> list[str]: ...
@@ -130,6 +134,7 @@ class Queue(Settling):
         ttl: Seconds | None = None,
         tag: str | None = None,
         headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+        group: str | Sequence[str | None] | None = None,
         message_ids: Sequence[UUID | str | None] | None = None,
         dedup_keys: Sequence[str | None],
     ) -> list[PutResult]: ...
@@ -145,14 +150,15 @@ class Queue(Settling):
         ttl: Seconds | None = None,
         tag: str | None = None,
         headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+        group: str | Sequence[str | None] | None = None,
         message_ids: Sequence[UUID | str | None] | None = None,
         dedup_keys: Sequence[str | None] | None = None,
     ) -> list[str] | list[PutResult]:
         """Put messages together: a few rows and round trips for thousands. Not all or nothing.
 
-        Arguments without an s are the same for all; so are priority, delay and headers, unless they
-        are a list. Messages of one priority and delay are put together, one such part after
-        another.
+        Arguments without an s are the same for all; so are priority, delay, headers and group,
+        unless they are a list. Messages of one priority and delay are put together, one such part
+        after another.
 
         Args:
             dedup_keys: An entry for each body, None for one without a key; see `put`. They cost an
@@ -166,7 +172,7 @@ class Queue(Settling):
             BodyInvalid, OptionInvalid, QueueDeleted, StoreError: As `put`; nothing was stored.
         """
         where = Where(priority, key, delay, due_at, may_be_lists=True)
-        more = {"tag": tag, "headers": headers, "message_ids": message_ids}
+        more = {"tag": tag, "headers": headers, "group": group, "message_ids": message_ids}
         put = self._put(where, bodies, ttl=ttl, dedup_keys=dedup_keys, **more)
         return put.message_ids if dedup_keys is None else put.each
 

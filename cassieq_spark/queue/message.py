@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
 
+from cassieq_spark.model import group as groups
 from cassieq_spark.model.bucket import Lease
 from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.model.ids import LaneId, first_id, message_id_of
@@ -30,7 +31,7 @@ class Message:
     Attributes:
         message_id: A UUID as text: the producer's, or one derived from queue and id.
         id: Its number in its lane. One producer's ids ascend there.
-        tag, headers: As they were put; None and empty if there are none.
+        tag, headers, group: As they were put; None and empty if there are none.
         proof: The content of ``receipt``.
         delivery_count: 1 at the first delivery.
         enqueued_at: UTC, by the cluster's clock.
@@ -51,6 +52,7 @@ class Message:
     visible_until: datetime | None
     lane: LaneId
     priority: int = 0
+    group: str | None = None
 
     # How pydantic, and with it FastAPI, writes a body into JSON: not every body is text.
     __pydantic_config__: ClassVar[Mapping[str, str]] = {"ser_json_bytes": "base64"}
@@ -151,7 +153,10 @@ def _messages(lane: Lane, found: Found, until_us: int | None) -> Iterator[Messag
     priority = lane.priority
     enqueued_at = time_of(row.enqueued_us)
     visible_until = None if until_us is None else time_of(until_us)
-    for at, stored in chunks.rows(chunks.decode(row.payload), found.positions):
+    batch = chunks.decode(row.payload)
+    has_groups = chunks.may_have_groups(batch)
+    for at, stored in chunks.rows(batch, found.positions):
+        headers, group = groups.split(stored.headers) if has_groups else (stored.headers, None)
         offset = row.first + at
         proof = None
         if planned.lease_id is not None:
@@ -167,11 +172,12 @@ def _messages(lane: Lane, found: Found, until_us: int | None) -> Iterator[Messag
             id=base + offset,
             body=found.bodies.get(offset, stored.body),
             tag=stored.tag,
-            headers=stored.headers,
+            headers=headers,
             proof=proof,
             delivery_count=planned.delivery_count,
             enqueued_at=enqueued_at,
             visible_until=visible_until,
             lane=lane.lane_id,
             priority=priority,
+            group=group,
         )

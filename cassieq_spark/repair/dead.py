@@ -21,6 +21,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model import dead_letter
 from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.group import with_group
 from cassieq_spark.model.ids import first_id, union
 from cassieq_spark.model.sink_txn import (
     NO_BATCH,
@@ -242,7 +243,7 @@ def _dead_messages(lane: Lane, bucket: BucketNo, dead: Dead) -> Iterator[Message
 
 
 def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:
-    """The message's own body, tag and headers, with where it comes from, and why."""
+    """The message's own body, tag, headers and group, with where it comes from, and why."""
     hop: dict[str, str] = {
         dead_letter.SOURCE_QUEUE: lane.queue,
         dead_letter.SOURCE_ID: str(message.id),
@@ -256,11 +257,12 @@ def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:
         hop[dead_letter.PRIORITY] = str(priority)
         if shard is not None:
             hop[dead_letter.SHARD] = str(shard)
+    moved = dead_letter.moved(message.headers, hop, dies=dead.target is None)
     return chunks.Row(
         body=message.body,
         message_id=message.uuid.bytes,
         tag=message.tag,
-        headers=dead_letter.moved(message.headers, hop, dies=dead.target is None),
+        headers=with_group(moved, message.group),
     )
 
 

@@ -48,6 +48,7 @@ class Outgoing:
     tag: str | None = None
     message_id: str | None = None
     dedup_key: str | None = None
+    group: str | None = None
 
     @property
     def is_visible(self) -> bool:
@@ -60,12 +61,12 @@ class Outgoing:
         return self if headers is self.headers else replace(self, headers=headers)
 
     @property
-    def group(self) -> _Group:
+    def common(self) -> _Common:
         """What it must have in common with messages that it is put together with."""
-        return _Group(self.delay_s, self.due_at, self.ttl_s, self.priority, self.key, self.tag)
+        return _Common(self.delay_s, self.due_at, self.ttl_s, self.priority, self.key, self.tag)
 
 
-class _Group(NamedTuple):
+class _Common(NamedTuple):
     delay_s: float
     due_at: datetime | None
     ttl_s: float | None
@@ -74,7 +75,7 @@ class _Group(NamedTuple):
     tag: str | None
 
 
-_Key = tuple[str, _Group]
+_Key = tuple[str, _Common]
 """The queue and what messages have in common."""
 
 
@@ -106,22 +107,22 @@ class Sending:
     async def put(self, queue: str, messages: Sequence[Outgoing]) -> list[PutResult | Exception]:
         """Put messages; return for each its result, or the error that kept it out.
 
-        Messages of one request that differ in anything but bodies and headers go side by side.
+        Messages of one request that differ in anything that `Outgoing.common` has go side by side.
         """
         messages = [one.with_context() for one in messages]
-        by_group: dict[_Group, list[int]] = {}
+        by_common: dict[_Common, list[int]] = {}
         for at, message in enumerate(messages):
-            by_group.setdefault(message.group, []).append(at)
-        if len(by_group) == 1:
-            return await self._ask((queue, next(iter(by_group))), messages)
+            by_common.setdefault(message.common, []).append(at)
+        if len(by_common) == 1:
+            return await self._ask((queue, next(iter(by_common))), messages)
         answers = await asyncio.gather(
             *(
-                self._ask((queue, group), [messages[at] for at in places])
-                for group, places in by_group.items()
+                self._ask((queue, common), [messages[at] for at in places])
+                for common, places in by_common.items()
             )
         )
         found: dict[int, PutResult | Exception] = {}
-        for places, answer in zip(by_group.values(), answers, strict=True):
+        for places, answer in zip(by_common.values(), answers, strict=True):
             found.update(zip(places, answer, strict=True))
         return [found[at] for at in range(len(messages))]
 
@@ -154,20 +155,22 @@ class Sending:
             at += len(asked.ids)
 
     async def _results(self, key: _Key, together: list[_Asked]) -> list[PutResult] | Exception:
-        queue, group = key
+        queue, common = key
         messages = [one for asked in together for one in asked.messages]
         ids = [one for asked in together for one in asked.ids]
+        has_groups = any(one.group is not None for one in messages)
 
         def put_many(handle: Queue) -> list[PutResult]:
             return handle.put_many(
                 [one.body for one in messages],
-                priority=group.priority,
-                key=group.key,
-                delay=group.delay_s,
-                due_at=group.due_at,
-                ttl=group.ttl_s,
-                tag=group.tag,
+                priority=common.priority,
+                key=common.key,
+                delay=common.delay_s,
+                due_at=common.due_at,
+                ttl=common.ttl_s,
+                tag=common.tag,
                 headers=[one.headers for one in messages],
+                group=[one.group for one in messages] if has_groups else None,
                 message_ids=ids,
                 dedup_keys=[one.dedup_key for one in messages],
             )

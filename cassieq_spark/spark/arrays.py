@@ -50,14 +50,25 @@ def offsets(column: pa.Array) -> NDArray[Any]:
     return every[column.offset : column.offset + len(column) + 1]
 
 
-def integers(values: NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
+def bits(valid: NDArray[np.bool_]) -> pa.Buffer:
+    """Which values are not null, as Arrow writes it."""
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def integers(
+    values: NDArray[Any],
+    kind: pa.DataType | None = None,
+    *,
+    valid: NDArray[np.bool_] | None = None,
+) -> pa.Array:
     """Wrap integers as an array over the same memory.
 
     Args:
         kind: Another type of the same width, such as a timestamp; default: signed integers.
+        valid: Which of them are not null; None: all.
     """
     width = {4: pa.int32(), 8: pa.int64()}[values.dtype.itemsize]
-    data = [None, pa.py_buffer(np.ascontiguousarray(values))]
+    data = [None if valid is None else bits(valid), pa.py_buffer(np.ascontiguousarray(values))]
     return pa.Array.from_buffers(kind or width, len(values), data)
 
 

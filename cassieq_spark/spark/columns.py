@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from cassieq_spark.model import receipt
 from cassieq_spark.model.ids import BucketNo, LaneId, QueueName, Runs, derived_message_id
-from cassieq_spark.spark import arrays
+from cassieq_spark.spark import arrays, groups
 from cassieq_spark.spark.schema import ALL
 from cassieq_spark.store import chunk as chunks
 
@@ -109,7 +109,7 @@ class Builder:
             "queue": lambda: arrays.repeated(self._queue, count, pa.string()),
             "body": lambda: _with_updates(chunk.column(chunks.BODY), offsets, bodies or {}),
             "tag": lambda: _optional(chunk, chunks.TAG),
-            "headers": lambda: _optional(chunk, chunks.HEADERS),
+            "headers": lambda: groups.split(chunk)[0],
             "id": lambda: arrays.integers(ids),
             "bucket": lambda: arrays.repeated(bucket, count, pa.int64()),
             "enqueued_at": lambda: arrays.repeated(
@@ -119,6 +119,7 @@ class Builder:
             "receipt": lambda: self._receipts(bucket, lease, offsets),
             "lane": lambda: arrays.repeated(str(self._lane), count, pa.string()),
             "priority": lambda: arrays.repeated(self._priority, count, pa.int32()),
+            "group": lambda: groups.split(chunk)[1],
         }
         built = [
             _as_type(builders[name](), field.type)

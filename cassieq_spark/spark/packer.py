@@ -18,7 +18,7 @@ from cassieq_spark.model import bucket_plan
 from cassieq_spark.model.lanes import LONGEST_DELAY_US
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 from cassieq_spark.options.nearest import did_you_mean
-from cassieq_spark.spark import arrays
+from cassieq_spark.spark import arrays, groups
 from cassieq_spark.spark.schema import SCHEMA, refuse_twice
 from cassieq_spark.store.chunk import BODY, HEADERS, MESSAGE_ID, STORED_TYPES, TAG, Encoder
 
@@ -32,8 +32,9 @@ DELAY: Final = "delay"
 DUE_AT: Final = "due_at"
 PRIORITY: Final = "priority"
 KEY: Final = "key"
-"""Columns of the input that no chunk has: a due time is beside its chunk, and all of them say which
-lane it is in."""
+GROUP: Final = "group"
+"""Columns of the input that no chunk has: a due time is beside its chunk, a group id is among the
+headers, and the others say which lane it is in."""
 
 DUE: Final = "due"
 """What becomes of a delay or a due time: when each message may be delivered, cluster µs; 0: at
@@ -126,13 +127,13 @@ def from_input(batch: pa.RecordBatch, *, position: int) -> pa.RecordBatch:
 
     Returns:
         The stored columns it has, ``delay`` and ``due_at`` as int64 µs, the latter since 1970,
-        ``priority`` as int64, ``key`` as text.
+        ``priority`` as int64, ``key`` as text; ``group`` is among the headers.
 
     Raises:
-        BodyInvalid: A body is null or too large, a text is not UTF-8, a header has no value, a
-            delay is negative or too long, or a message id is not a UUID; it names the row.
+        BodyInvalid: A value is null, too large or malformed; it names the row.
     """
     _check_columns({field.name: field.type for field in batch.schema})
+    groups.refuse_stored(batch, position)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         _check_text(name, column, position)
     columns: dict[str, pa.Array] = {}
@@ -145,10 +146,12 @@ def from_input(batch: pa.RecordBatch, *, position: int) -> pa.RecordBatch:
             columns[name] = arrays.integers(arrays.numbers(times))
         elif name == MESSAGE_ID:
             columns[name] = _message_ids(column, position)
-        elif name in _OF_LANE:
-            columns[name] = column.cast(_OF_LANE[name])
+        elif name == GROUP:
+            columns[name] = groups.checked(column, position)
         else:
-            columns[name] = column.cast(STORED_TYPES[name])
+            columns[name] = column.cast(_TYPES[name])
+    if GROUP in columns:
+        columns[HEADERS] = groups.with_groups(columns.get(HEADERS), columns.pop(GROUP))
     _check_bodies(columns[BODY], position)
     checked = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     _check_extras(checked, position)
@@ -220,8 +223,8 @@ def _check_columns(found: dict[str, pa.DataType]) -> None:
         if name not in _ALLOWED:
             raise OptionInvalid(
                 f"unknown column {name!r}.{did_you_mean(name, _ALLOWED)} A queue takes body, tag, "
-                "headers, delay, due_at, priority, key and message_id: drop this column, or put "
-                f"it into the body or the headers{_of_a_read(found)}"
+                "headers, group, delay, due_at, priority, key and message_id: drop this column, or "
+                f"put it into the body or the headers{_of_a_read(found)}"
             )
         allows, says = _ALLOWED[name]
         if not allows(kind):
@@ -252,7 +255,7 @@ def _arrow_type(field: StructField) -> pa.DataType:
 
 
 def _extra_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """Bytes of each message's tag and headers."""
+    """Bytes of each message's tag and headers, with its group."""
     sizes = np.zeros(batch.num_rows, dtype=np.int64)
     if TAG in batch.schema.names:
         sizes += arrays.lengths(batch.column(TAG))
@@ -290,12 +293,13 @@ _NOT_BY_SPARK: Final = {
     "rows that other batches have had, use dropDuplicatesWithinWatermark",
 }
 
-_OF_LANE: Final = {PRIORITY: pa.int64(), KEY: pa.string()}
+_TYPES: Final = {**STORED_TYPES, PRIORITY: pa.int64(), KEY: pa.string()}
 
 _ALLOWED: Final[dict[str, tuple[Any, str]]] = {
     BODY: (_is_binary, "binary"),
     TAG: (_is_text, "string"),
     HEADERS: (_is_headers, "map<string, string>"),
+    GROUP: (_is_text, "string"),
     DELAY: (_is_number, "a number of seconds"),
     DUE_AT: (
         lambda kind: bool(pa.types.is_timestamp(kind) and kind.tz is not None),
@@ -358,8 +362,8 @@ def _check_extras(batch: pa.RecordBatch, position: int) -> None:
     if len(sizes) and sizes.max() > MAX_EXTRA_BYTES:
         row = int(np.argmax(sizes))
         raise BodyInvalid(
-            f"row {position + row} of its input partition has a tag and headers of {sizes[row]} "
-            f"bytes, but the limit is {MAX_EXTRA_BYTES}. Put the rest into the body"
+            f"row {position + row} of its input partition has a tag, headers and group of "
+            f"{sizes[row]} bytes, but the limit is {MAX_EXTRA_BYTES}. Put the rest into the body"
         )
 
 

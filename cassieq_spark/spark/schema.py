@@ -38,7 +38,12 @@ SCHEMA: Final = StructType(
 """The columns of a load without a schema, in their order."""
 
 ALL: Final = StructType(
-    [*SCHEMA, StructField("lane", StringType()), StructField("priority", IntegerType())]
+    [
+        *SCHEMA,
+        StructField("lane", StringType()),
+        StructField("priority", IntegerType()),
+        StructField("group", StringType()),
+    ]
 )
 """All columns; those that are not in `SCHEMA` exist where a user's schema names them."""
 

@@ -1,7 +1,7 @@
 """Encode and decode stored chunks: an Arrow IPC stream of one record batch.
 
 Columns of a stored chunk: ``body`` binary; and, only where any message has one, ``message_id``
-fixed_size_binary(16), ``tag`` string, ``headers`` map<string, string>.
+fixed_size_binary(16), ``tag`` string, ``headers`` map<string, string>. A group id is a header.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from cassieq_spark.errors import RowCorrupt
+from cassieq_spark.model import group as groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,6 +24,8 @@ BODY: Final = "body"
 MESSAGE_ID: Final = "message_id"
 TAG: Final = "tag"
 HEADERS: Final = "headers"
+
+_GROUP: Final = groups.HEADER.encode()
 
 STORED_TYPES: Final[dict[str, pa.DataType]] = {
     BODY: pa.binary(),
@@ -143,6 +146,17 @@ def from_rows(rows: Sequence[Row]) -> pa.RecordBatch:
         ],
         names=list(given),
     )
+
+
+def may_have_groups(batch: pa.RecordBatch) -> bool:
+    """Whether any message of a decoded chunk may have a group id: one look at all names together.
+
+    So a chunk without group ids costs its readers nothing per message.
+    """
+    if HEADERS not in batch.schema.names:
+        return False
+    names = batch.column(HEADERS).keys.buffers()[2]
+    return names is not None and _GROUP in names.to_pybytes()
 
 
 def rows(

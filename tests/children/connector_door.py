@@ -263,6 +263,7 @@ def several_lanes() -> None:
             "cast(concat('m-', id) as binary) as body",
             "if(id % 5 = 4, null, id % 2) as priority",
             "if(id % 3 = 0, concat('k', id % 7), null) as key",
+            "if(id % 4 = 0, null, concat('g', id % 4)) as `group`",
         )
         put(rows, batch)
         put(rows, batch)

@@ -123,7 +123,7 @@ def test_a_token_that_a_session_is_not_puts_only_where_it_says_so(
     assert [2, 0, 0] == place.visible
 
 
-OWN = ("cassieq-source-queue", "Cassieq-History", "cassieq-body-encoding")
+OWN = ("cassieq-source-queue", "Cassieq-History", "cassieq-body-encoding", "cassieq-group")
 
 
 @pytest.mark.parametrize("name", OWN)

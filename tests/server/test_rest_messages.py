@@ -325,3 +325,35 @@ def test_spark_and_sqs_work_on_the_same_queue(
     assert ("from sqs", {"to": "ada"}) == (got["body"], got["headers"])
     handle(client, queue).ack(got["receipt"])
     assert 0 == rest.get(f"{queue}/statistics").json()["invisible"]
+
+
+def test_a_group_is_put_and_given_back_with_its_message(rest: httpx.Client, queue: str) -> None:
+    assert 201 == rest.post(f"{queue}/messages?group=a%26b", content=b"one").status_code
+    raw = rest.post(f"{queue}/messages/next", headers=RAW)
+    assert ("one", "a&b") == (raw.text, raw.headers["cassieq-group"])
+    some = [{"body": "two", "group": "c"}, {"body": "three", "group": None}, {"body": "four"}]
+    put = rest.post(f"{queue}/messages/batch", json={"messages": some})
+    assert 3 == len([one for one in put.json()["results"] if "message_id" in one])
+
+    peeked = rest.get(f"{queue}/messages").json()["messages"]
+
+    groups = {"two": "c", "three": None, "four": None}
+    assert groups == {one["body"]: one["group"] for one in peeked}
+    assert [{}] * 3 == [one["headers"] for one in peeked]
+    assert groups == {one["body"]: one["group"] for one in lease(rest, queue, max=10)}
+    assert 201 == rest.post(f"{queue}/messages", content=b"five").status_code
+    assert "cassieq-group" not in rest.post(f"{queue}/messages/next", headers=RAW).headers
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 129, "two words", "\u00e9", 7])
+def test_a_wrong_group_is_refused_by_name_and_nothing_is_put(
+    rest: httpx.Client, queue: str, bad: Any
+) -> None:
+    some = {"messages": [{"body": "fine"}, {"body": "x", "group": bad}]}
+    answers = [rest.post(f"{queue}/messages/batch", json=some)]
+    if isinstance(bad, str):
+        answers.append(rest.post(f"{queue}/messages", params={"group": bad}, content=b"x"))
+    for answer in answers:
+        status, code, field = problem(answer)
+        assert (400, "option_invalid", "group") == (status, code, field.rpartition(".")[2])
+    assert {"messages": []} == rest.get(f"{queue}/messages").json()

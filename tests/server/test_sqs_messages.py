@@ -10,7 +10,8 @@ import pytest
 
 from cassieq_spark.entropy import uuid_at
 from cassieq_spark.model.receipt import Receipt
-from tests.fixtures.sqs import attributes_of, get, new_queue, refusal
+from cassieq_spark.testing import wait_until
+from tests.fixtures.sqs import attributes_of, get, new_queue, policy_of, refusal
 
 if TYPE_CHECKING:
     import cassieq_spark as cassieq
@@ -219,3 +220,93 @@ def test_half_characters_and_long_numbers_are_the_senders_mistakes(
     _, url, _ = new_queue()
     status, answer = ask(gateway, action, {"QueueUrl": url, **given})
     assert (400, True) == (status, answer["__type"].startswith("com.amazonaws.sqs#"))
+
+
+def test_a_group_is_taken_and_given_back_to_whom_asks(sqs: Any, new_queue: NewQueue) -> None:
+    _, url, _ = new_queue()
+    groups = {"one": "customer-7", "two": "~" * 128, "three": None}
+    sqs.send_message(QueueUrl=url, MessageBody="one", MessageGroupId="customer-7")
+    entries = [
+        {"Id": "a", "MessageBody": "two", "MessageGroupId": "~" * 128},
+        {"Id": "b", "MessageBody": "three"},
+    ]
+    assert (["a", "b"], []) == ids_of(sqs.send_message_batch(QueueUrl=url, Entries=entries))
+
+    for asked in (
+        {"MessageSystemAttributeNames": ["MessageGroupId"]},
+        {"AttributeNames": ["MessageGroupId"]},
+        {"MessageSystemAttributeNames": ["All"]},
+        {},
+    ):
+        found: dict[str, Any] = {}
+        while len(found) < len(groups):
+            more = {"MaxNumberOfMessages": 10, "WaitTimeSeconds": 5, "VisibilityTimeout": 60}
+            for one in sqs.receive_message(QueueUrl=url, **more, **asked)["Messages"]:
+                found[one["Body"]] = one
+        shown = {body: one.get("Attributes", {}) for body, one in found.items()}
+        expected = groups if asked else dict.fromkeys(groups)
+        assert expected == {body: one.get("MessageGroupId") for body, one in shown.items()}
+        assert not any("SequenceNumber" in one for one in shown.values())
+        assert not any("MessageAttributes" in one for one in found.values())
+        for one in found.values():
+            sqs.change_message_visibility(
+                QueueUrl=url, ReceiptHandle=one["ReceiptHandle"], VisibilityTimeout=0
+            )
+
+
+GROUP_SAYS = (
+    "Reason: MessageGroupId can only include alphanumeric and punctuation characters. 1 to 128 in "
+    "length."
+)
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 129, "two words", "\u00e9", "\ud800"])
+def test_a_group_that_aws_does_not_take_is_refused_and_its_message_not_stored(
+    gateway: Gateway, sqs: Any, new_queue: NewQueue, bad: str
+) -> None:
+    _, url, _ = new_queue()
+    one = {"QueueUrl": url, "MessageBody": "bad", "MessageGroupId": bad}
+    status, answer = ask(gateway, "SendMessage", one)
+    assert (400, "com.amazonaws.sqs#InvalidParameterValue") == (status, answer["__type"])
+    assert answer["message"].endswith(GROUP_SAYS)
+    entries = [{"Id": "bad", "MessageBody": "bad", "MessageGroupId": bad}, GOOD]
+
+    status, answer = ask(gateway, "SendMessageBatch", {"QueueUrl": url, "Entries": entries})
+
+    assert (200, (["good"], ["bad"])) == (status, ids_of(answer))
+    (failed,) = answer["Failed"]
+    assert ("InvalidParameterValue", True) == (failed["Code"], failed["SenderFault"])
+    assert "x" == get(sqs, url)["Body"]
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+
+
+def test_a_deduplication_id_is_still_for_other_queues(sqs: Any, new_queue: NewQueue) -> None:
+    _, url, _ = new_queue()
+    given = {"MessageBody": "x", "MessageGroupId": "a", "MessageDeduplicationId": "d"}
+    code, text, _ = refusal(sqs.send_message, QueueUrl=url, **given)
+    assert "InvalidParameterValue" == code
+    assert "MessageDeduplicationId is invalid" in text
+    assert "not valid for this queue type" in text
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+
+
+def test_a_group_goes_to_the_dead_letter_queue_and_back(
+    sqs: Any, new_queue: NewQueue, client: cassieq.Client
+) -> None:
+    _, dead_url, dead_arn = new_queue("dead")
+    name, url, _ = new_queue("a", RedrivePolicy=policy_of(dead_arn))
+    sqs.send_message(QueueUrl=url, MessageBody="x", MessageGroupId="g")
+    get(sqs, url, VisibilityTimeout=0)
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+    client.repair(name)
+
+    letter = get(sqs, dead_url, VisibilityTimeout=0)
+    assert ("x", "g") == (letter["Body"], letter["Attributes"]["MessageGroupId"])
+    sqs.start_message_move_task(SourceArn=dead_arn)
+
+    def back() -> list[Any]:
+        wanted = {"MessageSystemAttributeNames": ["MessageGroupId"], "WaitTimeSeconds": 1}
+        return list(sqs.receive_message(QueueUrl=url, **wanted).get("Messages", []))
+
+    (found,) = wait_until(back, deadline_s=30)
+    assert ("x", {"MessageGroupId": "g"}) == (found["Body"], found["Attributes"])

@@ -131,6 +131,29 @@ def test_a_member_of_a_list_that_has_parts_and_no_value_is_left_out(
     assert (200, ["QueueArn"]) == (status, texts(answer, *found))
 
 
+def test_a_form_has_a_group_and_it_comes_back(gateway: Gateway, url: str) -> None:
+    path = urlsplit(url).path
+    more = {"MessageBody": "x", "MessageGroupId": "a!~"}
+    assert 200 == form(gateway, path, Action="SendMessage", **more)[0]
+    batch = {
+        f"SendMessageBatchRequestEntry.{at}.{name}": text
+        for at, group in enumerate(("b", "two words", ""), 1)
+        for name, text in (("Id", f"id{at}"), ("MessageBody", "y"), ("MessageGroupId", group))
+    }
+    _, sent = form(gateway, path, Action="SendMessageBatch", **batch)
+    result = "SendMessageBatchResult"
+    assert ["id1"] == texts(sent, result, "SendMessageBatchResultEntry", "Id")
+    assert ["id2", "id3"] == texts(sent, result, "BatchResultErrorEntry", "Id")
+    assert ["InvalidParameterValue"] * 2 == texts(sent, result, "BatchResultErrorEntry", "Code")
+
+    wanted = {"MaxNumberOfMessages": "10", "AttributeName.1": "MessageGroupId"}
+    _, got = form(gateway, path, Action="ReceiveMessage", WaitTimeSeconds="5", **wanted)
+
+    attribute = ("ReceiveMessageResult", "Message", "Attribute")
+    assert ["MessageGroupId"] * 2 == texts(got, *attribute, "Name")
+    assert ["a!~", "b"] == sorted(filter(None, texts(got, *attribute, "Value")))
+
+
 def test_a_form_that_names_no_queue_is_for_the_one_of_its_path(
     gateway: Gateway, sqs: Any, url: str
 ) -> None:

@@ -40,9 +40,16 @@ class Place:
         )
         self.path = f"/ui/queues/{self.dead.name}"
 
-    def bury(self, count: int, *, reason: str = "bad", tag: str | None = None) -> None:
+    def bury(
+        self,
+        count: int,
+        *,
+        reason: str = "bad",
+        tag: str | None = None,
+        group: str | None = None,
+    ) -> None:
         for number in range(count):
-            self.orders.put(b"letter %d" % number, tag=tag, priority=number % 2)
+            self.orders.put(b"letter %d" % number, tag=tag, group=group, priority=number % 2)
         left = count
         while left:
             held = self.orders.get(left, wait=10)
@@ -71,10 +78,11 @@ def spots(text: str) -> list[str]:
 
 def test_letters_are_shown_with_their_history_and_filtered(local: Visitor, place: Place) -> None:
     place.bury(3, reason="bad")
-    place.bury(2, reason="worse", tag="blue")
+    place.bury(2, reason="worse", tag="blue", group="of&me")
     path = f"{place.path}/dead-letters"
 
     shown = local.get(path)
+    assert 2 == shown.text.count("<dt>group</dt><dd>of&amp;me</dd>")
     assert 5 == len(spots(shown.text))
     assert f"from {place.orders.name} letter 0" in text_of(shown)
     assert f"source queue {place.orders.name}" in text_of(shown)
@@ -84,6 +92,8 @@ def test_letters_are_shown_with_their_history_and_filtered(local: Visitor, place
         "reason=worse": 2,
         "reason=bad&tag=blue": 0,
         "tag=blue": 2,
+        "group=of%26me": 2,
+        "group=of": 0,
         f"source={place.orders.name}": 5,
         "source=elsewhere": 0,
         "died_before=2020-01-01": 0,

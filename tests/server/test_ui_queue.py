@@ -118,7 +118,7 @@ def test_settings_and_labels_are_shown(local: Visitor, client: cassieq.Client, n
 def test_messages_are_shown_as_they_are_and_run_nothing(
     local: Visitor, orders: cassieq.Queue
 ) -> None:
-    orders.put(HOSTILE.encode(), tag=HOSTILE, headers={HOSTILE: HOSTILE})
+    orders.put(HOSTILE.encode(), tag=HOSTILE, headers={HOSTILE: HOSTILE}, group="<b>'&")
     orders.put(b'{"a": "<b>"}')
     orders.put(b"\xff\xfe")
     held = orders.get(3, consumer=HOSTILE[:-2])
@@ -135,6 +135,8 @@ def test_messages_are_shown_as_they_are_and_run_nothing(
         assert "\u202e" not in one.text
         assert "\x00" not in one.text
     assert "<script>alert(1)</script>" in unescape(on_queue.text)
+    assert "<dt>group</dt><dd>&lt;b&gt;&#39;&amp;</dd>" in shown.text
+    assert 1 == shown.text.count("<dt>group</dt>")
     bodies = [unescape(one) for one in re.findall(r"<pre[^>]*>(.*?)</pre>", shown.text, re.DOTALL)]
     expected = HOSTILE.replace("\u202e", "\\u{202e}").replace("\x00", "\\u{0}")
     assert [expected, '{\n  "a": "<b>"\n}', "00000000  ff fe" + 20 * " " + ".."] == [

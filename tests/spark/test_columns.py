@@ -18,6 +18,8 @@ from cassieq_spark.spark.columns import Builder
 from cassieq_spark.spark.schema import SCHEMA
 
 if TYPE_CHECKING:
+    from pyspark.sql import Row
+
     from tests.fixtures.streams import Streams
 
 LANE = LaneId(UUID("11111111-2222-4333-8444-555555555555"))
@@ -51,6 +53,71 @@ def test_every_column_comes_back_as_it_was_put(streams: Streams) -> None:
         decoded = Receipt.decode(row.receipt)
         assert (lane, 0, offset) == (decoded.lane, decoded.bucket, decoded.first)
     assert first.enqueued_at.utcoffset() in (None, timedelta(0))
+
+
+def test_a_group_is_written_and_read_back_beside_the_headers(streams: Streams) -> None:
+    frame = streams.spark.createDataFrame(
+        [
+            (bytearray(b"a"), {"h": "1"}, "customer-7"),
+            (bytearray(b"b"), None, "~" * 128),
+            (bytearray(b"c"), {"h": "2"}, None),
+        ],
+        "body binary, headers map<string, string>, group string",
+    )
+    expected = {
+        b"a": ({"h": "1"}, "customer-7"),
+        b"b": (None, "~" * 128),
+        b"c": ({"h": "2"}, None),
+    }
+    streams.put(frame.coalesce(1))
+    streams.queue.put(b"d", group="of-python", headers={"h": "3"})
+    expected[b"d"] = ({"h": "3"}, "of-python")
+    assert {body: one for body, (_, one) in expected.items()} == {
+        one.body: one.group for one in streams.queue.peek()
+    }
+
+    named = "body binary, headers map<string, string>, group string"
+    looked = streams.spark.read.format("cassieq").options(**streams.options).schema(named).load()
+    before = looked.collect()
+    rows: list[Row] = []
+    query = streams.start(streams.source(named), lambda batch, _: rows.extend(batch.collect()))
+    assert query.awaitTermination(120)
+
+    for found in (before, rows):
+        assert expected == {bytes(one.body): (one.headers, one["group"]) for one in found}
+
+
+def test_a_group_goes_along_to_view_dead_and_into_sql(streams: Streams) -> None:
+    graves = streams.another("dead")
+    live = streams.another("live", linger=0, dead_letter_queue=graves.queue.name)
+    live.queue.put_many([b"a", b"b"], group=["g", None])
+    live.queue.reject(live.queue.get(2), reason="bad")
+    read = streams.spark.read.format("cassieq").options(**live.options, view="dead")
+    found = read.schema("body binary, group string").load().where("`group` = 'g'").collect()
+    assert [b"a"] == [bytes(one.body) for one in found]
+
+    given = ", ".join(f"{name} '{value}'" for name, value in streams.options.items())
+    streams.spark.sql(
+        f"CREATE TEMPORARY VIEW with_groups (body BINARY, group STRING) USING cassieq "
+        f"OPTIONS ({given})"
+    )
+    streams.spark.sql("INSERT INTO with_groups VALUES (X'63', 'of-sql')")
+    assert [("c", "of-sql")] == [
+        (bytes(one.body).decode(), one["group"])
+        for one in streams.spark.sql("SELECT * FROM with_groups").collect()
+    ]
+    assert [(b"c", "of-sql")] == [(one.body, one.group) for one in streams.queue.peek()]
+    streams.spark.sql("DROP VIEW with_groups")
+
+
+@pytest.mark.parametrize("bad", ["", "two words"])
+def test_a_wrong_group_is_named_with_its_row_and_nothing_is_put(streams: Streams, bad: str) -> None:
+    frame = streams.spark.createDataFrame(
+        [(bytearray(b"a"), "fine"), (bytearray(b"b"), bad)], "body binary, group string"
+    )
+    with pytest.raises(PySparkException, match=r"row 1 of its input partition has group"):
+        streams.put(frame.coalesce(1))
+    assert [] == streams.queue.peek()
 
 
 @pytest.mark.parametrize("schema", ["body binary", "id long, body binary", "receipt string"])

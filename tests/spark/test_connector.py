@@ -140,6 +140,7 @@ def test_a_batch_goes_into_the_lanes_of_its_priorities_and_keys(door: Door) -> N
         number = int(message.body.decode().removeprefix("m-"))
         priority, shard = fixed.class_and_shard(message.lane)
         assert (0 if number % 5 == 4 else number % 2) == priority == message.priority
+        assert (f"g{number % 4}" if number % 4 else None, {}) == (message.group, message.headers)
         if number % 3 == 0:
             assert shard_of(f"k{number % 7}", 3) == shard
     assert 6 == len({message.lane for message in door.drained("lanes")})

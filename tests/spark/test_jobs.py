@@ -43,10 +43,12 @@ def run(job: str, streams: Streams, *more: str) -> None:
 def test_a_queue_into_files(streams: Streams) -> None:
     streams.put(streams.numbered(0, 700))
     run("to_files.py", streams, "--drain")
-    streams.put(streams.numbered(700, 900))
+    streams.put(streams.numbered(700, 899))
+    streams.queue.put(b"m-899", group="g")
     run("to_files.py", streams, "--drain")
     written = streams.spark.read.parquet(str(streams.directory / "out"))
     assert bodies(0, 900) == bodies_of(written.collect())
+    assert bodies(899, 900) == bodies_of(written.where("group = 'g'").collect())
     streams.wait_until_empty()
 
 

@@ -130,7 +130,7 @@ def test_a_wrong_column_is_refused_by_name(columns: dict[str, Any], says: str) -
         ({"body": pa.array([b"", b"x" * (MAX_BODY_BYTES + 1)])}, "row 11 .* bytes"),
         (
             {"body": pa.array([b""] * 2), "tag": pa.array(["a", "é" * (MAX_EXTRA_BYTES // 2 + 1)])},
-            "row 11 .* tag and headers of 1048578 bytes",
+            "row 11 .* tag, headers and group of 1048578 bytes",
         ),
         (
             {
@@ -139,7 +139,7 @@ def test_a_wrong_column_is_refused_by_name(columns: dict[str, Any], says: str) -
                     [None, {"key": "v" * MAX_EXTRA_BYTES}], pa.map_(pa.string(), pa.string())
                 ),
             },
-            "row 11 .* tag and headers of 1048579 bytes",
+            "row 11 .* tag, headers and group of 1048579 bytes",
         ),
         ({"body": pa.array([b""] * 2), "delay": pa.array([0.0, -1.0])}, "row 11 .* delay of -1"),
         ({"body": pa.array([b""] * 2), "delay": pa.array([0, float("nan")])}, "row 11 .* nan"),

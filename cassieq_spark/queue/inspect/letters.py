@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _AGE: Final = values.seconds(0, 36_500 * 86_400.0)
 
-KEYS: Final = "tag, source-queue, reason, message-id, header.NAME"
+KEYS: Final = "tag, group, source-queue, reason, message-id, header.NAME"
 
 
 def as_object(message: Message) -> dict[str, Any]:
@@ -36,6 +36,7 @@ def as_object(message: Message) -> dict[str, Any]:
         "priority": message.priority,
         **body,
         "tag": message.tag,
+        "group": message.group,
         "headers": dict(message.headers),
         "receipt": message.receipt,
         "delivery_count": message.delivery_count,
@@ -99,7 +100,7 @@ def conditions(
 
 
 def _is_key(key: str) -> bool:
-    return key in ("tag", "source-queue", "reason", "message-id") or (
+    return key in ("tag", "group", "source-queue", "reason", "message-id") or (
         key.startswith("header.") and key != "header."
     )
 
@@ -111,6 +112,7 @@ def _value(message: Message, key: str) -> str:
         return message.headers.get(key.removeprefix("header."), "")
     found = {
         "tag": message.tag,
+        "group": message.group,
         "source-queue": letter.source_queue,
         "reason": letter.reason,
         "message-id": message.message_id,

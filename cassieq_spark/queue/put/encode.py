@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark import tracing
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model import bucket_plan
+from cassieq_spark.model.group import with_group
 from cassieq_spark.model.sizes import CHUNK_BYTES, CHUNK_MESSAGES
 from cassieq_spark.options import arguments
 from cassieq_spark.store import chunk as chunks
@@ -52,13 +53,14 @@ def messages(
     *,
     tag: object = None,
     headers: object = None,
+    group: object = None,
     message_ids: object = None,
 ) -> list[Row]:
     """Check what is to be put.
 
     Raises:
         BodyInvalid: A body is not bytes, or too large; it says which.
-        OptionInvalid: Tag, headers or a message id has a wrong form.
+        OptionInvalid: Tag, headers, a group or a message id has a wrong form.
     """
     if isinstance(bodies, str | bytes | bytearray | memoryview):
         raise BodyInvalid(
@@ -73,6 +75,8 @@ def messages(
         )
     checked_tag = arguments.tag(tag)
     each_headers = _headers(headers, len(given))
+    if group is not None:
+        each_headers = _with_groups(each_headers, group)
     for one in {id(some): some for some in each_headers}.values():
         arguments.check_extras(checked_tag, one)
     ids = _ids(message_ids, len(given))
@@ -175,6 +179,17 @@ def _headers(headers: object, count: int) -> list[dict[str, str]]:
             "one entry for each body"
         )
     return [arguments.headers(one) for one in headers]
+
+
+def _with_groups(headers: list[dict[str, str]], group: object) -> list[dict[str, str]]:
+    """The headers to store: messages of the same headers and group still share theirs."""
+    each = [
+        arguments.group(name, one) for name, one in arguments.each("group", group, len(headers))
+    ]
+    pairs = list(zip(headers, each if len(each) > 1 else each * len(headers), strict=True))
+    made = {(id(its), one): its for its, one in pairs}
+    made = {(key, one): with_group(its, one) for (key, one), its in made.items()}
+    return [made[id(its), one] for its, one in pairs]
 
 
 def _ids(message_ids: object, count: int) -> list[bytes | None]:

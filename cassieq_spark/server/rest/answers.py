@@ -91,6 +91,7 @@ class Message(BaseModel):
     body: str
     encoding: Encoding
     tag: str | None
+    group: str | None
     headers: dict[str, str]
     priority: int
     delivery_count: int

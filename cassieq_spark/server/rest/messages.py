@@ -123,6 +123,7 @@ def _outgoing(given: PutOne, body: bytes, headers: dict[str, str]) -> Outgoing:
         priority=given.priority,
         key=given.key,
         tag=given.tag,
+        group=given.group,
         message_id=given.message_id,
         dedup_key=given.dedup_key,
     )
@@ -166,6 +167,8 @@ def _raw(message: Message | None, headers: dict[str, str]) -> Answer:
     own = {HEADER.title() + _name(name): _text(text) for name, text in message.headers.items()}
     if message.tag is not None:
         own["Cassieq-Tag"] = _text(message.tag)
+    if message.group is not None:
+        own["Cassieq-Group"] = _text(message.group)
     size = sum(len(name) + len(text) for name, text in own.items())
     # Many programs refuse a response with longer headers, and would never get past this message.
     found |= {"Cassieq-Left-Out": str(size)} if size > MOST_HEADER_BYTES else own

@@ -20,6 +20,7 @@ from pydantic import (
 
 from cassieq_spark.aio.waiting import MOST_AT_ONCE
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
+from cassieq_spark.model import group as groups
 from cassieq_spark.model.dead_letter import is_own
 from cassieq_spark.model.lanes import MAX_KEY_BYTES, MAX_PRIORITIES
 from cassieq_spark.model.rights import (
@@ -79,6 +80,17 @@ Key = Annotated[
     Field(min_length=1, max_length=MAX_KEY_BYTES, description="Messages of one key stay in order."),
 ]
 Tag = Annotated[str, Field(description="A text to route the message by.")]
+Group = Annotated[
+    str,
+    AfterValidator(lambda text: arguments.group("group", text)),
+    Field(
+        min_length=1,
+        max_length=groups.MOST_CHARACTERS,
+        description="Whose message it is, such as a customer. It is given back, and changes "
+        "neither order nor delivery.",
+        json_schema_extra={"pattern": f"^{groups.PATTERN}$"},
+    ),
+]
 MessageId = Annotated[
     str,
     AfterValidator(lambda text: str(arguments.message_id(text))),
@@ -135,8 +147,8 @@ def sent_headers(headers: dict[str, str]) -> dict[str, str]:
     """
     for name in filter(is_own, headers):
         raise OptionInvalid(
-            f"header {name[:200]!r} is one that only the queue writes, when a message dies or is "
-            "redriven. Leave out headers that begin with 'cassieq-'"
+            f"header {name[:200]!r} is one that only the queue writes, for a group or when a "
+            "message dies or is redriven. Leave out headers that begin with 'cassieq-'"
         )
     return arguments.headers(headers)
 
@@ -180,6 +192,7 @@ class PutOne(Strict):
     priority: Priority = Field(0, description="A higher one is handed out first.")
     key: Key | None = None
     tag: Tag | None = None
+    group: Group | None = None
     message_id: MessageId | None = None
     dedup_key: DedupKey | None = None
 

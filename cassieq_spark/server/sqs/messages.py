@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.errors import CassieqError, ReceiptExpired, ReceiptInvalid, StoreTimeout
+from cassieq_spark.model.group import is_group
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Extend
@@ -217,12 +218,19 @@ async def _extend(call: Call, queue: str, given: Entry) -> None:
 
 def _outgoing(given: Entry, kept: settings.Kept) -> tuple[Outgoing, dict[str, Any]]:
     """A message to put, and the answer for it without its id."""
-    for name in ("MessageDeduplicationId", "MessageGroupId"):
-        if name in given:
-            raise invalid(
-                f"Value {given[name][:200]!r} for parameter {name} is invalid. Reason: The request "
-                "includes a parameter that is not valid for this queue type."
-            )
+    if "MessageDeduplicationId" in given:
+        raise invalid(
+            f"Value {given['MessageDeduplicationId'][:200]!r} for parameter MessageDeduplicationId "
+            "is invalid. Reason: The request includes a parameter that is not valid for this queue "
+            "type."
+        )
+    group: str | None = given.get("MessageGroupId")
+    if group is not None and not is_group(group):
+        raise invalid(
+            f"Value {group[:200]!r} for parameter MessageGroupId is invalid. Reason: "
+            "MessageGroupId can only include alphanumeric and punctuation characters. 1 to 128 in "
+            "length."
+        )
     attributes: dict[str, Typed] = given.get("MessageAttributes", {})
     system: dict[str, Typed] = given.get("MessageSystemAttributes", {})
     body = bodies.body_of(given["MessageBody"])
@@ -244,7 +252,7 @@ def _outgoing(given: Entry, kept: settings.Kept) -> tuple[Outgoing, dict[str, An
         answer["MD5OfMessageAttributes"] = bodies.md5_of_attributes(attributes)
     if system:
         answer["MD5OfMessageSystemAttributes"] = bodies.md5_of_attributes(system)
-    return Outgoing(body=body, headers=headers, delay_s=float(delay_s)), answer
+    return Outgoing(body=body, headers=headers, delay_s=float(delay_s), group=group), answer
 
 
 def _within(call: Call, name: str, low: int, high: int) -> int | None:

@@ -94,6 +94,8 @@ def _system_attributes(call: Call, message: Message, now_ms: int) -> dict[str, s
     }
     if (trace := message.headers.get(bodies.TRACE_HEADER)) is not None:
         known["AWSTraceHeader"] = trace
+    if message.group is not None:
+        known["MessageGroupId"] = message.group
     if source is not None and (arn := call.arn(source)) is not None:
         known["DeadLetterQueueSourceArn"] = arn
     return known

@@ -54,6 +54,7 @@ class Filter(Strict):
     reason: str = ""
     source: str = ""
     tag: str = ""
+    group: str = ""
     died_before: str = ""
     died_after: str = ""
 
@@ -71,6 +72,7 @@ class Filter(Strict):
         """
         where = [f"reason={self.reason}"] if self.reason else []
         where += [f"tag={self.tag}"] if self.tag else []
+        where += [f"group={self.group}"] if self.group else []
         where += [f"source-queue={principal.full_name(self.source)}"] if self.source else []
         return conditions(where, self.died_before or None, self.died_after or None, mark="died ")
 

@@ -53,6 +53,7 @@ class Seen:
     message: Message
     body: bodies.Shown
     tag: str | None
+    group: str | None
     headers: dict[str, str]
     first: str
     spot: str
@@ -89,6 +90,7 @@ def seen(message: Message, how: bodies.How) -> Seen:
         message=message,
         body=body,
         tag=None if message.tag is None else bodies.visible(message.tag),
+        group=None if message.group is None else bodies.visible(message.group),
         headers={
             bodies.visible(name): bodies.visible(value[: bodies.MOST_TEXT])
             for name, value in sorted(message.headers.items())
