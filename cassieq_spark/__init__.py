@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from cassieq_spark.interpreter import name_for_spark
 
 if TYPE_CHECKING:
-    from cassieq_spark.aio.client import AsyncClient, connect_async
+    from cassieq_spark.aio.client import AsyncClient
+    from cassieq_spark.aio.connect import connect_async
     from cassieq_spark.aio.consumer import AsyncConsumer
     from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.client import Client, connect
@@ -85,7 +86,8 @@ __all__ = [
 
 
 _HOMES = {
-    "aio.client": ("AsyncClient", "connect_async"),
+    "aio.client": ("AsyncClient",),
+    "aio.connect": ("connect_async",),
     "aio.consumer": ("AsyncConsumer",),
     "aio.queue": ("AsyncQueue",),
     "client": ("Client", "connect"),

@@ -1,12 +1,12 @@
-"""`connect_async` and `AsyncClient` are the API's entry point for asyncio."""
+"""`AsyncClient` has the calls of `Client` for asyncio."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, Self
 from weakref import WeakSet
 
 from cassieq_spark.aio.calls import Calls
@@ -15,44 +15,13 @@ from cassieq_spark.aio.queue import AsyncQueue, OnHandle
 from cassieq_spark.aio.waiting import Waiting
 from cassieq_spark.client import Client
 from cassieq_spark.errors import CassieqError, UsageError
-from cassieq_spark.options import (
-    ConnectionArguments,
-    ConnectionOptions,
-    arguments,
-    by_option,
-    parse_connection,
-)
+from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.options.arguments import MOST_MESSAGES
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.message import Message
 from cassieq_spark.store.process import OfOneProcess
 
-THREADS: Final = 16
-"""Calls at once, unless the program says otherwise. Each waits for Cassandra most of its time."""
-
 BROWSED_AT_ONCE: Final = 100
-
-
-def connect_async(
-    contact_points: str | Sequence[str] | None = None,
-    *,
-    threads: int = THREADS,
-    **connection: Unpack[ConnectionArguments],
-) -> AsyncClient:
-    """Return a client for asyncio, which connects in its ``async with`` block.
-
-    Args:
-        contact_points: As for `connect`.
-        threads: How many calls are under way at once; others wait for them. Waiting for messages
-            takes no thread.
-        connection: As for `connect`.
-
-    Raises:
-        UsageError: An argument is unknown or has a wrong form, or a file has the wrong content.
-    """
-    own = {"contact_points": contact_points}
-    options = parse_connection(by_option(connection, own, of="connect"))
-    return AsyncClient(options, threads=arguments.count("threads", threads))
 
 
 class AsyncClient(OfOneProcess):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +16,7 @@ from cassieq_spark import metrics
 from cassieq_spark.errors import QueueDeleted, StoreUnavailable, UsageError
 from cassieq_spark.testing.faults import FaultyStore
 from tests.fixtures.cassandra import KEYSPACE
+from tests.fixtures.processes import CHILDREN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -330,3 +334,32 @@ def test_a_client_that_cannot_connect_says_so_and_leaves_nothing(
             await own.close()  # it was faster
 
     asyncio.run(inside())  # the threads of a client that was left open would fail this test
+
+
+def test_a_first_use_in_a_coroutine_imports_only_what_is_light_in_the_event_loop(
+    cassandra: EmbeddedCassandra, queue_name: str
+) -> None:
+    """Whoever imports the driver, NumPy or PyArrow there stops all tasks for half a second."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            CHILDREN / "first_use_on_loop.py",
+            cassandra.contact_points,
+            KEYSPACE,
+            queue_name,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert 0 == done.returncode, done.stderr
+
+    names = [name.split(".") for name in json.loads(done.stdout)]
+    # Module copy of the standard library looks for Jython's org.
+    others = {name[0] for name in names} - sys.stdlib_module_names - {"org"}
+    rooms = {name[1] for name in names if name[0] == "cassieq_spark" and len(name) > 1}
+    modules = {".".join(name[1:]) for name in names if name[:2] == ["cassieq_spark", "aio"]}
+    assert {"cassieq_spark"} == others
+    assert {"aio", "errors", "interpreter", "model", "options"} >= rooms
+    assert {"aio", "aio.connect"} == modules

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import cassieq_spark as cassieq
-from cassieq_spark.aio.client import connect_async
+from cassieq_spark.aio.connect import connect_async
 from cassieq_spark.client import connect
 from cassieq_spark.errors import UsageError
 
