@@ -131,10 +131,10 @@ def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
         return replace(row, settings=settings)
 
     before, after = change_row(store, name, change)
-    if different := after.value.settings.differences(before.settings):
-        _undo_if_a_cycle(store, after, before.settings)
-        keys = ",".join(key for key, _, _ in different)
-        event(_logger, "queue_altered", queue=name, settings=keys)
+    if different := [key for key, _, _ in after.value.settings.differences(before.settings)]:
+        if "dead_letter_queue" in different:
+            _hold_target(store, after, before.settings)
+        event(_logger, "queue_altered", queue=name, settings=",".join(different))
         _tell_of_no_effect(name, after.value.settings)
     return after.value
 
@@ -169,12 +169,20 @@ def change_row(
     raise CasContention(f"other clients alter queue {name!r} again and again. Try again later")
 
 
-def delete(store: Store, name: QueueName, lane: LaneId | None = None) -> LaneId:
+def delete(
+    store: Store,
+    name: QueueName,
+    lane: LaneId | None = None,
+    *,
+    check: Callable[[QueueRow], None] = lambda _: None,
+) -> LaneId:
     """Delete a queue with everything in it; return its first lane.
 
     Args:
         lane: Delete only the queue that has this lane, and not one created since under its name;
             None: delete the queue that has the name now.
+        check: Raises if it must not be deleted. Called before the first step, which is refused if
+            the row has changed since, see `_hold_target`. A deletion that has begun goes on.
 
     Raises:
         QueueNotFound: It does not exist.
@@ -193,6 +201,7 @@ def delete(store: Store, name: QueueName, lane: LaneId | None = None) -> LaneId:
         if found.value.status is QueueStatus.DELETING:
             finish_deletion(store, found)
             return lane
+        check(found.value)
         outcome = store.queues.update(found, replace(found.value, status=QueueStatus.DELETING))
         is_ending |= isinstance(outcome, Applied)
     raise missing(store, name, _NOT_DELETED)
@@ -272,10 +281,21 @@ def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettin
         target = found.value.settings.dead_letter_queue
 
 
-def _undo_if_a_cycle(store: Store, altered: Stored[QueueRow], before: QueueSettings) -> None:
-    """Undo an alteration that closes a cycle: two alterations may each have closed half."""
+def _hold_target(store: Store, altered: Stored[QueueRow], before: QueueSettings) -> None:
+    """Look at a dead-letter queue again, now that the queue names it, or name it no more.
+
+    Two alterations may each have closed half of a cycle. And a deletion of the target may have
+    looked for queues that name it before this one did. So its row gets another version:
+
+        deletion:  reads version 1, nobody names it ............. CAS if version 1: refused
+        here:                                 names it, version 2
+    """
     name, settings = QueueName(altered.value.name), altered.value.settings
+    target = settings.dead_letter_queue
+    found = None if target is None else read_row(store, queue_name(target))
     try:
+        if found is not None and found.value.status is QueueStatus.ACTIVE:
+            store.queues.update(found, found.value)  # refused: it has another version already
         check_dead_letter_queue(store, name, settings)
     except CassieqError:
         store.queues.update(altered, replace(altered.value, settings=before))
@@ -328,6 +348,9 @@ def _insert(
         with suppress(CassieqError):  # the caller's queue is there, whatever becomes of this
             give_up(store, dict(zip(lanes, unused, strict=True)))
         return None
+    if settings.dead_letter_queue is not None and outcome.now is not None:
+        without = settings.altered({"dead_letter_queue": None})
+        _hold_target(store, outcome.now, without)
     return outcome.now
 
 

@@ -196,17 +196,24 @@ def rows_at_home(store: Store, status: QueueStatus) -> list[QueueRow]:
     return [row for row in every_row(store) if row.status is status and at_home(store, row)]
 
 
-def sources_of(store: Store, name: str) -> list[QueueName]:
-    """The queues whose dead letters go to this one."""
+def sources_of(store: Store, name: str, *, is_decided: bool = False) -> list[QueueName]:
+    """The queues whose dead letters go to this one.
+
+    Args:
+        is_decided: As all data centres have decided, and not as this one knows.
+    """
 
     def has_it(row: QueueRow) -> bool:
         return row.status is QueueStatus.ACTIVE and row.settings.dead_letter_queue == name
 
-    return [row.name for row in every_row(store, has_it) if has_it(row)]
+    return [row.name for row in every_row(store, has_it, is_decided=is_decided) if has_it(row)]
 
 
 def every_row(
-    store: Store, is_wanted: Callable[[QueueRow], bool] = lambda _: True
+    store: Store,
+    is_wanted: Callable[[QueueRow], bool] = lambda _: True,
+    *,
+    is_decided: bool = False,
 ) -> list[QueueRow]:
     """Every queue that a quorum of this data centre knows, by name, with the status that counts.
 
@@ -214,6 +221,7 @@ def every_row(
 
     Args:
         is_wanted: Only queues for which this is true, by a row that may be outdated.
+        is_decided: By a quorum of all data centres: no row is outdated.
     """
 
     def as_it_is(row: QueueRow) -> QueueRow | None:
@@ -222,7 +230,8 @@ def every_row(
         now = read_row(store, row.name)
         return None if now is None else now.value
 
-    found = filter(is_wanted, store.queues.find_all())
+    rows = store.queues.read_all() if is_decided else store.queues.find_all()
+    found = filter(is_wanted, rows)
     return [row for row in store.session.map(as_it_is, found) if row is not None]
 
 

@@ -1,7 +1,8 @@
 """Delete a queue unless something depends on it.
 
-The checks and the deletion are not one step: a message that is put between them is lost with the
-queue, as one that was put just before a deletion without conditions is.
+No queue names it as its dead-letter queue between the check and the deletion, see `admin`. But a
+message may be put: no row of the queue changes with a put, and what stops puts cannot be undone.
+That message is lost with the queue, as one that was put just before is without conditions.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from cassieq_spark.errors import QueueInUse
 from cassieq_spark.queue import admin
-from cassieq_spark.queue.find import check_home, lane_of, read_row, sources_of
+from cassieq_spark.queue.find import lane_of, sources_of
 from cassieq_spark.queue.inspect.stats import stats
-from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
     from cassieq_spark.model.ids import LaneId, QueueName
@@ -29,27 +29,23 @@ def delete(
     if_empty: bool,
     if_unused: bool,
 ) -> LaneId:
-    """As `admin.delete`, if nothing depends on the queue. A deletion that has begun goes on.
+    """As `admin.delete`, if nothing depends on the queue.
 
     Raises:
         QueueInUse: Another queue needs it, or it holds what it must not; nothing was deleted.
     """
-    found = read_row(store, name)
-    if (
-        found is not None
-        and found.value.status is QueueStatus.ACTIVE
-        and lane in (None, *found.value.lanes)
-    ):
-        check_home(store, found.value)
+
+    def check(row: QueueRow) -> None:
         if not force:
             _refuse_a_target(store, name)
         if if_empty or if_unused:
-            _refuse_held(store, found.value, if_empty=if_empty, if_unused=if_unused)
-    return admin.delete(store, name, lane)
+            _refuse_held(store, row, if_empty=if_empty, if_unused=if_unused)
+
+    return admin.delete(store, name, lane, check=check)
 
 
 def _refuse_a_target(store: Store, name: QueueName) -> None:
-    if sources := sources_of(store, name):
+    if sources := sources_of(store, name, is_decided=True):
         raise QueueInUse(
             f"queue {name!r} is the dead-letter queue of {', '.join(map(repr, sources))}: without "
             "it, repair cannot move their dead messages. Give them another dead_letter_queue, or "

@@ -10,8 +10,11 @@ from cassieq_spark.errors import QueueInUse, QueueNotFound
 from tests.fixtures.commands import CommandLine
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import cassieq_spark as cassieq
     from cassieq_spark.testing import EmbeddedCassandra
+    from tests.fixtures.queues import OpenDoor
 
 
 def names(client: cassieq.Client) -> list[str]:
@@ -44,6 +47,62 @@ def test_a_dead_letter_queue_whose_sources_are_gone_is_deleted(
     dead.delete()
 
     assert dead.name not in names(client)
+
+
+def name_by_a_new_queue(client: cassieq.Client, source: str, target: str) -> str:
+    return client.create_queue(f"{source}.new", dead_letter_queue=target).name
+
+
+def name_by_a_queue_that_is_there(client: cassieq.Client, source: str, target: str) -> str:
+    return client.alter_queue(source, dead_letter_queue=target).name
+
+
+WAYS = [(name_by_a_new_queue, "insert_queue"), (name_by_a_queue_that_is_there, "update_queue")]
+
+
+@pytest.mark.parametrize("name_it", [way for way, _ in WAYS])
+def test_a_queue_that_is_named_between_the_check_and_the_deletion_is_not_deleted(
+    open_door: OpenDoor, name_it: Callable[[cassieq.Client, str, str], str]
+) -> None:
+    door, other = open_door(".dead"), open_door(".source")
+    target, source = door.queue.name, other.queue.name
+    door.faults.before("update_queue", lambda: name_it(other.client, source, target))
+
+    with pytest.raises(QueueInUse, match=f"is the dead-letter queue of '{source}"):
+        door.queue.delete()
+
+    door.queue.put(b"still there")
+    door.client.delete_queue(target, force=True)
+
+
+@pytest.mark.parametrize(("name_it", "step"), WAYS)
+def test_a_queue_that_is_deleted_between_the_check_and_its_naming_is_not_named(
+    open_door: OpenDoor, name_it: Callable[[cassieq.Client, str, str], str], step: str
+) -> None:
+    door, other = open_door(".source"), open_door(".dead")
+    source, target = door.queue.name, other.queue.name
+    door.faults.before(step, other.queue.delete)
+
+    with pytest.raises(QueueNotFound, match=f"dead-letter queue '{target}'"):
+        name_it(door.client, source, target)
+
+    names = [one.settings.dead_letter_queue for one in door.client.queues()]
+    assert target not in names
+
+
+def test_a_queue_whose_dead_letter_queue_is_gone_can_be_altered(
+    client: cassieq.Client, queue_name: str
+) -> None:
+    dead = client.create_queue(f"{queue_name}.dead")
+    client.create_queue(queue_name, max_deliveries=3, dead_letter_queue=dead.name)
+    client.delete_queue(dead.name, force=True)
+
+    altered = client.alter_queue(queue_name, visibility_timeout=60)
+
+    assert (60, dead.name) == (
+        altered.settings.visibility_timeout_s,
+        altered.settings.dead_letter_queue,
+    )
 
 
 def test_a_queue_is_deleted_only_if_empty_or_unused_where_that_is_asked_for(

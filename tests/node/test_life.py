@@ -265,8 +265,7 @@ def test_a_deletion_that_another_client_carries_to_its_end_spares_the_next_queue
         made.append(other.client.create_queue(door.queue.name, bucket_size=10))
         made[0].put(b"m")
 
-    # The first read is for the guards, the second one begins the deletion.
-    door.faults.before("read_queue", create_again, after=2)
+    door.faults.before("read_queue", create_again, after=1)
     door.client.delete_queue(door.queue.name)
     assert [b"m"] == [one.body for one in made[0].get()]
 
