@@ -89,6 +89,7 @@ LONG_FILES = {
     "node/test_ten_thousand_queues.py",
     "node/test_worker.py",
     "server/test_alerts_live.py",
+    "server/test_alerts_of_a_ring.py",
     "server/test_auth_hostile.py",
     "server/test_auth_queues.py",
     "server/test_connections.py",
@@ -151,6 +152,7 @@ RESTARTED = {"ring": "_ring", "centres": "centres"}
 
 #: What starts several nodes: one process runs all of them, one after the other.
 RING_FILES = {
+    "test_alerts_of_a_ring.py",
     "test_datacenters.py",
     "test_embedded_ring.py",
     "test_node_clocks.py",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,21 +14,16 @@ from cassieq_spark.model.lease import EXPIRY_MARGIN_US
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.testing import EmbeddedCassandra, wait_until
 from tests.fixtures.cassandra import KEYSPACE
+from tests.fixtures.node_clocks import LIBRARY, needs_libfaketime, own_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
 
     from cassieq_spark.clock import Answers, Ask
 
 HOUR_S = 3_600.0
 WRONG_NODE = 3
-LIBRARY = next(iter(sorted(Path("/usr/lib").glob("**/faketime/libfaketime.so.1"))), None)
-
-needs_libfaketime = pytest.mark.skipif(
-    LIBRARY is None,
-    reason="libfaketime is not installed (package libfaketime): nodes have the machine's clock. "
-    "The other tests of this file falsify what one of them says",
-)
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +37,7 @@ def offset_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def clocked_ring(offset_file: Path) -> Iterator[EmbeddedCassandra]:
     """Three nodes; the third has a clock of its own where libfaketime is installed."""
-    wrong = {
-        "LD_PRELOAD": str(LIBRARY),
-        "FAKETIME_TIMESTAMP_FILE": str(offset_file),
-        "FAKETIME_CACHE_DURATION": "1",
-        # Else its waits on the monotonic clock return at once, and the JVM spins.
-        "FAKETIME_FORCE_MONOTONIC_FIX": "0",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
-    environment = {} if LIBRARY is None else {WRONG_NODE: wrong}
+    environment = {} if LIBRARY is None else {WRONG_NODE: own_clock(offset_file)}
     with EmbeddedCassandra(nodes=3, environment=environment, start_timeout_s=400) as ring:
         with cassieq.connect(ring.contact_points, keyspace=KEYSPACE) as client:
             client.bootstrap({"class": "NetworkTopologyStrategy", ring.datacenter: 3})

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -38,10 +39,11 @@ BESIDE = Path(sys.executable).with_name("prometheus")
 """Where `make promtool` puts it."""
 PROMETHEUS = shutil.which("prometheus") or shutil.which(str(BESIDE))
 
-pytestmark = pytest.mark.skipif(
+needs_prometheus = pytest.mark.skipif(
     PROMETHEUS is None,
     reason="prometheus is not installed: no alert meets a running system. Run: make promtool",
 )
+pytestmark = needs_prometheus
 
 SECONDS = {"3600": "20", "900": "25", "172800": "40", "300": "30"}
 """Thresholds in seconds: a test does not wait for an hour."""
@@ -126,12 +128,13 @@ class Watched:
         with urllib.request.urlopen(f"http://{self._at}/api/v1/{path}", timeout=30) as answer:
             return json.load(answer)["data"]
 
+    def alerts(self, *names: str) -> list[dict[str, Any]]:
+        """What fires; without names, all of it."""
+        firing = [one for one in self.ask("alerts")["alerts"] if one["state"] == "firing"]
+        return [one for one in firing if not names or one["labels"]["alertname"] in names]
+
     def firing(self) -> set[str]:
-        return {
-            one["labels"]["alertname"]
-            for one in self.ask("alerts")["alerts"]
-            if one["state"] == "firing"
-        }
+        return {one["labels"]["alertname"] for one in self.alerts()}
 
     def is_up(self) -> bool:
         """Whether all targets were scraped."""
@@ -142,6 +145,7 @@ class Watched:
         return len(found) == 4 and all(one["health"] == "up" for one in found)
 
     def repair(self, *more: str) -> int:
+        """A pass that writes its metrics file."""
         work = "verify" if "--verify" in more else "repair"
         return self.cli("repair", *more, "--metrics-file", str(self.folder / f"{work}.prom")).code
 
@@ -152,19 +156,37 @@ class Watched:
             describe=lambda: f"{set(names) - self.firing()} do not fire",
         )
 
-    def close(self) -> None:
+    def wait_until_over(self, *names: str, passes: bool = False) -> None:
+        """Wait until none of these fires any more.
+
+        Args:
+            passes: Whether somebody repairs and verifies meanwhile.
+        """
+
+        def is_over() -> bool:
+            if passes:
+                self.repair()
+                self.repair("--verify")
+            return not set(names) & self.firing()
+
+        wait_until(is_over, deadline_s=240, describe=lambda: f"{self.firing()} fire")
+
+    def end(self) -> str:
+        """End everything; return what the gateways have logged."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(30)
+            self._process = None
         self._log.close()
-        for one in self.gateways:
+        gateways, self.gateways = self.gateways, []
+        for one in gateways:
             if one.process.poll() is None:
                 one.process.kill()
-            end(one.process)
+        return "".join(end(one.process).err for one in gateways)
 
 
-@pytest.fixture
-def watched(cassandra: EmbeddedCassandra, tmp_path: Path) -> Iterator[Watched]:
+@contextmanager
+def watching(cassandra: EmbeddedCassandra, tmp_path: Path) -> Iterator[Watched]:
     """All is well, and no alert fires."""
     keyspace = own_keyspace(cassandra, f"alerts_{tmp_path.name[-20:].replace('-', '_')}")
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Files, directory=str(tmp_path)))
@@ -178,10 +200,17 @@ def watched(cassandra: EmbeddedCassandra, tmp_path: Path) -> Iterator[Watched]:
         assert set() == made.firing()
         yield made
     finally:
-        made.close()
+        made.end()
         server.shutdown()
         server.server_close()
         serving.join()
+
+
+@pytest.fixture
+def watched(cassandra: EmbeddedCassandra, tmp_path: Path) -> Iterator[Watched]:
+    """On the shared node."""
+    with watching(cassandra, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture
@@ -215,10 +244,46 @@ def test_a_consumer_that_hangs_and_a_repair_that_does_not_run_are_told_until_the
 
     # It is ended, and repair runs: all is well again.
     hangs.ack(held)
+    watched.wait_until_over("CassieqConsumerHangs", "CassieqBucketsPileUp", *not_run, passes=True)
 
-    def is_well() -> bool:
-        watched.repair()
-        watched.repair("--verify")
-        return not {"CassieqConsumerHangs", "CassieqBucketsPileUp", *not_run} & watched.firing()
 
-    wait_until(is_well, deadline_s=240, describe=lambda: str(watched.firing()))
+@pytest.mark.timeout(900)
+def test_what_repair_cannot_do_and_verify_finds_is_told_until_the_row_is_restored(
+    watched: Watched, own: cassieq.Client
+) -> None:
+    queue = own.create_queue("spoilt", linger=0)
+    queue.put_many([b"m"] * 3)
+    queue.get(1)  # so there is a row of the bucket
+    lane = queue._lane
+    cql = own._session._session.execute
+    table = f"{own.keyspace}.bucket"
+    where = (lane.lane_id, 0)
+    was = cql(f"SELECT claims FROM {table} WHERE lane = %s AND bucket = %s", where).one()  # noqa: S608
+    write = f"UPDATE {table} SET claims = %s WHERE lane = %s AND bucket = %s IF EXISTS"  # noqa: S608
+    cql(write, (b"\xc1", *where))
+    expected = "CassieqRepairFails", "CassieqVerifyFound"
+
+    def are_told() -> bool:
+        assert (1, 1) == (watched.repair(), watched.repair("--verify"))
+        return set(expected) <= watched.firing()
+
+    wait_until(are_told, deadline_s=240, describe=lambda: f"only {watched.firing()} fire")
+    of_repair = watched.alerts("CassieqRepairFails")
+    assert "repair" in {one["labels"]["work"] for one in of_repair}
+
+    cql(write, (bytes(was.claims), *where))
+    watched.wait_until_over(*expected, passes=True)
+
+
+@pytest.mark.timeout(900)
+def test_queues_that_nobody_counts_are_told_until_cassandra_answers_again(
+    own_cassandra: EmbeddedCassandra, tmp_path: Path
+) -> None:
+    with watching(own_cassandra, tmp_path) as watched:
+        own_cassandra.pause()
+        watched.wait_until_firing("CassieqQueuesNotCounted")
+        assert "CassieqGatewayDown" not in watched.firing()
+
+        own_cassandra.resume()
+        watched.wait_until_over("CassieqQueuesNotCounted")
+        assert "scan_failed" in watched.end()
