@@ -51,13 +51,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def _shown(source: str, link: str) -> str | None:
-    """What a link leads to, from the root of the project; None if it is a page of the site."""
+    """What a link leads to, from the root of the project; None if it is a page or picture here."""
     if link.startswith(("/", "mailto")):
         return None
     path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(source), link))
-    is_page = path.startswith("docs/") and path.endswith(".md")
+    is_ours = path.startswith("docs/") and path.endswith((".md", ".png", ".svg"))
     is_there = not path.startswith("..") and (ROOT / path).exists()
-    return path if is_there and not is_page else None
+    return path if is_there and not is_ours else None
 
 
 def _page_of(path: str) -> str:
