@@ -1,4 +1,4 @@
-"""The guide to the command line: its examples run as they stand, and it leaves nothing out."""
+"""The guides to the command line: examples run as they stand, and no command is left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tests.fixtures.commands import CASSIEQ
 if TYPE_CHECKING:
     from cassieq_spark.testing import EmbeddedCassandra
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "cli.md"
+GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
+TEXT = "".join((GUIDES / name).read_text(encoding="utf-8") for name in ("cli.md", "cli-operate.md"))
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 
 #: What is another one in each run.
@@ -42,9 +43,9 @@ def masked(text: str) -> str:
 
 
 def examples() -> list[tuple[str, str]]:
-    """(command, what it prints), in the order of the guide."""
+    """(command, what it prints), in the order of the two pages."""
     found = []
-    for block in BLOCK.findall(GUIDE.read_text(encoding="utf-8")):
+    for block in BLOCK.findall(TEXT):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, printed = part.partition("\n")
             found.append((command, printed))
@@ -83,7 +84,6 @@ def test_every_example_prints_what_the_guide_says(
 
 
 def test_every_command_is_in_the_guide() -> None:
-    text = GUIDE.read_text(encoding="utf-8")
     group = typer.main.get_command(app)
     names = dict(group.commands)  # type: ignore[attr-defined]  # a group has commands
     names |= names.pop("dead").commands
@@ -91,9 +91,9 @@ def test_every_command_is_in_the_guide() -> None:
     names |= names.pop("cassandra").commands
 
     assert len(names) > 15
-    assert [] == [name for name in names if not re.search(rf"\b{name}\b", text)]
+    assert [] == [name for name in names if not re.search(rf"\b{name}\b", TEXT)]
 
 
 @pytest.mark.parametrize("code", EXIT_CODES)
 def test_every_exit_code_is_in_the_guide_as_the_code_has_it(code: int) -> None:
-    assert f"\n| {int(code)} | {EXIT_CODES[code]} |\n" in GUIDE.read_text(encoding="utf-8")
+    assert f"\n| {int(code)} | {EXIT_CODES[code]} |\n" in TEXT

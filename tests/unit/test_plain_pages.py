@@ -17,11 +17,15 @@ PAGES = sorted(
         *(ROOT / "docs" / name for name in ("index.md", "getting-started.md", "installing.md")),
         *(ROOT / "docs" / "guides").glob("*.md"),
         *(ROOT / "docs" / "operations").glob("*.md"),
+        *(ROOT / "docs" / "reference").glob("*.md"),
     ]
 )
 INSIDE = re.compile(
-    r"\[[PRTUG]\d+(?:, [PRTUG]\d+)*\]|\([IG]\d+\)|\[ADR \d+\](?!\()|\btest_\w+|\btests/\w+"
+    r"\[[PRTUG]\d+(?:, [PRTUG]\d+)*\]|\([IG]\d+(?:, [IG]\d+)*\)|\[ADR \d+\](?!\()"
+    r"|\btest_\w+|\btests/\w+"
 )
+MOST_WORDS = 1_200
+"""A guide with a page of its own for why things are so says what to do, and is soon read."""
 
 
 def inside_words(text: str) -> list[str]:
@@ -43,6 +47,15 @@ def test_a_public_docstring_has_no_mark_and_names_no_test(name: str) -> None:
 
 
 def test_marks_and_tests_are_noticed() -> None:
-    assert ["[T1]", "(I1)", "test_it", "[P18, R21]"] == inside_words(
-        "[T1] holds (I1), see test_it and [P18, R21]; S3 and SQS are no marks"
+    assert ["[T1]", "(I1)", "test_it", "[P18, R21]", "(I2, I7)", "tests/node"] == inside_words(
+        "[T1] holds (I1), see test_it and [P18, R21], or (I2, I7) in tests/node; S3 is no mark"
     )
+
+
+@pytest.mark.parametrize(
+    "why", sorted((ROOT / "docs" / "guides").glob("*-why.md")), ids=lambda page: page.stem
+)
+def test_what_to_do_is_soon_read_where_the_why_has_a_page_of_its_own(why: Path) -> None:
+    guide = why.with_name(why.name.replace("-why", ""))
+    words = len(guide.read_text("utf-8").split())
+    assert words <= MOST_WORDS, f"{guide.name} has {words} words"
