@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -18,6 +19,11 @@ from cassieq_spark.cli.logs import add_logging, logs_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pyspark.sql.streaming.listener import QueryTerminatedEvent
+
+TOLD_WITHIN_S: Final = 30.0
+"""Spark tells listeners in a thread of its own: soon after the query, unless it is very busy."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until it is stopped, or drained; raises what the query ends with."""
@@ -26,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     spark = SparkSession.builder.appName(f"{given.queue} to files").getOrCreate()
     # Logs the lag of each batch, and acks the last one when the query ends.
-    listener = cassieq.CassieqListener(contact_points=given.contact_points, keyspace=given.keyspace)
+    listener = _Listener(contact_points=given.contact_points, keyspace=given.keyspace)
     spark.streams.addListener(listener)
     messages = (
         spark.readStream.format("cassieq")
@@ -44,8 +50,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     trigger = {"availableNow": True} if given.drain else {"processingTime": given.every}
     writer.trigger(**trigger).start().awaitTermination()
+    listener.told.wait(TOLD_WITHIN_S)
     spark.streams.removeListener(listener)
     return 0
+
+
+class _Listener(cassieq.CassieqListener):
+    """Says when it was told all of a query: that is after the query has ended."""
+
+    def __init__(self, **connection: Any) -> None:
+        super().__init__(**connection)
+        self.told = threading.Event()
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        """Note it, after the last batch is acked."""
+        super().onQueryTerminated(event)
+        self.told.set()
 
 
 def parser() -> argparse.ArgumentParser:

@@ -52,6 +52,22 @@ def test_a_queue_into_files(streams: Streams) -> None:
     streams.wait_until_empty()
 
 
+def test_the_lag_of_each_batch_is_logged_where_the_level_asks_for_it(
+    streams: Streams, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streams.put(streams.numbered(0, 100))
+    run("to_files.py", streams, "--drain")
+    assert "query_progress" not in capsys.readouterr().err
+
+    streams.put(streams.numbered(100, 300))
+    run("to_files.py", streams, "--drain", "--log-level", "info", "--log-format", "json")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line[0] == "{"]
+    told = [one for one in lines if one.get("event") == "query_progress"]
+    assert {("INFO", streams.queue.name)} == {
+        (one["level"], one["fields"]["queue"]) for one in told
+    }
+
+
 @pytest.mark.usefixtures("capsys", "_no_shared_store")
 def test_orders_with_a_verdict_each(streams: Streams) -> None:
     dead = streams.client.create_queue(f"{streams.queue.name}.dead")

@@ -181,6 +181,21 @@ def test_a_wrong_argument_is_named_and_nothing_is_taken(
     assert "1 messages stay" in capsys.readouterr().err
 
 
+def test_the_level_and_form_of_what_is_logged_are_flags(
+    graves: Streams, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (1, None) == run(graves, "--to", "missing")
+    assert "error_crossed" not in capsys.readouterr().err
+
+    asked = ("--log-level", "debug", "--log-format", "json")
+    assert (1, None) == run(graves, "--to", "missing", *asked)
+    lines = capsys.readouterr().err.splitlines()
+    logged = [json.loads(line) for line in lines if line[0] == "{"]
+    (told,) = [one for one in logged if one.get("event") == "error_crossed"]
+    assert ("DEBUG", True) == (told["level"], "QueueNotFound" in told["fields"]["error"])
+    assert "[cassieq:queue_not_found]" in lines[-1]
+
+
 @given(st.lists(st.integers(0, 60)), st.integers(1, 20))
 def test_ids_are_put_together_by_bucket(ids: list[int], bucket_size: int) -> None:
     found = dict(redrive.by_bucket(np.array(ids, dtype=np.int64), bucket_size))

@@ -37,6 +37,21 @@ def test_the_path_in_a_checkout_runs_the_packages_job(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("flag", ["--log-level", "--log-format"])
+def test_a_job_refuses_a_level_and_a_form_of_logs_that_do_not_exist(
+    name: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--contact-points", "127.0.0.1:1", "--queue", "orders"]
+    files = ["--output", "out", "--checkpoint", "point"] if name == "to_files" else []
+
+    with pytest.raises(SystemExit) as ended:
+        JOBS[name].main([*where, *files, flag, "loud"])
+
+    assert 2 == ended.value.code
+    assert f"argument {flag}: 'loud' is none of " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", JOBS)
 def test_a_job_runs_as_a_file_too(name: str) -> None:
     """spark-submit gives it no package: it may import nothing relatively, and must call main."""
     tree = ast.parse(Path(JOBS[name].__file__ or "").read_text("utf-8"))
