@@ -30,6 +30,7 @@ _CALLS: Final = (
     ),
     (r"client\.bootstrap\(\)", "cassieq bootstrap"),
     (r"client\.queues\(\)", "cassieq queue list"),
+    (r"create a queue with priorities=<their number>", "create a queue with --priorities N"),
     (r"with force=True", "with --force"),
     (r"without if_(empty|unused)", r"without --if-\1"),
     (r"another dead_letter_queue, or", "another --dead-letter-queue, or"),

@@ -110,12 +110,15 @@ def missing(store: Store, name: str, advice: str = "") -> QueueNotFound:
     """The error for a queue that does not exist; it names one that may have been meant.
 
     Args:
-        advice: What to do instead of creating it.
+        advice: What to do instead.
     """
     near = did_you_mean(name, _names_near(store, name)) if suggests.get() else ""
     return QueueNotFound(
         f"there is no queue {name!r} in keyspace {store.session.keyspace!r}.{near} "
-        + (advice or f"Create it with client.create_queue({name!r})")
+        + (
+            advice
+            or f"Create it with client.create_queue({name!r}), or see client.queues() for all names"
+        )
     )
 
 

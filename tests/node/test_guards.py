@@ -155,3 +155,5 @@ def test_the_command_refuses_asks_with_counts_and_does_not_advise_to_create(
     assert 1 == again.code
     assert "Nothing was deleted. See cassieq queue list" in again.err
     assert "queue create" not in again.err
+    purged = cli("queue", "purge", dead.name, "--yes")
+    assert "or see cassieq queue list for all names" in purged.err

@@ -43,6 +43,10 @@ CALL = re.compile(r"client\.(?!forget_sink)\w+\(")
         ),
         ("Look for more with client.verify()", "Look for more with cassieq repair --verify"),
         ("Choose another dead_letter_queue", "Choose another --dead-letter-queue"),
+        (
+            "For more, create a queue with priorities=<their number>",
+            "For more, create a queue with --priorities N",
+        ),
         ("no source queue; name a queue with 'to'", "no source queue; name a queue with --to"),
     ],
 )
