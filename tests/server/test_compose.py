@@ -65,7 +65,7 @@ def test_a_first_start_prints_a_key_that_the_gateway_takes_and_later_ones_leave_
         *(one for one in arguments if one != "--host"), "--master-key-file", str(master_key)
     )
     gateway.wait_until_ready()
-    assert 401 == gateway.status("/?Action=ListQueues")
+    assert 403 == gateway.status("/?Action=ListQueues")
     sqs = sqs_at(gateway.url, key=(key["access_key_id"], key["secret_access_key"]))
     assert sqs.create_queue(QueueName="orders")["QueueUrl"].endswith("/orders")
     sqs.close()

@@ -335,13 +335,13 @@ def test_no_route_and_no_method_is_for_somebody_without_a_key(
             for action, right in RIGHTS.items():
                 as_json = {"X-Amz-Target": f"AmazonSQS.{action}"}
                 status, body = unfinished(guarded, "POST", path, as_json)
-                assert 401 == status
+                assert 403 == status
                 assert b"MissingAuthenticationToken" in body
                 if right is not Right.ACK:
                     status, body = unfinished(guarded, "POST", path, {**as_json, **bearer})
                     assert 403 == status, action
                     assert b"AccessDeniedException" in body
-            assert 401 == unfinished(guarded, "POST", path, {})[0]
+            assert 403 == unfinished(guarded, "POST", path, {})[0]
         else:
             for page in (one for one in PAGES if f"/ui{one.path}" == template and not one.is_open):
                 status, _ = unfinished(guarded, page.method, path, {})
@@ -373,7 +373,7 @@ def test_a_key_that_is_unknown_is_refused_before_the_body_comes(
 
     status, body = unfinished(guarded, "POST", "/", headers)
 
-    assert 401 == status
+    assert 403 == status
     assert b"InvalidClientTokenId" in body
 
 

@@ -224,8 +224,6 @@ def _failure(
     response.headers["x-amzn-query-error"] = f"{known.query_code};{fault}"
     if known.status == 405:  # noqa: PLR2004 - method not allowed
         response.headers["Allow"] = "POST"
-    if known.status == 401:  # noqa: PLR2004 - unauthorized
-        response.headers["WWW-Authenticate"] = "AWS4-HMAC-SHA256, Bearer"
     if known.status == 503:  # noqa: PLR2004 - service unavailable
         response.headers["Retry-After"] = "1"
     return response

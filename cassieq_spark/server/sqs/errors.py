@@ -46,16 +46,16 @@ QUERY_CODES: Final[dict[str, str]] = {
 """The code of the older protocol, where it is not the name in the JSON protocol."""
 
 UNKNOWN_CALLERS: Final[dict[str, tuple[str, int]]] = {
-    "missing": ("MissingAuthenticationTokenException", 401),
-    "refused": ("UnrecognizedClientException", 401),
+    "missing": ("MissingAuthenticationTokenException", 403),
+    "refused": ("UnrecognizedClientException", 403),
     "signature": ("InvalidSignatureException", 403),
     "malformed": ("IncompleteSignatureException", 400),
     "unsupported": ("IncompleteSignatureException", 400),
     "skewed": ("RequestExpired", 400),
     "expired": ("RequestExpired", 400),
 }
-"""The name and the status for each reason of `AuthenticationFailed`. They are those that AWS
-documents, except that 401 says that a caller is unknown, where AWS has 403 for this, too."""
+"""The name and the status for each reason of `AuthenticationFailed`, as AWS documents them. Some
+consumers pause only after a 403: with a 401 they would ask again at once, and for ever."""
 
 
 class SqsError(Exception):
