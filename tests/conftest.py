@@ -88,6 +88,7 @@ LONG_FILES = {
     "node/test_slow_replica.py",
     "node/test_ten_thousand_queues.py",
     "node/test_worker.py",
+    "sdks/test_sdks.py",
     "server/test_alerts_live.py",
     "server/test_alerts_of_a_ring.py",
     "server/test_auth_hostile.py",
