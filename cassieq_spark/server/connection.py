@@ -134,8 +134,8 @@ class Connection(HttpToolsProtocol):
         self._state = State.CLOSING
         self._early = b""
         self._own.end()
+        self._wire.let_go()  # uvicorn closes it once more, and there is nothing to wait for
         super().connection_lost(exc)
-        self._wire.let_go()
 
     # --- bytes come ----------------------------------------------------------------------------
 

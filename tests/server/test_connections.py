@@ -11,6 +11,7 @@ import struct
 import threading
 import weakref
 from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,7 +32,6 @@ from tests.fixtures.small_gateway import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 BRIEF = GatewaySettings(port=0, request_timeout_s=0.4, keep_alive_s=0.4)
 PATIENT = GatewaySettings(port=0)
@@ -410,6 +410,28 @@ def test_over_tls_each_state_has_its_deadline_and_a_handshake_counts(
             wrapped.sendall(sent)
         wait_until(lambda: used.used == 0)
         assert 0 == gateway.server._entrance.memory.used
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("sent", [b"", b"GET /hel", HELLO])
+def test_over_tls_a_client_that_goes_leaves_no_error_and_no_timer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    authority = Authority("gateway ca")
+    certificate, key = authority.sign("gateway", address="127.0.0.1").write(tmp_path, "gateway")
+    context = ssl.create_default_context(cafile=authority.write(tmp_path / "ca.pem"))
+    settings = GatewaySettings(port=0, tls_cert=Path(certificate), tls_key=Path(key))
+    with small_gateway(settings) as gateway:
+        plain = gateway.connect()
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") as tls:
+            tls.sendall(sent)
+            if sent == HELLO:
+                assert one_answer(tls).endswith(b"hello")
+            wait_until(lambda: gateway.open == 1)
+            (connection,) = gateway.server.server_state.connections
+        gateway.wait_until_alone()
+        assert connection._timer is None
+    assert [] == [record.getMessage() for record in caplog.records]
 
 
 @pytest.mark.sample
