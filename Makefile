@@ -113,8 +113,16 @@ test: setup  ## All tests but the long ones; TESTS='tests/unit -k receipt' for s
 SEEDS ?= 5
 STORM_SECONDS ?= 15
 
+# An attack on running gateways; SEED=17 for the same requests again.
+MINUTES ?= 5
+
 .PHONY: fault
-fault: fault-tests storms  ## The long tests, then storms: what make test leaves out
+fault: fault-tests storms fuzz  ## The long tests, then storms and the fuzzer: what make test leaves out
+
+.PHONY: fuzz
+fuzz: setup  ## Attack running gateways with made-up requests; MINUTES=120 for a long run, SEED=17
+	@$(WITH_JAVA) $(PYTHON) -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) \
+		$(if $(DIRECTORY),--directory $(DIRECTORY))
 
 .PHONY: storms
 storms: setup  ## Storms of faults on a ring of three; SEEDS=100 for a long run, SEED=17 for one again
