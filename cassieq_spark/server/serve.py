@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,8 @@ from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.backend import POOL_PREFIX
 from cassieq_spark.server.connection import connection_class
 from cassieq_spark.server.entrance import Entrance, listener, reserve_files
+from cassieq_spark.server.rest.page import described
+from cassieq_spark.server.ui.render import load_templates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -170,6 +173,7 @@ def serve(
             on_metrics(address)
         server = GatewayServer(gateway, on_start=on_start)
         sockets = [stack.enter_context(one) for one in _bound(settings.host, settings.port)]
+        _make_ahead(has_accounts=settings.checks_accounts)
         _collect_less()
         server.run(sockets)
     if gateway.failure is not None:
@@ -206,6 +210,15 @@ def _bound(host: str, port: int) -> list[socket.socket]:
             one.close()
         raise cannot_listen("requests", host, port, error) from error
     return found
+
+
+def _make_ahead(*, has_accounts: bool) -> None:
+    """Make what the first requests of a kind would make on the event loop, while others wait."""
+    described()
+    load_templates()
+    if has_accounts:
+        for name in ("admin", "authenticator", "tokens"):  # they need the extra `accounts`
+            import_module(f"cassieq_spark.accounts.{name}")
 
 
 def _collect_less() -> None:

@@ -31,9 +31,15 @@ td, th { border-top: 1px solid #8884; padding: .25rem .5rem .25rem 0; text-align
 """
 
 
+@cache
+def described() -> bytes:
+    """The document as it is sent."""
+    return json.dumps(document()).encode()
+
+
 async def openapi_json(_: Request) -> Response:
     """The OpenAPI document."""
-    return Response(json.dumps(document()), media_type="application/json")
+    return Response(described(), media_type="application/json")
 
 
 async def docs(_: Request) -> Response:

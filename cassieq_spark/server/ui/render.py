@@ -81,6 +81,12 @@ def _templates() -> Environment:
     return made
 
 
+def load_templates() -> None:
+    """Compile all templates."""
+    for name in _templates().list_templates(extensions=["html"]):
+        _templates().get_template(name)
+
+
 def html(template: str, values: dict[str, Any], status: int) -> Response:
     """A page."""
     text = _templates().get_template(template).render(values)
