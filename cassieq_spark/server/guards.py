@@ -10,8 +10,8 @@ In this order. A refusal has the form of its door's errors, and nothing has chan
 4. **Origin**: no page of another site has sent it (403), where no key is asked, and for each form
    of the page, whose key is a cookie.
 5. **Size**, as it is announced, and again as the body comes (413, `limits.BodyLimit`).
-6. **Who asks** (401; 403 for SQS): by headers alone if they prove it; else they name a key that is accepted, in
-   a form that can be right. The signature covers the body, which is read only then
+6. **Who asks** (401; 403 for SQS): by headers alone if they prove it; else they name a key that is
+   accepted, in a form that can be right. The signature covers the body, which is read only then
    (`Gate.authenticate`).
 7. **Rights** (`Gate.authenticate`, and once more when the body has said about which queue it is).
 8. **Body**: it is parsed, and a GET or HEAD that nobody has signed changes nothing (405).
