@@ -24,7 +24,7 @@ from cassieq_spark.server.rest.models import Nothing
 from cassieq_spark.server.rest.openapi import document
 from cassieq_spark.server.rest.operations import OPERATIONS
 from tests.fuzz.book import wrong
-from tests.fuzz.sqs import batches, drawn
+from tests.fuzz.sqs import Over, batches, drawn
 
 if TYPE_CHECKING:
     from cassieq_spark.server.rest.call import Operation
@@ -74,7 +74,9 @@ KINDS: Final = [
 
 
 class Described:
-    """Asks each operation in turn, in the name of one account."""
+    """Asks each operation in turn, in the name of one account; at least once."""
+
+    _has_asked = False
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -98,8 +100,9 @@ class Described:
             rest.put(queue)
 
             def ask(data: st.DataObject) -> None:
-                if stage.is_over:
-                    return
+                if self._has_asked and stage.is_over:
+                    raise Over
+                self._has_asked = True
                 case: Any = data.draw(described.as_strategy(mode))
                 rest.post(f"{queue}/messages", content=b"x")
                 found = rest.post(f"{queue}/messages/next")

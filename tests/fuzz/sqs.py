@@ -43,15 +43,21 @@ _CODE: Final = re.compile(rb"sqs#(\w+)|<Code>([\w.]+)")
 _RECEIPTS: Final = re.compile(rb'(?:"ReceiptHandle": "|<ReceiptHandle>)([^"<]{1,2000})')
 
 
+class Over(Exception):
+    """The time is over; what else would be drawn is not needed."""
+
+
 def batches(stage: Stage, first: int, batch: Callable[[int], None], part: str) -> None:
     """Run batches until the run is over. An error of the fuzzer's own does not end it."""
     failures = 0
     for number in count(first):
-        if stage.is_over or failures > GIVES_UP:
+        if (stage.is_over and number > first) or failures > GIVES_UP:
             return
         try:
             batch(number)
             failures = 0
+        except Over:
+            return
         except (Flaky, SystemError):
             # Strategies of schemathesis remember things. And while CPython 3.11 parses (inspect),
             # hypothesis in another thread changes the limit of recursion.
@@ -67,7 +73,7 @@ def drawn(number: int, strategy: SearchStrategy[Any], examples: int, use: Any) -
     """Use so many values, the same for the same number."""
     every = settings(
         max_examples=examples, deadline=None, database=None, phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=list(HealthCheck), report_multiple_bugs=False,
     )  # fmt: skip
     seed(number)(every(given(strategy)(use)))()
 
@@ -84,9 +90,10 @@ class Sender:
             free = threading.BoundedSemaphore(2 * AT_ONCE)
 
             def send(one: Asked) -> None:
-                if not self._stage.is_over:
-                    free.acquire()
-                    pool.submit(self._send, one).add_done_callback(lambda _: free.release())
+                if self._stage.is_over:
+                    raise Over
+                free.acquire()
+                pool.submit(self._send, one).add_done_callback(lambda _: free.release())
 
             one = asked(tuple(self._stage.numbers))
             batches(self._stage, first, lambda n: drawn(n, one, EXAMPLES, send), "sqs")

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from tests.fixtures.accounts import signed
 from tests.fuzz.book import framed, wrong
-from tests.fuzz.sqs import batches, drawn
+from tests.fuzz.sqs import Over, batches, drawn
 from tests.fuzz.stage import KEEP_ALIVE_S, REQUEST_S, source
 
 if TYPE_CHECKING:
@@ -195,9 +195,10 @@ class Wires:
         wave = st.lists(scripts, min_size=SCRIPTS // 2, max_size=SCRIPTS)
 
         def send(many: list[Script]) -> None:
-            if not (self._has_played and self._stage.is_over):
-                self._has_played = True
-                asyncio.run(self._wave(many))
+            if self._has_played and self._stage.is_over:
+                raise Over
+            self._has_played = True
+            asyncio.run(self._wave(many))
 
         def batch(number: int) -> None:
             self._empty_queues()
