@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -25,6 +26,8 @@ from tests.fuzz.stage import Stage
 def main() -> int:
     """Run it; the exit code."""
     given = _parser().parse_args()
+    # Whoever ends it ends its gateways, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     seed = generator().randrange(1 << 20) if given.seed is None else given.seed
     directory = Path(given.directory or tempfile.mkdtemp(prefix="cassieq-fuzz-"))
     directory.mkdir(parents=True, exist_ok=True)
