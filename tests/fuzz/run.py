@@ -30,6 +30,7 @@ def fuzz(stage: Stage, seed: int, parts: Iterable[str] = PARTS) -> None:
     ledgers = [Ledger(stage, at) for at in range(len(stage.accounts))]
     threads = [
         threading.Thread(target=stage.watch, name="fuzz-watch", daemon=True),
+        threading.Thread(target=stage.plant_again, name="fuzz-plant", daemon=True),
         *(threading.Thread(target=one.run, name="fuzz-good", daemon=True) for one in ledgers),
         *(
             threading.Thread(
@@ -46,12 +47,13 @@ def fuzz(stage: Stage, seed: int, parts: Iterable[str] = PARTS) -> None:
         one.start()
     stage.over.wait(stage.seconds)
     stage.deadline = 0.0
-    for one in threads[1:]:
+    for one in threads[2:]:
         one.join(ENDS_S)
         if one.is_alive():
             stage.book.find("fuzzer", f"{one.name} does not end")
     stage.over.set()
-    threads[0].join(ENDS_S)
+    for one in threads[:2]:
+        one.join(ENDS_S)
     _afterwards(stage, ledgers)
     stage.summarise(minutes=round((time.monotonic() - began) / 60, 1), seed=seed, is_over=True)
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import boto3
 import psutil
 from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
 
 import cassieq_spark as cassieq
 from cassieq_spark.accounts.admin import AccountAdmin
@@ -34,6 +35,7 @@ from cassieq_spark.testing import wait_until
 from tests.fixtures.accounts import Account
 from tests.fixtures.certificates import Authority
 from tests.fuzz.book import hidden_forms
+from tests.fuzz.grammar import QUEUES
 from tests.fuzz.probed import FACTOR
 
 if TYPE_CHECKING:
@@ -56,6 +58,9 @@ LIMITS: Final = (
 ACCOUNTS: Final = 3
 UNANSWERED_S: Final = 20.0
 RESTARTS: Final = 5
+PLANTED: Final = tuple(dict.fromkeys(QUEUES))
+PLANTED_EVERY_S: Final = 5.0
+"""Requests that make and delete queues are drawn as often as all others."""
 
 
 @dataclass
@@ -165,7 +170,7 @@ class Stage:
     def _plant(self, at: int) -> None:
         secret = self.secrets[at]
         sqs = self.gateways["accounts"].sqs(self.accounts[at].key)
-        for name in ("vault", "fuzz-0", "wire", "ledger"):
+        for name in ("vault", *PLANTED, "wire", "ledger"):
             made = {"QueueName": name, "Attributes": {"VisibilityTimeout": "20"}}
             url = sqs.create_queue(**made, tags={"owner": secret})["QueueUrl"]
             if name == "ledger":
@@ -174,6 +179,21 @@ class Stage:
             for _ in range(3):
                 sqs.send_message(QueueUrl=url, MessageBody=secret, MessageAttributes=typed)
         sqs.close()
+
+    def plant_again(self) -> None:
+        """Make the queues that requests are about anew, as often as requests delete them."""
+        while not self.over.wait(PLANTED_EVERY_S):
+            with ExitStack() as stack:
+                gateways = self.gateways
+                sides = [gateways["accounts"].sqs(one.key) for one in self.accounts]
+                for sqs in (*sides, gateways["open"].sqs()):
+                    stack.callback(sqs.close)
+                    for name in PLANTED:
+                        # It is there, with settings that a request has changed; or all are busy.
+                        with suppress(ClientError, BotoCoreError):
+                            url = sqs.create_queue(QueueName=name)["QueueUrl"]
+                            sqs.send_message(QueueUrl=url, MessageBody="planted")
+                            self.book.count("planted again", name)
 
     # --- processes -----------------------------------------------------------------------------
 
