@@ -139,7 +139,14 @@ class Gateway:
             )
             return refused(scope, Refusal(413, detail, closing))
 
+        async def nothing(request: Request, error: Exception) -> Response:
+            """The answer where no route is: mounted doors do not get paths with a line break."""
+            if door_of(request.url.path) == "sqs":
+                return PlainTextResponse("Not Found", status_code=404)
+            return refused(request.scope, Refusal(404, "Look at /docs for what there is."))
+
         return Starlette(
+            exception_handlers={404: nothing},
             routes=[
                 Route("/healthz", self._healthz),
                 Route("/readyz", self._readyz),
