@@ -139,7 +139,7 @@ class Gateway:
             )
             return refused(scope, Refusal(413, detail, closing))
 
-        async def nothing(request: Request, error: Exception) -> Response:
+        async def nothing(request: Request, _: Exception) -> Response:
             """The answer where no route is: mounted doors do not get paths with a line break."""
             if door_of(request.url.path) == "sqs":
                 return PlainTextResponse("Not Found", status_code=404)
