@@ -28,13 +28,12 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from cassieq_spark import metrics
 from cassieq_spark.model.shares import Holding
-from cassieq_spark.server.limits import HOLDING, coming
-from cassieq_spark.server.wire import Wire, refusal
+from cassieq_spark.server.limits import HEADER_BYTES, HOLDING, HeaderBytes, coming
+from cassieq_spark.server.wire import Flow, Wire, refusal
 
 if TYPE_CHECKING:
     import asyncio
@@ -53,10 +52,6 @@ sent too early: others are looked at when they come."""
 
 READ_BYTES: Final = 65_536
 """How much of an answer must be read within each `request_timeout_s`."""
-
-HEADER_BYTES: Final = 32
-"""What each header counts beyond its name and value, as in HTTP/2 (RFC 9113, 6.5.2). Else very many
-tiny ones would fit, and each takes time in which nobody else is served."""
 
 _HEADERS_END: Final = b"\r\n\r\n"
 _EMPTY_LINES: Final = b"\r\n"
@@ -77,20 +72,6 @@ class _TooEarly(Exception):
     """A request begins before the one before it is answered."""
 
 
-class _Flow(FlowControl):
-    """Uvicorn's flow control, but what must stay unread stays unread.
-
-    Uvicorn reads on when an operation waits for more of its body, or for the client to go away.
-    """
-
-    is_held = False
-
-    def resume_reading(self) -> None:
-        """Read on, unless something waits already."""
-        if not self.is_held:
-            super().resume_reading()
-
-
 class Connection(HttpToolsProtocol):
     """One connection of uvicorn, with our limits."""
 
@@ -100,12 +81,12 @@ class Connection(HttpToolsProtocol):
     _state = State.IDLE
     _timer: asyncio.TimerHandle | None = None
     _wire: Wire
-    _flow: _Flow
+    _flow: Flow
     _who: str | None
     _own: Holding
     _body: Holding
     _early = b""
-    _header_bytes = 0
+    _heads: HeaderBytes
     _is_in_headers = True
     _is_whole = True
     _is_cut = False
@@ -122,8 +103,9 @@ class Connection(HttpToolsProtocol):
         self._wire = Wire(transport, self._close)
         self._who = self.entrance.who((transport.get_extra_info("peername") or ("",))[0])
         self._own = Holding(self.entrance.memory, self._who)
+        self._heads = HeaderBytes(self.settings.max_header_bytes)
         super().connection_made(self._wire)
-        self.flow = self._flow = _Flow(self._wire)
+        self.flow = self._flow = Flow(self._wire)
         self._enter(State.READING)
         if self.entrance.is_refused(transport.get_extra_info("socket")):
             self._refuse(503, retry=True)
@@ -176,11 +158,8 @@ class Connection(HttpToolsProtocol):
             size = self._size_of_request(data)
             self._is_cut = False
             super().data_received(data[:size])
-            if self._is_in_headers and not self._wire.is_closing():
-                # Parts of a line that has no end are not counted as they come.
-                self._header_bytes += size
-                if self._header_bytes > self.settings.max_header_bytes + size:
-                    self._refuse(431)
+            if self._heads.has_endless(size) and not self._wire.is_closing():
+                self._refuse(431)
             data = b"" if self._is_cut else data[size:]
 
     def _size_of_request(self, data: bytes) -> int:
@@ -216,7 +195,7 @@ class Connection(HttpToolsProtocol):
             self._is_cut = True
             raise _TooEarly  # the parser stops, and `send_400_response` is called
         super().on_message_begin()
-        self._header_bytes = 0
+        self._heads.begin()
         self._dropped = 0
         self._is_in_headers = True
         self._is_whole = False
@@ -230,19 +209,27 @@ class Connection(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count a header's bytes, and those that it takes however short it is."""
         self._count(len(name) + len(value) + HEADER_BYTES)
-        super().on_header(name, value)
+        if self._is_in_headers:  # what comes after chunks (trailers) has passed no guard
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Stop counting: the body has a limit of its own."""
-        self._is_in_headers = False
-        self._header_bytes = 0
+        """Stop counting: the body has a limit of its own.
+
+        Raises:
+            ValueError: The parser would leave out the body, as the client offers another protocol.
+        """
         self._left = coming(self.headers)
+        if self._left and self.parser.should_upgrade():
+            raise ValueError
         self._body = self.scope[HOLDING] = Holding(self.entrance.memory, self._who)  # type: ignore[typeddict-unknown-key]  # a key of our own
         super().on_headers_complete()
+        self._is_in_headers = False  # before that there is nobody who could answer
+        self._heads.begin()
 
     def on_body(self, body: bytes) -> None:
         """Count the body's bytes, which are dropped once there is an answer."""
         self._left = max(0, self._left - len(body))
+        self._heads.unsaid = 0
         if not self._is_answered:
             self._body.set(self._body.size + len(body))
         super().on_body(body)
@@ -265,8 +252,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(self._status)
 
     def _count(self, size: int) -> None:
-        self._header_bytes += size
-        if self._header_bytes > self.settings.max_header_bytes:
+        if not self._heads.fits(size):
             self._status = 431
             raise ValueError  # the parser stops, and `send_400_response` is called
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from uvicorn.protocols.http.flow_control import FlowControl
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -111,3 +113,17 @@ class Wire(asyncio.Transport):
     def resume_reading(self) -> None:
         """Read on."""
         self._transport.resume_reading()
+
+
+class Flow(FlowControl):
+    """Uvicorn's flow control, but what must stay unread stays unread.
+
+    Uvicorn reads on when an operation waits for more of its body, or for the client to go away.
+    """
+
+    is_held = False
+
+    def resume_reading(self) -> None:
+        """Read on, unless something waits already."""
+        if not self.is_held:
+            super().resume_reading()

@@ -40,6 +40,7 @@ HELLO = b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE_ANSWER = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST_LARGE_ANSWER = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 POST = b"POST /length HTTP/1.1\r\nHost: x\r\n"
+CLOSE = b"Connection: close\r\n\r\n"
 
 HELD = {
     "nothing": [b""],
@@ -237,6 +238,67 @@ def test_a_request_of_very_many_tiny_headers_is_refused(patient: SmallGateway) -
         )
 
         assert got.startswith(b"HTTP/1.1 " + status)
+
+
+def test_headers_have_the_same_limit_in_one_piece_and_in_many(patient: SmallGateway) -> None:
+    headers = b"".join(b"a%d: %s\r\n" % (at, b"x" * 1_000) for at in range(50))
+    request = b"GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + headers + b"\r\n"
+    with closing(patient.connect()) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(0, len(request), 400):
+            connection.sendall(request[at : at + 400])
+        got = until_closed(connection)
+
+    assert got.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "begun", [b"0\r\nX: ", b"3;", b"3\r\nabc\r\n0\r\n"], ids=["trailer", "extension", "name"]
+)
+def test_a_line_between_or_after_chunks_has_the_limit_of_headers(
+    patient: SmallGateway, begun: bytes
+) -> None:
+    with closing(patient.connect()) as connection:
+        connection.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n" + begun)
+        taken = 0
+        with suppress(ConnectionError):
+            while taken < 20 * MIB:
+                connection.sendall(b"x" * 65_536)
+                taken += 65_536
+        assert taken < 20 * MIB, "it is dropped, up to the length of a body"
+        assert b"HTTP/1.1 431" in until_closed(connection)
+
+
+def test_a_trailer_is_no_header_of_its_request(patient: SmallGateway) -> None:
+    begun = b"POST /names HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with closing(patient.connect()) as connection:
+        connection.sendall(begun + b"3\r\nabc\r\n0\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n")
+        assert one_answer(connection).endswith(b"\r\n\r\nhost,transfer-encoding")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"Content-Length: 3\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"],
+)
+def test_a_body_is_never_left_out_as_its_client_offers_another_protocol(
+    patient: SmallGateway, body: bytes
+) -> None:
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+
+    got = patient.exchange(POST + offer + body)
+
+    assert (True, 1) == (got.startswith(b"HTTP/1.1 400"), got.count(b"HTTP/1.1"))
+    assert b" 200 " in patient.exchange(HELLO[:-2] + offer + CLOSE)
+
+
+def test_an_address_that_is_none_is_refused_with_an_answer(patient: SmallGateway) -> None:
+    tunnel = b"CONNECT other:443 HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert patient.exchange(tunnel).startswith(b"HTTP/1.1 400")
+    with closing(patient.connect()) as connection:
+        connection.sendall(HELLO)
+        assert one_answer(connection).startswith(b"HTTP/1.1 200")
+        connection.sendall(tunnel)
+        assert until_closed(connection).startswith(b"HTTP/1.1 400")
 
 
 @pytest.mark.parametrize(

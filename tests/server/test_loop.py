@@ -43,7 +43,7 @@ YARDSTICK = json.dumps({f"k{at}": at for at in range(20_000)}).encode()
 YARDSTICK_S = 0.006
 
 HEADERS = 1_900
-"""A connection takes no more of them (`connection.HEADER_BYTES`)."""
+"""A connection takes no more of them (`limits.HEADER_BYTES`)."""
 LINE = 65_536
 """Nor is a header or an address longer."""
 
