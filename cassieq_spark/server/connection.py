@@ -32,7 +32,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from cassieq_spark import metrics
 from cassieq_spark.model.shares import Holding
-from cassieq_spark.server.limits import HEADER_BYTES, HOLDING, HeaderBytes, coming
+from cassieq_spark.server.limits import HEADER_BYTES, HOLDING, UNKNOWN, HeaderBytes, coming
 from cassieq_spark.server.wire import Flow, Wire, refusal
 
 if TYPE_CHECKING:
@@ -182,6 +182,18 @@ class Connection(HttpToolsProtocol):
             self._own.set(len(self._early) + self._wire.unread)
             self._flow.is_held = True
             self._flow.pause_reading()
+            if not self._own.fits():
+                self._forget_early()
+
+    def _forget_early(self) -> None:
+        """Give up what came too early: there is no memory for it. The client sends it again."""
+        if self._is_answered:
+            self._wire.abort()  # it does not read, and sends on
+            return
+        self.cycle.keep_alive = False
+        self._early = b""
+        self._own.set(self._wire.unread)
+        self._is_whole, self._left = False, UNKNOWN  # what still comes is dropped
 
     # --- the parser speaks ---------------------------------------------------------------------
 

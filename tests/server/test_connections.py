@@ -345,6 +345,31 @@ def test_memory_has_a_bound_for_all_connections_and_is_given_back() -> None:
         )
 
 
+def test_what_comes_too_early_takes_no_memory_from_other_addresses() -> None:
+    settings = GatewaySettings(port=0, max_memory_bytes=8 * MIB)
+    with small_gateway(settings) as gateway, ExitStack() as stack:
+        entrance = gateway.server._entrance
+        greedy = [
+            stack.enter_context(closing(gateway.connect(source="127.0.0.2"))) for _ in range(150)
+        ]
+        for one in greedy:
+            one.sendall(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+        wait_until(lambda: gateway.waiting_now == len(greedy))
+        for one in greedy:
+            one.setblocking(False)
+            with suppress(BlockingIOError):
+                one.sendall(b"x" * 400_000)
+        got = gateway.exchange(
+            POST + b"Content-Length: 65536\r\n" + CLOSE + b"y" * 65_536, source="127.0.0.3"
+        )
+
+        assert got.startswith(b"HTTP/1.1 200")
+        assert entrance.memory.used <= 5 * MIB
+        gateway.go.set()
+        gateway.wait_until_alone()
+        wait_until(lambda: entrance.memory.used == 0)
+
+
 @pytest.mark.sample
 def test_one_address_cannot_take_all_connections() -> None:
     settings = GatewaySettings(port=0, max_connections=10)
