@@ -119,6 +119,10 @@ GROWING: dict[str, Callable[[int], Request]] = {
     "sqs json: attribute names": lambda n: sqs(
         "ReceiveMessage", '{"QueueUrl":"x","AttributeNames":[' + many('"a{}"', n) + "]}"
     ),
+    "sqs json: a queue with %": lambda n: sqs(
+        "GetQueueAttributes", '{"QueueUrl":"http://x/' + "%41" * n + '"}'
+    ),
+    "sqs json: an ARN": lambda n: sqs("ListMessageMoveTasks", '{"SourceArn":"' + ":" * n + '"}'),
     "sqs json: an action": lambda n: sqs("x" * n, "{}"),
     "form: fields": lambda n: form(BATCH + fields("x{}=1", min(n // 8, 1_990))),
     "form: entries": lambda n: form(

@@ -1,15 +1,18 @@
-"""Which attributes a receiver asks for: what the names mean, and that looking them up is cheap."""
+"""Attributes: which a receiver asks for, and that to look at what is sent is cheap."""
 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cassieq_spark.server.sqs.bodies import OWN_PREFIXES, Wanted
+from cassieq_spark.server.sqs.actions import Typed
+from cassieq_spark.server.sqs.bodies import OWN_PREFIXES, Wanted, headers_of
+from cassieq_spark.server.sqs.errors import SqsError
 
 NAMES = st.text("ab.*", min_size=1, max_size=5) | st.sampled_from(["All", "cassieq-a", "sqs.b"])
 
@@ -58,3 +61,11 @@ def test_a_name_is_looked_up_however_many_are_asked_for(one: str) -> None:
         assert not Wanted(one.format(at) for at in range(many)).has(name)
         done[many] = sum(name.done.values())
     assert done[10_000] <= done[10] + 4
+
+
+@pytest.mark.parametrize(("zeros", "is_taken"), [(511, True), (512, False)])
+def test_a_number_has_no_more_characters_than_any_needs(zeros: int, is_taken: bool) -> None:
+    typed = Typed(data_type="Number", text=" " * 1_000 + "0" * zeros + "1")
+
+    with nullcontext() if is_taken else pytest.raises(SqsError):
+        headers_of({"a": typed}, {})

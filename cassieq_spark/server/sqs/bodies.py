@@ -33,10 +33,12 @@ MOST_ATTRIBUTES: Final = 10
 _ALL: Final = frozenset({"All", ".*", "*"})
 _NAME: Final = re.compile(r"(?!\.)(?!.*\.\.)[A-Za-z0-9_.-]{1,256}(?<!\.)")
 _TYPE: Final = re.compile(r"(String|Number|Binary)(\..+)?", re.DOTALL)
-_NUMBER: Final = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?\s*")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
 TYPE_BYTES: Final = 256
 DIGITS: Final = 38
+LONGEST_NUMBER: Final = 512
+"""Written out, none within the range below needs as many characters."""
 SMALLEST: Final = Decimal("1e-128")
 LARGEST: Final = Decimal("1e126")
 """As the developer guide of SQS has it, under "Message attribute data types"."""
@@ -205,9 +207,10 @@ def _check_value(kind: str, name: str, typed: Typed) -> None:
 
 def _is_number(text: str) -> bool:
     """Whether it is a number of as many digits, and of the range, that SQS takes."""
-    if not _NUMBER.fullmatch(text):
+    text = text.strip()
+    if len(text) > LONGEST_NUMBER or not _NUMBER.fullmatch(text):
         return False
-    number = Decimal(text.strip())
+    number = Decimal(text)
     digits = "".join(map(str, number.as_tuple().digits)).strip("0")
     return len(digits) <= DIGITS and (not number or SMALLEST <= abs(number) <= LARGEST)
 

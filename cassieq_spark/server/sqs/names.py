@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -16,6 +17,8 @@ from urllib.parse import unquote, urlsplit
 from cassieq_spark.server.sqs.errors import SqsError, invalid, no_queue
 
 _ANY_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_LONGEST_URL: Final = 2_048
+"""A name has 200 characters, and the gateway may be reached by a long one."""
 _ARN_PARTS: Final = 6
 _DIGITS: Final = 12
 
@@ -38,10 +41,11 @@ def name_of_url(url: str, number: str) -> str:
     Raises:
         SqsError: It cannot be the URL of a queue here, or it has the number of another account.
     """
-    try:
-        account, _, name = unquote(urlsplit(url).path).strip("/").rpartition("/")
-    except ValueError:
-        account, name = "", ""
+    account = name = ""
+    with suppress(ValueError):
+        # To undo % takes long for its length.
+        path = urlsplit(url).path if len(url) <= _LONGEST_URL else ""
+        account, _, name = unquote(path).strip("/").rpartition("/")
     if not _ANY_NAME.fullmatch(name):
         raise SqsError("InvalidAddress", f"The address {url[:300]!r} is not valid for a queue.")
     if account.rpartition("/")[2] != number:
@@ -55,7 +59,7 @@ def name_of_arn(arn: str, number: str) -> str | None:
     Raises:
         SqsError: It is not the ARN of a queue.
     """
-    parts = arn.split(":")
+    parts = arn.split(":", _ARN_PARTS)
     is_arn = len(parts) == _ARN_PARTS and parts[0] == "arn" and parts[2] == "sqs"
     if not is_arn or not _ANY_NAME.fullmatch(parts[-1]):
         raise invalid(f"Value {arn[:300]!r} is not the ARN of a queue.")
