@@ -9,6 +9,11 @@ Hahne, "Dynamic queue length thresholds", 1998.)
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 class Shares:
     """A number of equal things, such as connections or bytes, and who holds how many.
@@ -54,19 +59,24 @@ class Shares:
 
 
 class Holding:
-    """What one user of a party holds, from its beginning to its end."""
+    """What one user of a party holds, from its beginning to its end.
 
-    __slots__ = ("_is_over", "_shares", "_who", "size")
+    Attributes:
+        on_end: Called once, at the end.
+    """
+
+    __slots__ = ("_shares", "_who", "is_over", "on_end", "size")
 
     def __init__(self, shares: Shares, who: str | None) -> None:
         self._shares = shares
         self._who = who
-        self._is_over = False
+        self.is_over = False
+        self.on_end: Callable[[], None] | None = None
         self.size = 0
 
     def set(self, size: int) -> None:
         """Hold so many, whether they fit or not; nothing after the end."""
-        if size != self.size and not self._is_over:
+        if size != self.size and not self.is_over:
             self._shares.change(self._who, size - self.size)
             self.size = size
 
@@ -77,4 +87,7 @@ class Holding:
     def end(self) -> None:
         """Give everything back."""
         self.set(0)
-        self._is_over = True
+        self.is_over = True
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end()

@@ -116,6 +116,8 @@ class Connection(HttpToolsProtocol):
         self._state = State.CLOSING
         self._early = b""
         self._own.end()
+        if self.cycle is not None:
+            self.entrance.outlived(self._who, self.cycle.scope[HOLDING])  # type: ignore[typeddict-item]  # ours
         self._wire.let_go()  # uvicorn closes it once more, and there is nothing to wait for
         super().connection_lost(exc)
 

@@ -20,6 +20,7 @@ from cassieq_spark.model.shares import Shares
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cassieq_spark.model.shares import Holding
     from cassieq_spark.server.settings import GatewaySettings
 
 TOLD: Final = 64
@@ -65,6 +66,15 @@ class Entrance:
     def is_refused(self, connection: Any) -> bool:
         """Whether a connection was let in only to be told that there are too many."""
         return connection.fileno() in self._told
+
+    def outlived(self, who: str | None, request: Holding) -> None:
+        """Count a request whose client has gone as a connection, until the request has ended.
+
+        Else whoever sends requests and does not wait for them has any number under way.
+        """
+        if not request.is_over:
+            self._connections.change(who, 1)
+            request.on_end = lambda: self._connections.change(who, -1)
 
     def enter(self, connection: socket.socket, address: str) -> socket.socket:
         """Count a new connection.

@@ -388,6 +388,25 @@ def test_one_address_cannot_take_all_connections() -> None:
         wait_until(lambda: gateway.server._entrance._connections.used == 0)
 
 
+def test_a_request_whose_client_has_gone_counts_as_a_connection_until_it_ends() -> None:
+    settings = GatewaySettings(port=0, max_connections=10)
+    last = HELLO[:-2] + CLOSE
+    with small_gateway(settings) as gateway:
+        connections = gateway.server._entrance._connections
+        for at in range(5):
+            with closing(gateway.connect(source="127.0.0.2")) as one:
+                one.sendall(HELLO.replace(b"hello", b"work"))
+                wait_until(lambda at=at: gateway.waiting_now == at + 1)  # type: ignore[misc]
+        gateway.wait_until_alone()
+        wait_until(lambda: connections.used == 5)
+
+        assert b" 503 " in gateway.exchange(last, source="127.0.0.2")
+        assert b" 200 " in gateway.exchange(last, source="127.0.0.3")
+        gateway.go.set()
+        wait_until(lambda: connections.used == 0)
+        assert b" 200 " in gateway.exchange(last, source="127.0.0.2")
+
+
 def test_a_proxy_that_is_trusted_may_take_all_connections() -> None:
     settings = GatewaySettings(port=0, max_connections=10)
     with small_gateway(settings) as gateway, ExitStack() as stack:
