@@ -66,9 +66,9 @@ class Guards:
         self._methods = methods
         self._refusal = refusal
         self._asks_keys = settings.checks_accounts
-        self._names = frozenset(
-            one.lower() for one in ("localhost", settings.host, *settings.host_names)
-        )
+        # A page's origin has its port: it is that of the Host header, or a proxy's.
+        self._proxies = frozenset(one.lower() for one in settings.host_names)
+        self._names = self._proxies | {"localhost", settings.host.lower()}
 
     async def __call__(self, scope: Scope) -> Response | None:
         """The answer to a request that is refused."""
@@ -116,7 +116,7 @@ class Guards:
         sites = headers_of(scope["headers"], b"sec-fetch-site")
         if is_link and headers_of(scope["headers"], b"sec-fetch-mode") == ["navigate"]:
             sites = []
-        known = {*(host.lower() for host in hosts), *self._names}
+        known = {*(host.lower() for host in hosts), *self._proxies}
         origins = headers_of(scope["headers"], b"origin")
         if not all(one in OURS for one in sites) or not all(
             _host_of(one) in known for one in origins

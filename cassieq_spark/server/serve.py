@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+from asyncio.sslproto import SSLProtocol
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from math import inf
@@ -43,6 +44,10 @@ BACKLOG: Final = 2_048
 
 HANDSHAKE_S: Final = 10.0
 """How long a TLS handshake may take; less if a request has less time to arrive."""
+
+TLS_BYTES: Final = 65_536
+"""What asyncio sets aside for each connection with TLS to read into, before any guard has seen it.
+Its own 256 KiB would be three times the memory for whoever holds many connections open."""
 
 DRAIN_S: Final = 7
 """How long requests in flight may take after SIGTERM. The process ends within ten seconds."""
@@ -87,6 +92,7 @@ class GatewayServer(uvicorn.Server):
         tls = self.config.ssl
         handshake_s = min(HANDSHAKE_S, settings.request_timeout_s)
         loop = asyncio.get_running_loop()
+        SSLProtocol.max_size = TLS_BYTES
         self.servers = [
             await loop.create_server(
                 self._connection,

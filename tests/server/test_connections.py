@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import Server
 
 from cassieq_spark.server.connection import DRAIN_S, Connection
+from cassieq_spark.server.serve import TLS_BYTES
 from cassieq_spark.server.settings import MIB, GatewaySettings
 from cassieq_spark.testing import ConditionNotMet, wait_until
 from tests.fixtures.certificates import Authority
@@ -591,6 +592,7 @@ def test_asyncio_has_what_a_wire_looks_at_under_tls(
             wire = served._wire  # type: ignore[union-attr]
             below = wire._below
             assert below is wire._transport._ssl_protocol._transport
+            assert TLS_BYTES == len(wire._transport._ssl_protocol._ssl_buffer)
             assert below.get_extra_info("socket") is wire.get_extra_info("socket")
             wait_until(lambda: below.get_write_buffer_size() > LARGE // 2)
             assert wire.unread >= below.get_write_buffer_size()

@@ -49,6 +49,8 @@ ELSEWHERE = (
     {"Host": "evil.example:8080"},
     {"Origin": "http://evil.example"},
     {"Origin": "null"},
+    {"Origin": "http://localhost"},
+    {"Origin": "http://127.0.0.1"},
     {"Sec-Fetch-Site": "cross-site"},
     {"Sec-Fetch-Site": "same-site"},
 )

@@ -214,6 +214,17 @@ def test_the_note_of_an_older_release_is_good_for_a_minute(
         assert status == tasks(sqs, arn)[0]["Status"]
 
 
+def test_no_note_is_good_for_long(
+    sqs: Any, dead_letters: tuple[str, str, str], client: cassieq.Client
+) -> None:
+    own, _, arn = dead_letters
+    for minutes, status in ((1, "RUNNING"), (10, "FAILED")):
+        until_ms = client.now_us() // 1_000 + 60_000 * minutes
+        forged = {"TaskHandle": "x", "Status": "RUNNING", UNTIL: until_ms}
+        client.label_queue(own, {LABEL: json.dumps(forged)})
+        assert status == tasks(sqs, arn)[0]["Status"]
+
+
 def test_a_task_that_is_late_ends_and_leaves_alone_the_note_of_the_next_one(
     sqs: Any, dead_letters: tuple[str, str, str], client: cassieq.Client
 ) -> None:

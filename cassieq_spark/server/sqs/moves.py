@@ -295,7 +295,8 @@ def _status(note: Note, now_ms: int) -> str:
     heard_ms = note.get("HeardTimestamp", note.get("StartedTimestamp"))
     until_ms = note.get(UNTIL, heard_ms + SILENT_MS if type(heard_ms) is int else None)
     status: str = note["Status"]
-    is_good = type(until_ms) is int and now_ms <= until_ms
+    # Nobody's note is good for long: a program may have written it as a label.
+    is_good = type(until_ms) is int and now_ms <= until_ms <= now_ms + 2 * SILENT_MS
     return "FAILED" if status == "RUNNING" and not is_good else status
 
 
