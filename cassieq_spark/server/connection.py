@@ -6,8 +6,7 @@
 |---|---|---|
 | reading | it is open, or a request's first byte is there | `request_timeout_s` later |
 | working | the request is whole | when its operation ends, which has a bound of its own |
-| delivering | an answer is written that the client has not read | when 64 KiB of it (or the rest) |
-|   |   | were not read within `request_timeout_s` |
+| delivering | an answer is not read yet | when 64 KiB, or the rest, took `request_timeout_s` |
 | idle | the answer is read | `keep_alive_s` later |
 | draining | a request was answered before it was whole | `DRAIN_S` later |
 | closing | we have closed it | `DRAIN_S` after what was written is read (see delivering) |
@@ -33,7 +32,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from cassieq_spark import metrics
 from cassieq_spark.model.shares import Holding
 from cassieq_spark.server.limits import HEADER_BYTES, HOLDING, UNKNOWN, HeaderBytes, coming
-from cassieq_spark.server.wire import Flow, Wire, refusal
+from cassieq_spark.server.wire import Flow, Wire, refusal, unoffered
 
 if TYPE_CHECKING:
     import asyncio
@@ -157,20 +156,21 @@ class Connection(HttpToolsProtocol):
                 data = data.lstrip(_EMPTY_LINES)
             if not data:
                 return
-            size = self._size_of_request(data)
+            is_head = self._is_in_headers or self._is_whole
+            size = self._size_of_request(data, is_head=is_head)
             self._is_cut = False
-            super().data_received(data[:size])
+            super().data_received(unoffered(data[:size]) if is_head else data[:size])
             if self._heads.has_endless(size) and not self._wire.is_closing():
                 self._refuse(431)
             data = b"" if self._is_cut else data[size:]
 
-    def _size_of_request(self, data: bytes) -> int:
+    def _size_of_request(self, data: bytes, *, is_head: bool) -> int:
         """How many of these bytes belong to the present request.
 
         Where its end is unknown, as in a chunked body: all. If another request begins there, the
         parser stops (`on_message_begin`), and the connection ends after the answer.
         """
-        if self._is_in_headers or self._is_whole:
+        if is_head:
             end = data.find(_HEADERS_END)
             return end + len(_HEADERS_END) if end >= 0 else len(data)
         return min(self._left, len(data)) if self._left else len(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -127,3 +128,15 @@ class Flow(FlowControl):
         """Read on, unless something waits already."""
         if not self.is_held:
             super().resume_reading()
+
+
+_OFFER: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+
+
+def unoffered(head: bytes) -> bytes:
+    """Headers without an offer to change the protocol, which a server may ignore (RFC 9110, 7.8).
+
+    The parser would take the body for the other protocol, and leave it out. Java's `HttpClient`
+    offers HTTP/2 with each request.
+    """
+    return _OFFER.sub(b"\r\nx-upgrade:", head)

@@ -285,11 +285,25 @@ def test_a_body_is_never_left_out_as_its_client_offers_another_protocol(
     patient: SmallGateway, body: bytes
 ) -> None:
     offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    with closing(patient.connect()) as connection:
+        for offered in (offer, offer.lower()):
+            connection.sendall(POST + offered + body)
+            assert one_answer(connection).endswith(b"3")
+            connection.sendall(HELLO[:-2] + offered + b"\r\n")
+            assert one_answer(connection).startswith(b"HTTP/1.1 200")
 
-    got = patient.exchange(POST + offer + body)
 
+def test_an_offer_that_comes_in_pieces_is_refused_rather_than_its_body_left_out(
+    patient: SmallGateway,
+) -> None:
+    with closing(patient.connect()) as connection:
+        connection.sendall(POST + b"Connection: Upgrade\r\nUp")
+        wait_until(lambda: patient.open == 1)
+        (served,) = patient.server.server_state.connections
+        wait_until(lambda: not served._is_whole)  # type: ignore[union-attr]
+        connection.sendall(b"grade: h2c\r\nContent-Length: 3\r\n\r\nabc")
+        got = until_closed(connection)
     assert (True, 1) == (got.startswith(b"HTTP/1.1 400"), got.count(b"HTTP/1.1"))
-    assert b" 200 " in patient.exchange(HELLO[:-2] + offer + CLOSE)
 
 
 def test_an_address_that_is_none_is_refused_with_an_answer(patient: SmallGateway) -> None:
