@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from tests.server.conftest import Gateway
 
 MIB = 1_048_576
-ALIVE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-API = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
-POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+ALIVE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+API = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
