@@ -59,7 +59,7 @@ class Entrance:
 
     def who(self, address: str) -> str | None:
         """The party that connections from an address are counted for; None: it has no share."""
-        if address in self._trusted or _unmapped(address) in self._trusted:
+        if address in self._trusted or str(_parsed(address)) in self._trusted:
             return None
         return network_of(address)
 
@@ -104,24 +104,22 @@ class Entrance:
 
 def network_of(address: str) -> str:
     """The addresses that one machine has, as a name: all of a network of IPv6."""
-    try:
-        found = ipaddress.ip_address(_unmapped(address))
-    except ValueError:
+    found = _parsed(address)
+    if found is None:
         return address
     if isinstance(found, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((found, IPV6_HOST), strict=False))
     return str(found)
 
 
-def _unmapped(address: str) -> str:
-    """An address without its zone; of IPv4 if it is one."""
-    plain = address.partition("%")[0]
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address without its zone; of IPv4 if it is one; None: it is none."""
     try:
-        found = ipaddress.ip_address(plain)
+        found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
-        return plain
+        return None
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return str(found if mapped is None else mapped)
+    return found if mapped is None else mapped
 
 
 class _Counted(socket.socket):

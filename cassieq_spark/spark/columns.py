@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import zlib
+from functools import cache
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -104,12 +105,13 @@ class Builder:
             offsets = wanted
         ids = offsets + bucket * self._bucket_size
         count = len(offsets)
+        headers_and_group = cache(lambda: groups.split(chunk))
         builders: dict[str, Callable[[], pa.Array]] = {
             "message_id": lambda: self._message_ids(chunk, ids),
             "queue": lambda: arrays.repeated(self._queue, count, pa.string()),
             "body": lambda: _with_updates(chunk.column(chunks.BODY), offsets, bodies or {}),
             "tag": lambda: _optional(chunk, chunks.TAG),
-            "headers": lambda: groups.split(chunk)[0],
+            "headers": lambda: headers_and_group()[0],
             "id": lambda: arrays.integers(ids),
             "bucket": lambda: arrays.repeated(bucket, count, pa.int64()),
             "enqueued_at": lambda: arrays.repeated(
@@ -119,7 +121,7 @@ class Builder:
             "receipt": lambda: self._receipts(bucket, lease, offsets),
             "lane": lambda: arrays.repeated(str(self._lane), count, pa.string()),
             "priority": lambda: arrays.repeated(self._priority, count, pa.int32()),
-            "group": lambda: groups.split(chunk)[1],
+            "group": lambda: headers_and_group()[1],
         }
         built = [
             _as_type(builders[name](), field.type)

@@ -203,25 +203,20 @@ def test_labels_that_are_no_notes_are_no_tasks(
     assert [] == tasks(sqs, arn, MaxResults=10)
 
 
-def test_the_note_of_an_older_release_is_good_for_a_minute(
+def test_a_note_is_good_for_a_minute_or_until_it_says_but_not_for_long(
     sqs: Any, dead_letters: tuple[str, str, str], client: cassieq.Client
 ) -> None:
+    """That of an older release says when its task was heard of; a program may have forged one."""
     own, _, arn = dead_letters
-    for seconds, status in ((59, "RUNNING"), (61, "FAILED")):
-        heard_ms = client.now_us() // 1_000 - 1_000 * seconds
-        of_older = {"TaskHandle": "x", "Status": "RUNNING", "HeardTimestamp": heard_ms}
-        client.label_queue(own, {LABEL: json.dumps(of_older)})
-        assert status == tasks(sqs, arn)[0]["Status"]
-
-
-def test_no_note_is_good_for_long(
-    sqs: Any, dead_letters: tuple[str, str, str], client: cassieq.Client
-) -> None:
-    own, _, arn = dead_letters
-    for minutes, status in ((1, "RUNNING"), (10, "FAILED")):
-        until_ms = client.now_us() // 1_000 + 60_000 * minutes
-        forged = {"TaskHandle": "x", "Status": "RUNNING", UNTIL: until_ms}
-        client.label_queue(own, {LABEL: json.dumps(forged)})
+    for field, seconds, status in (
+        ("HeardTimestamp", -59, "RUNNING"),
+        ("HeardTimestamp", -61, "FAILED"),
+        (UNTIL, 60, "RUNNING"),
+        (UNTIL, 600, "FAILED"),
+    ):
+        at_ms = client.now_us() // 1_000 + 1_000 * seconds
+        note = {"TaskHandle": "x", "Status": "RUNNING", field: at_ms}
+        client.label_queue(own, {LABEL: json.dumps(note)})
         assert status == tasks(sqs, arn)[0]["Status"]
 
 
