@@ -265,7 +265,11 @@ def headers(value: object) -> dict[str, str]:
             f"header {groups.HEADER!r} is how a queue stores a group id. Give group="
             f"{reprlib.repr(value[groups.HEADER])} in its place"
         )
-    return {key: _of_header(key, value[key]) for key in value}
+    try:
+        is_plain = "".join((*value, *value.values())).isascii()  # as nearly always, and quick
+    except TypeError:
+        is_plain = False  # one is not text
+    return dict(value) if is_plain else {key: _of_header(key, value[key]) for key in value}
 
 
 def message_id(value: object) -> UUID | None:
@@ -294,9 +298,7 @@ def known_message_id(value: object) -> UUID:
 
 def check_extras(tag_: str | None, headers_: dict[str, str]) -> None:
     """Refuse a tag or headers so large that they are a body in disguise."""
-    size = len((tag_ or "").encode()) + sum(
-        len(key.encode()) + len(value.encode()) for key, value in headers_.items()
-    )
+    size = len("".join((tag_ or "", *headers_, *headers_.values())).encode())
     if size > MAX_EXTRA_BYTES:
         raise OptionInvalid(
             f"tag, headers and group have {size:,} bytes, but the limit is {MAX_EXTRA_BYTES:,}. "
@@ -306,8 +308,6 @@ def check_extras(tag_: str | None, headers_: dict[str, str]) -> None:
 
 def _of_header(name: Any, text: Any) -> str:
     """The text of a header, once both it and its name are checked."""
-    if isinstance(name, str) and isinstance(text, str) and name.isascii() and text.isascii():
-        return text  # as nearly always: there may be thousands
     checked_name = _text("a header's name", name)
     return _text(f"header {checked_name!r}", text)
 

@@ -89,6 +89,16 @@ class Running:
             return http.client.HTTPSConnection(*self.address, timeout=timeout, context=tls)
         return http.client.HTTPConnection(*self.address, timeout=timeout)
 
+    def is_ready(self) -> bool:
+        connection = self.connect()
+        try:
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
     def ports(self) -> set[int]:
         """The clients' ports of the connections that it has."""
         own = self.address[1]
@@ -223,7 +233,9 @@ class Stage:
         if not isinstance(found, re.Match):
             raise TypeError(f"the gateway did not start: {log.read_text(errors='replace')[-2000:]}")
         ca = None if name == "accounts" else directory / "ca.pem"
-        self.gateways[name] = Running(name, process, log, probe, found[1], ca)
+        running = Running(name, process, log, probe, found[1], ca)
+        wait_until(running.is_ready, deadline_s=120)  # it listens before it has reached Cassandra
+        self.gateways[name] = running
 
     def _kill(self) -> None:
         for one in self.gateways.values():

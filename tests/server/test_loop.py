@@ -3,7 +3,7 @@
 All of this happens before Cassandra is asked, so the application needs none. Processor time of the
 loop's thread is what others wait for. A part that is eight times as long may take 24 times as long:
 work that grows with the square takes 64 times. And it takes no longer than `LONGEST_S` says, of a
-machine on which `YARDSTICK` takes `YARDSTICK_S`.
+machine on which `YARDSTICK` takes `YARDSTICK_S`; of one that has other work, `UNEVEN` times that.
 
 ``pytest -s`` prints the milliseconds, of which `docs/reliability.md` speaks, as they are on that
 machine.
@@ -38,6 +38,9 @@ LONGEST_S = 0.010
 """What a request may take in any case, beside `PER_MIB_S`."""
 PER_MIB_S = {"form": 0.200, "page": 0.200}
 """What each MiB of it may take, by the first word of its name; of others 0.050."""
+
+UNEVEN = 2
+"""A busy machine slows the yardstick and what is measured by factors so far apart."""
 
 YARDSTICK = json.dumps({f"k{at}": at for at in range(20_000)}).encode()
 YARDSTICK_S = 0.006
@@ -297,7 +300,7 @@ def grows(loop: Loop, made: Callable[[int], Request], what: str) -> None:
     print(f"{what}: {size:,} bytes, {ms:.1f} ms, {ms / mib:.0f} ms/MiB, {status}")  # noqa: T201 - see above
     assert status in (303, 400, 401, 403, 404, 405, 413, 503), what
     assert large_s <= MOST * max(small_s, LEAST_S), (what, small_s, large_s)
-    assert large_s <= slow * allowed_s, (what, slow, large_s, allowed_s)
+    assert large_s <= UNEVEN * slow * allowed_s, (what, slow, large_s, allowed_s)
 
 
 @pytest.mark.parametrize("what", GROWING)
