@@ -86,8 +86,8 @@ class Wire(asyncio.Transport):
 
     def finish(self) -> None:
         """Say over TLS that nothing more comes. A client that then still sends gets an error."""
-        if self._below is not None:
-            self._transport.close()
+        if self._below is not None and not self._transport.is_closing():
+            self._transport.close()  # a second time, it would forget what it is of
 
     def abort(self) -> None:
         """End at once, whatever is unread."""

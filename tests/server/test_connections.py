@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import inspect
 import select
@@ -610,4 +611,22 @@ def test_asyncio_has_what_a_wire_looks_at_under_tls(
             assert below.get_extra_info("socket") is wire.get_extra_info("socket")
             wait_until(lambda: below.get_write_buffer_size() > LARGE // 2)
             assert wire.unread >= below.get_write_buffer_size()
+        gateway.wait_until_alone()
+
+
+def test_the_end_of_tls_may_be_asked_for_twice(tls: tuple[dict[str, Path], ssl.SSLContext]) -> None:
+    """Asyncio's transport under TLS forgets what it is of when it is closed a second time."""
+    settings, context = tls
+    with small_gateway(GatewaySettings(port=0, **settings)) as gateway:  # type: ignore[arg-type]  # paths
+        with connected(gateway, context):
+            wait_until(lambda: gateway.open == 1)
+            (served,) = gateway.server.server_state.connections
+            wire, loop = served._wire, served.loop  # type: ignore[union-attr]
+
+            async def ended_twice() -> int:
+                wire.finish()
+                wire.finish()
+                return int(wire.unread)
+
+            assert 0 == asyncio.run_coroutine_threadsafe(ended_twice(), loop).result(10)
         gateway.wait_until_alone()
