@@ -37,7 +37,7 @@ from cassieq_spark.server.wire import Flow, Wire, refusal, unoffered
 if TYPE_CHECKING:
     import asyncio
 
-    from cassieq_spark.server.entrance import Entrance
+    from cassieq_spark.server.entrance import Arrival, Entrance
     from cassieq_spark.server.settings import GatewaySettings
 
 DRAIN_S: Final = 2.0
@@ -76,7 +76,7 @@ class Connection(HttpToolsProtocol):
 
     settings: ClassVar[GatewaySettings]
     entrance: ClassVar[Entrance]
-
+    arrival: Arrival
     _state = State.IDLE
     _timer: asyncio.TimerHandle | None = None
     _wire: Wire
@@ -100,13 +100,13 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         """Refuse a connection above the limit; else begin to wait for its request."""
         self._wire = Wire(transport, self._close)
-        self._who = self.entrance.who((transport.get_extra_info("peername") or ("",))[0])
+        self._who = self.arrival.who
         self._own = Holding(self.entrance.memory, self._who)
         self._heads = HeaderBytes(self.settings.max_header_bytes)
         super().connection_made(self._wire)
         self.flow = self._flow = Flow(self._wire)
         self._enter(State.READING)
-        if self.entrance.is_refused(transport.get_extra_info("socket")):
+        if self.arrival.is_refused:
             self._refuse(503, retry=True)
 
     def connection_lost(self, exc: Exception | None) -> None:

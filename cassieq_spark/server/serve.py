@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from asyncio.sslproto import SSLProtocol
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -24,7 +24,7 @@ from cassieq_spark.exporter.listen import cannot_listen, listening
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.backend import POOL_PREFIX
 from cassieq_spark.server.connection import connection_class
-from cassieq_spark.server.entrance import Entrance, listener, reserve_files
+from cassieq_spark.server.entrance import Entrance, reserve_files
 from cassieq_spark.server.rest.page import described
 from cassieq_spark.server.ui.render import load_templates
 
@@ -33,14 +33,13 @@ if TYPE_CHECKING:
 
     from cassieq_spark.accounts.master_key import MasterKey
     from cassieq_spark.client import Client
+    from cassieq_spark.server.connection import Connection
+    from cassieq_spark.server.entrance import Arrival
     from cassieq_spark.server.settings import GatewaySettings
 
 YOUNG: Final = 10_000
 """How many objects are made between two collections of the young ones. A look makes a thousand, and
 they end with their requests, without a collection."""
-
-BACKLOG: Final = 2_048
-"""How many connections the system keeps that were not accepted yet."""
 
 HANDSHAKE_S: Final = 10.0
 """How long a TLS handshake may take; less if a request has less time to arrive."""
@@ -89,38 +88,39 @@ class GatewayServer(uvicorn.Server):
         if self.lifespan.should_exit:
             sys.exit(STARTUP_FAILURE)
         settings = self._gateway.settings
-        tls = self.config.ssl
-        handshake_s = min(HANDSHAKE_S, settings.request_timeout_s)
-        loop = asyncio.get_running_loop()
         SSLProtocol.max_size = TLS_BYTES
-        self.servers = [
-            await loop.create_server(
-                self._connection,
-                sock=listener(one, self._entrance),
-                backlog=BACKLOG,
+        self._entrance.open(sockets or (), self._connect)
+        self.servers = []
+        self.started = True
+        if self._on_start is not None and sockets:
+            # The port may have been chosen by the system.
+            port = sockets[0].getsockname()[1]
+            shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+            self._on_start(f"{settings.scheme}://{shown}:{port}")
+
+    async def _connect(self, arrival: Arrival) -> None:
+        """Make the connection of a client that has been let in."""
+        tls = self.config.ssl
+        handshake_s = min(HANDSHAKE_S, self._gateway.settings.request_timeout_s)
+        connection: Connection = self.config.http_protocol_class(  # type: ignore[call-arg, assignment]  # as uvicorn calls it; ours
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        connection.arrival = arrival
+        with suppress(OSError):  # the client has gone, or does not speak TLS
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection,
+                arrival.connection,
                 ssl=tls,
                 ssl_handshake_timeout=handshake_s if tls else None,
                 # To end TLS has the deadline of its connection, which closes it.
                 ssl_shutdown_timeout=inf if tls else None,
             )
-            for one in sockets or ()
-        ]
-        self.started = True
-        if self._on_start is not None:
-            # The port may have been chosen by the system.
-            port = self.servers[0].sockets[0].getsockname()[1]
-            shown = f"[{settings.host}]" if ":" in settings.host else settings.host
-            self._on_start(f"{settings.scheme}://{shown}:{port}")
-
-    def _connection(self) -> asyncio.Protocol:
-        return self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn calls it
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
-        )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer everybody who waits, finish the requests in flight, and end."""
+        self._entrance.close(sockets or ())
         self._gateway.waiting.drain()
         await super().shutdown(sockets)
 

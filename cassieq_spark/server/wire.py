@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -80,7 +81,8 @@ class Wire(asyncio.Transport):
         self._is_closing = True
         self._transport.resume_reading()
         if self._below is None and keeps_reading:
-            self._transport.write_eof()
+            with suppress(OSError):  # the client has gone meanwhile, and reading tells so
+                self._transport.write_eof()
         elif self._below is None:
             self._transport.close()
 
