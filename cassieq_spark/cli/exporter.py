@@ -46,6 +46,13 @@ def exporter(
     *,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any free port.")] = 9_464,
+    host_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A name by which Prometheus asks, besides addresses and localhost. Requests for "
+            "other names are refused. Repeatable."
+        ),
+    ] = None,
     scan_interval: ScanInterval = SCAN_INTERVAL,
 ) -> None:
     """Serve metrics of all queues to Prometheus. A gateway serves them, too. SIGTERM ends it."""
@@ -68,6 +75,7 @@ def exporter(
             connection.open,
             host=host,
             port=port,
+            host_names=host_name or (),
             every_s=scan_seconds(scan_interval),
             on_start=lambda address: logs.note(f"Metrics are at {address}"),
             pause=pause,

@@ -48,7 +48,8 @@ def serve(
         list[str] | None,
         typer.Option(
             help="A name by which clients reach the gateway, besides addresses and localhost. "
-            "Without --auth, requests for other names are refused. Repeatable.",
+            "Without --auth, requests for other names are refused; at --metrics-port, always. "
+            "Repeatable.",
         ),
     ] = None,
     repair: Annotated[

@@ -12,9 +12,10 @@ from prometheus_client import make_wsgi_app
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.model.hosts import is_known, known_hosts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from prometheus_client import CollectorRegistry
 
@@ -45,7 +46,10 @@ class MetricsServer(WSGIServer):
 
     daemon_threads = True
 
-    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, host: str, port: int, host_names: Collection[str]
+    ) -> None:
+        self._names = known_hosts(host, host_names)
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
         self._open: dict[socket.socket, float] = {}
@@ -81,6 +85,13 @@ class MetricsServer(WSGIServer):
 
     def _answered(self, environ: Any, start_response: Any) -> Any:
         """Make an answer: meanwhile its thread waits for no client."""
+        host = environ.get("HTTP_HOST")  # several are one with commas, which is no name
+        if host is not None and not is_known(host, self._names):
+            start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+            return [
+                b"This host is not known. Use an address or localhost, or give each further name: "
+                b"--host-name of the command, or host_names of CassieqListener.serve.\n"
+            ]
         request = self._mine.request
         with self._lock:
             self._making.add(request)
@@ -115,16 +126,19 @@ def _end(request: socket.socket) -> None:
 
 
 @contextmanager
-def listening(registry: CollectorRegistry, host: str, port: int) -> Iterator[str]:
+def listening(
+    registry: CollectorRegistry, host: str, port: int, host_names: Collection[str]
+) -> Iterator[str]:
     """Serve while the block runs; yields the address.
 
     Args:
         port: 0: any free one.
+        host_names: Names by which Prometheus asks, besides addresses and localhost.
 
     Raises:
-        OptionInvalid: Nobody can listen there.
+        OptionInvalid: Nobody can listen there, or a name is none.
     """
-    server, thread = start(registry, host, port)
+    server, thread = start(registry, host, port, host_names)
     shown = f"[{host}]" if ":" in host else host
     try:
         yield f"http://{shown}:{server.server_port}/metrics"
@@ -134,14 +148,16 @@ def listening(registry: CollectorRegistry, host: str, port: int) -> Iterator[str
         thread.join()
 
 
-def start(registry: CollectorRegistry, host: str, port: int) -> tuple[MetricsServer, Any]:
+def start(
+    registry: CollectorRegistry, host: str, port: int, host_names: Collection[str]
+) -> tuple[MetricsServer, Any]:
     """Serve from now on, in a thread, until the server is told to end.
 
     Raises:
-        OptionInvalid: Nobody can listen there.
+        OptionInvalid: Nobody can listen there, or a name is none.
     """
     try:
-        server = MetricsServer(registry, host, port)
+        server = MetricsServer(registry, host, port, host_names)
     except OSError as error:
         raise cannot_listen("metrics", host, port, error) from error
     thread = threading.Thread(target=server.serve_forever, name="cassieq-metrics", daemon=True)

@@ -11,7 +11,7 @@ from cassieq_spark.exporter.scan import Scanner
 from cassieq_spark.log import event, get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from cassieq_spark.client import Client
 
@@ -29,6 +29,7 @@ def export(
     *,
     host: str,
     port: int,
+    host_names: Collection[str],
     every_s: float,
     on_start: Callable[[str], None],
     pause: Callable[[float], bool],
@@ -36,16 +37,17 @@ def export(
     """Export metrics; it may begin before Cassandra answers.
 
     Args:
+        host_names: Names by which Prometheus asks, besides addresses and localhost.
         every_s: The time from one scan to the next.
         on_start: Called with the address once it listens.
         pause: Waits for so many seconds, and returns False if the exporter shall end.
 
     Raises:
-        OptionInvalid: Nobody can listen there.
+        OptionInvalid: Nobody can listen there, or a name is none.
         CassieqError: Cassandra cannot be used, and waiting would not help.
     """
     scanner = Scanner(every_s)
-    with listening(registry_of(scanner), host, port) as address:
+    with listening(registry_of(scanner), host, port, host_names) as address:
         on_start(address)
         client = _connected(open_client, pause)
         if client is None:

@@ -22,10 +22,9 @@ In this order. A refusal has the form of its door's errors, and nothing has chan
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
+from cassieq_spark.model.hosts import host_of, is_known, known_hosts
 from cassieq_spark.server.limits import PROBES, headers_of
 from cassieq_spark.server.measured import OWN_PATHS, door_of
 from cassieq_spark.server.rest.problems import Refusal
@@ -68,7 +67,7 @@ class Guards:
         self._asks_keys = settings.checks_accounts
         # A page's origin has its port: it is that of the Host header, or a proxy's.
         self._proxies = frozenset(one.lower() for one in settings.host_names)
-        self._names = self._proxies | {"localhost", settings.host.lower()}
+        self._names = known_hosts(settings.host, settings.host_names)
 
     async def __call__(self, scope: Scope) -> Response | None:
         """The answer to a request that is refused."""
@@ -88,24 +87,16 @@ class Guards:
         hosts = headers_of(scope["headers"], b"host")
         if not self._asks_keys and path not in PROBES:
             for host in hosts:
-                self._check_host(host)
+                if not is_known(host, self._names):
+                    raise Refusal(
+                        403,
+                        f"This gateway checks no accounts, and does not know the host "
+                        f"{host[:100]!r}. Use an address or localhost, or start it with "
+                        "--host-name for each further name, or with --auth.",
+                    )
         is_page = door_of(path) == "ui"
         if not self._asks_keys or (is_page and not is_read):
             self._check_origin(scope, hosts, is_link=is_read and (is_page or path in OWN_PATHS))
-
-    def _check_host(self, host: str) -> None:
-        name = _host_of(f"//{host}", has_port=False)
-        if name in self._names:
-            return
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            raise Refusal(
-                403,
-                f"This gateway checks no accounts, and does not know the host {host[:100]!r}. Use "
-                "an address or localhost, or start it with --host-name for each further name, or "
-                "with --auth.",
-            ) from None
 
     def _check_origin(self, scope: Scope, hosts: list[str], *, is_link: bool) -> None:
         """Refuse what a page of another site has made a browser send.
@@ -119,7 +110,7 @@ class Guards:
         known = {*(host.lower() for host in hosts), *self._proxies}
         origins = headers_of(scope["headers"], b"origin")
         if not all(one in OURS for one in sites) or not all(
-            _host_of(one) in known for one in origins
+            host_of(one) in known for one in origins
         ):
             raise Refusal(
                 403,
@@ -136,12 +127,3 @@ def is_signed(scope: Scope) -> bool:
     """
     given = headers_of(scope["headers"], b"authorization")
     return any(one.lower().startswith(_AUTHORIZATIONS) for one in given)
-
-
-def _host_of(url: str, *, has_port: bool = True) -> str:
-    """The host of a URL in lower case, with its port if there is one; empty if it has none."""
-    try:
-        found = urlsplit(url)
-        return found.netloc.lower() if has_port else (found.hostname or "")
-    except ValueError:
-        return ""

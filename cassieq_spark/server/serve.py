@@ -174,7 +174,12 @@ def serve(
     with ExitStack() as stack:
         if settings.metrics_port is not None:
             address = stack.enter_context(
-                listening(gateway.registry, settings.metrics_host, settings.metrics_port)
+                listening(
+                    gateway.registry,
+                    settings.metrics_host,
+                    settings.metrics_port,
+                    settings.host_names,
+                )
             )
             on_metrics(address)
         server = GatewayServer(gateway, on_start=on_start)

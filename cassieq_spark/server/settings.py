@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from cassieq_spark.errors import OptionInvalid, UsageError
+from cassieq_spark.model.hosts import known_hosts
 
 MIB: Final = 1_048_576
 
@@ -19,7 +19,6 @@ BODIES: Final = 2
 """How many of the longest bodies must find room: one address may hold half, see `Shares`."""
 
 _CGROUP: Final = Path("/sys/fs/cgroup/memory.max")
-_HOST_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +114,7 @@ class GatewaySettings:
                 f"{self.max_body_bytes}: one client may hold half of it. Say at least "
                 f"--max-memory {BODIES * self.max_body_bytes}, or a smaller --max-body"
             )
-        for name in self.host_names:
-            if not _HOST_NAME.fullmatch(name):
-                raise OptionInvalid(
-                    f"--host-name {name!r} is no name of a host. Give it without scheme, port and "
-                    "path, such as queues.example.com"
-                )
+        known_hosts(self.host, self.host_names)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise OptionInvalid(
                 "--tls-cert and --tls-key belong together, but only one was given. Give both, or "

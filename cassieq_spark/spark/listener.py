@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import (
@@ -132,16 +132,21 @@ class CassieqListener(StreamingQueryListener):
 
         return generate_latest(self._registry()).decode()
 
-    def serve(self, port: int, address: str = "127.0.0.1") -> int:
+    def serve(self, port: int, address: str = "127.0.0.1", host_names: Collection[str] = ()) -> int:
         """Let Prometheus scrape ``http://address:port/metrics``; return the port (0: a free one).
+
+        Args:
+            host_names: Names by which Prometheus asks, besides addresses and localhost. Requests
+                for other names are refused.
 
         Raises:
             UsageError: Package prometheus_client is missing, or nobody can listen there.
+            OptionInvalid: A name is none.
         """
         registry = self._registry()
         from cassieq_spark.exporter.listen import start  # noqa: PLC0415 - as above
 
-        server, _ = start(registry, address, port)
+        server, _ = start(registry, address, port, host_names)
         return int(server.server_port)
 
     def collect(self) -> Iterable[Any]:

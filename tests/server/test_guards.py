@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from http.client import HTTPConnection
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,7 @@ ELSEWHERE = (
     {"Sec-Fetch-Site": "cross-site"},
     {"Sec-Fetch-Site": "same-site"},
 )
+METRICS = re.compile(r"Metrics are at http://(\S+)/metrics")
 TARGET = "/000000000000/{queue}"
 
 
@@ -260,7 +262,8 @@ def test_probes_ask_by_any_name_or_none(gateway: Gateway) -> None:
 def named(cassandra: Any, client: cassieq.Client) -> Iterator[Gateway]:  # noqa: ARG001 - it has made the tables
     """A gateway with the name of a Service, behind a proxy with a name of its own."""
     names = ("--host-name", "gateway.apps.svc", "--host-name", "queues.example.com")
-    started = start_gateway(CommandLine(cassandra.contact_points), "--no-repair", *names)
+    command = CommandLine(cassandra.contact_points)
+    started = start_gateway(command, "--no-repair", "--metrics-port", "0", *names)
     started.wait_until_ready()
     yield started
     started.terminate()
@@ -303,6 +306,17 @@ def test_a_proxy_may_send_a_host_of_its_own(named: Gateway, kept: str) -> None:
         assert 403 != answer.status_code, answer.text
         other = {**proxy, "Origin": "https://example.com"}
         assert 403 == visitor.http.post(f"/ui/queues/{kept}/purge", headers=other).status_code
+
+
+def test_the_port_for_metrics_knows_the_same_names(named: Gateway) -> None:
+    address = next(found[1] for one in named.said if (found := METRICS.search(one)))
+    seen = []
+    for host in ("127.0.0.1", "localhost", "gateway.apps.svc", "evil.example"):
+        http = HTTPConnection(address, timeout=60)
+        http.request("GET", "/metrics", headers={"Host": host})
+        seen.append(http.getresponse().status)
+        http.close()
+    assert [200, 200, 200, 403] == seen
 
 
 def test_a_host_name_is_a_name() -> None:

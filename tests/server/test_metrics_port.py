@@ -50,7 +50,7 @@ def slow() -> Slow:
 def port(slow: Slow) -> Iterator[int]:
     registry = CollectorRegistry()
     registry.register(slow)
-    with listening(registry, "127.0.0.1", 0) as url:
+    with listening(registry, "127.0.0.1", 0, ["Queues.example.com"]) as url:
         yield urlsplit(url).port or 0
         slow.go_on.set()
 
@@ -89,3 +89,34 @@ def test_a_scrape_that_takes_long_keeps_nobody_waiting_while_others_only_hold_co
         for at in range(3):
             stack.enter_context(closing(connect(port))).sendall(SCRAPE)
             wait_until(lambda at=at: slow.begun == at + 2)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:9464", 200),
+        ("127.0.0.1:9464", 200),
+        ("10.1.2.3", 200),
+        ("[::1]:9464", 200),
+        ("queues.example.com:9464", 200),
+        ("QUEUES.EXAMPLE.COM", 200),
+        (None, 200),
+        ("evil.example", 403),
+        ("evil.example:9464", 403),
+        ("localhost.evil.example", 403),
+        ("127.0.0.1, evil.example", 403),
+        ("127.0.0.1\r\nHost: evil.example", 403),
+        ("[::1", 403),
+    ],
+)
+def test_a_page_of_another_site_cannot_read_metrics_by_a_name_of_its_own(
+    slow: Slow, port: int, host: str | None, status: int
+) -> None:
+    slow.go_on.set()
+    with closing(connect(port)) as scrape:
+        line = "" if host is None else f"Host: {host}\r\n"
+        scrape.sendall(f"GET /metrics HTTP/1.0\r\n{line}\r\n".encode())
+        answer = until_closed(scrape)
+    assert answer.startswith(f"HTTP/1.0 {status} ".encode())
+    assert (status == 200) == (b"made at last" in answer)
+    assert (status == 403) == (b"--host-name" in answer)
