@@ -55,18 +55,18 @@ class MetricsServer(WSGIServer):
         self._open: dict[socket.socket, float] = {}
         self._making: set[socket.socket] = set()
         self._mine = threading.local()
-        self._lock = threading.Lock()
-        self._free = threading.Semaphore(CONNECTIONS)
+        self._changed = threading.Condition()
         self._make = make_wsgi_app(registry)
         super().__init__((host, port), _Handler)
         self.set_app(self._answered)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread, once there is one."""
-        if not self._free.acquire(blocking=False):
-            self._end_oldest()
-            self._free.acquire()
-        with self._lock:
+        with self._changed:
+            while len(self._open) >= CONNECTIONS:
+                if waiting := self._open.keys() - self._making:
+                    _end(min(waiting, key=self._open.__getitem__))
+                self._changed.wait()
             self._open[request] = _CLOCK.monotonic()
         threading.Thread(
             target=self._answer, args=(request, client_address), name="cassieq-metrics", daemon=True
@@ -75,7 +75,7 @@ class MetricsServer(WSGIServer):
     def service_actions(self) -> None:
         """End the connections that are open for too long; called at least twice a second."""
         now = _CLOCK.monotonic()
-        with self._lock:
+        with self._changed:
             for request, began in self._open.items():
                 if now - began >= LONGEST_S:
                     _end(request)
@@ -93,13 +93,14 @@ class MetricsServer(WSGIServer):
                 b"--host-name of the command, or host_names of CassieqListener.serve.\n"
             ]
         request = self._mine.request
-        with self._lock:
+        with self._changed:
             self._making.add(request)
         try:
             return self._make(environ, start_response)
         finally:
-            with self._lock:
+            with self._changed:
                 self._making.discard(request)
+                self._changed.notify()  # from now on it waits for its client
 
     def _answer(self, request: Any, client_address: Any) -> None:
         self._mine.request = request
@@ -108,15 +109,10 @@ class MetricsServer(WSGIServer):
         except OSError:
             self.handle_error(request, client_address)
         finally:
-            with self._lock:
+            with self._changed:
                 del self._open[request]
+                self._changed.notify()
             self.shutdown_request(request)
-            self._free.release()
-
-    def _end_oldest(self) -> None:
-        with self._lock:
-            if waiting := self._open.keys() - self._making:
-                _end(min(waiting, key=self._open.__getitem__))
 
 
 def _end(request: socket.socket) -> None:

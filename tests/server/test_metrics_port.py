@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from cassieq_spark.exporter.listen import CONNECTIONS, listening
 from cassieq_spark.testing import wait_until
-from tests.fixtures.small_gateway import until_closed
+from tests.fixtures.small_gateway import LARGE, until_closed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,6 +31,7 @@ class Slow(Collector):
     def __init__(self) -> None:
         self.go_on = threading.Event()
         self.begun = 0
+        self.text = "made at last"
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -38,7 +39,7 @@ class Slow(Collector):
     def collect(self) -> Iterable[Metric]:
         self.begun += 1
         assert self.go_on.wait(60)
-        yield GaugeMetricFamily("slow", "made at last", value=1)
+        yield GaugeMetricFamily("slow", self.text, value=1)
 
 
 @pytest.fixture
@@ -120,3 +121,24 @@ def test_a_page_of_another_site_cannot_read_metrics_by_a_name_of_its_own(
     assert answer.startswith(f"HTTP/1.0 {status} ".encode())
     assert (status == 200) == (b"made at last" in answer)
     assert (status == 403) == (b"--host-name" in answer)
+
+
+def test_answers_that_nobody_reads_make_room_once_they_are_made(slow: Slow, port: int) -> None:
+    slow.text = "x" * LARGE
+    with ExitStack() as stack:
+        for at in range(CONNECTIONS):
+            unread = stack.enter_context(closing(socket.socket()))
+            unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            unread.connect(("127.0.0.1", port))
+            unread.sendall(SCRAPE)
+            wait_until(lambda at=at: slow.begun == at + 1)  # type: ignore[misc]
+        scrape = stack.enter_context(closing(connect(port)))
+        scrape.sendall(SCRAPE)
+        scrape.settimeout(1.5)
+        with pytest.raises(TimeoutError):
+            scrape.recv(1)  # it waits by now
+
+        slow.go_on.set()
+
+        scrape.settimeout(30)
+        assert until_closed(scrape).startswith(b"HTTP/1.0 200")
