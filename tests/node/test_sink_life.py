@@ -484,7 +484,7 @@ def test_the_row_of_a_move_stays_while_its_set_waits_for_a_queue(open_door: Open
     door.faults.before("update_sink", crash)
     with pytest.raises(Crash):
         repair(door)
-    graves.client.delete_queue(graves.queue.name)
+    graves.client.delete_queue(graves.queue.name, force=True)
     door.clock.advance(TWO_DAYS_S)
     door.client.repair()
     assert door.store.sinks.read(sink_id) is not None
