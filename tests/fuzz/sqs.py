@@ -119,7 +119,10 @@ class Sender:
                 "X-Amz-Target": "AmazonSQS." + one.action,
                 "Content-Type": "application/json",
             }
-            headers = {key: quote(value, safe=" ./:;=", errors="surrogatepass") for key, value in headers.items()}
+            headers = {
+                key: quote(value, safe=" ./:;=", errors="surrogatepass")
+                for key, value in headers.items()
+            }
         else:
             body = as_form(one.action, fields)
             headers = {"Content-Type": "application/x-www-form-urlencoded"}
