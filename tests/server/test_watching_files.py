@@ -95,9 +95,9 @@ def scraped(gateway: Gateway, rest: httpx.Client) -> Scrape:
     rest.get("/queues/no-such-queue")
     rest.post("/queues/watched/ack", json={"receipts": ["no receipt"]})
     gateway.ask("POST", "/", headers={"X-Amz-Target": "AmazonSQS.NoSuchAction"})
-    found = scrape_until(
-        f"{gateway.url}/metrics", "cassieq_queue_messages", queue="watched", state="visible"
-    )
+    url = f"{gateway.url}/metrics"
+    scrape_until(url, "cassieq_repair_last_pass_timestamp_seconds")
+    found = scrape_until(url, "cassieq_queue_messages", queue="watched", state="visible")
     assert 204 == rest.delete("/queues/watched").status_code
     return found
 
