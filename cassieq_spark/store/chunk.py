@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from cassieq_spark.errors import RowCorrupt
 from cassieq_spark.model import group as groups
+from cassieq_spark.model.frozen import FrozenDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -159,6 +160,10 @@ def may_have_groups(batch: pa.RecordBatch) -> bool:
     return names is not None and _GROUP in names.to_pybytes()
 
 
+_NO_HEADERS: Final = FrozenDict[str, str]()
+"""Of all messages without any: `Message` would make one for each."""
+
+
 def rows(
     batch: pa.RecordBatch, positions: Sequence[int] | None = None
 ) -> Iterator[tuple[int, Row]]:
@@ -198,7 +203,7 @@ def _readable(value: Any) -> Any:
 
 
 def _headers(pairs: list[tuple[str, str | None]] | None) -> dict[str, str]:
-    return {name: text or "" for name, text in pairs} if pairs else {}
+    return {name: text or "" for name, text in pairs} if pairs else _NO_HEADERS
 
 
 def _take(batch: pa.RecordBatch, positions: Sequence[int]) -> pa.RecordBatch:

@@ -13,6 +13,7 @@ from cassieq_spark.queue.message import Message
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cassieq_spark.model.lanes import Fixed
     from cassieq_spark.queue.lane import Lane
 
 NEVER: Final = "names messages that never existed"
@@ -25,14 +26,15 @@ def checked(lane: Lane, messages: Message | str | Iterable[Message | str]) -> li
         ReceiptInvalid: One is malformed, or of another queue.
     """
     if isinstance(messages, Message | str):
-        return [_checked(lane, messages)]
+        return [_checked(lane, lane.fixed, messages)]
     several = arguments.listed(messages)
     if several is None:
         raise ReceiptInvalid(
             f"{type(messages).__name__} is not a message, a receipt or a list of them. Nothing "
             "was done. Pass what get returned, or list(...) of it"
         )
-    return [_checked(lane, one) for one in several]
+    fixed = lane.fixed
+    return [_checked(lane, fixed, one) for one in several]
 
 
 def foreign(
@@ -51,14 +53,14 @@ def foreign(
     )
 
 
-def _checked(lane: Lane, held: object) -> Receipt:
+def _checked(lane: Lane, fixed: Fixed, held: object) -> Receipt:
     if isinstance(held, Message):
         if not isinstance(held.proof, Receipt):
             raise foreign(lane, "has no receipt: it was only looked at, or was given back")
         receipt = held.proof
     else:
         receipt = Receipt.decode(held)
-    if not lane.fixed.has(receipt.lane):
+    if not fixed.has(receipt.lane):
         raise foreign(lane, "is of another queue, or of an earlier queue of this name")
     if not receipt.first <= receipt.last < lane.bucket_size or receipt.bucket >= DELETED:
         raise foreign(lane, NEVER)
