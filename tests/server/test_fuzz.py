@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.fuzz.book import Book
 from tests.fuzz.run import PARTS, fuzz
 from tests.fuzz.stage import Stage
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 SECONDS = 4.0
 
 
+# A long one has bodies of a megabyte, and pytest makes errors of warnings.
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
 def test_a_short_attack_finds_nothing(cassandra: EmbeddedCassandra, tmp_path: Path) -> None:
     book = Book(tmp_path)
 
