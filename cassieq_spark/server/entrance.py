@@ -54,7 +54,8 @@ NETWORKS: Final = 4_096
 """Of how many addresses the party is remembered, as to find it takes as long as to accept."""
 
 AGAIN_S: Final = 1.0
-"""The pause after the system had no file or memory for a connection, as asyncio has it."""
+"""The pause after the system had no file or memory for a connection, as asyncio has it: else the
+loop would be called in each turn. It refuses nobody: the system keeps who waits."""
 
 
 @dataclass(frozen=True, slots=True)

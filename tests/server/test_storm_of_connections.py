@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 import threading
+import time
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cassieq_spark.server.connection import Connection
-from cassieq_spark.server.entrance import ACCEPTED, LET_IN, TOLD
+from cassieq_spark.server.entrance import ACCEPTED, AGAIN_S, LET_IN, TOLD
 from cassieq_spark.server.settings import GatewaySettings
 from cassieq_spark.server.wire import Wire
 from cassieq_spark.testing import wait_until
@@ -99,6 +101,32 @@ def test_connections_above_a_share_cost_others_no_turn_and_are_not_made(made: li
         assert sum(count <= made.index(OTHER) for count in turns) < 10
         # A share, and as many as one address may have that are told that there are too many.
         assert 5 < made.count(GREEDY) <= 5 + TOLD // 2
+
+
+def test_a_gateway_whose_system_has_no_file_takes_who_waits_when_there_is_one(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is refused meanwhile, and the loop does not spin: the system keeps who waits."""
+    accept, times = socket.socket.accept, 0
+    has_files = threading.Event()
+
+    def accepting(self: socket.socket) -> Any:
+        nonlocal times
+        times += 1
+        if not has_files.is_set():
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(self)
+
+    with small_gateway(GatewaySettings(port=0)) as gateway:
+        monkeypatch.setattr(socket.socket, "accept", accepting)
+        began_s = time.monotonic()
+        with closing(gateway.connect()) as client:
+            client.sendall(HELLO)
+            wait_until(lambda: times >= 2)
+            assert times <= 1 + (time.monotonic() - began_s) / AGAIN_S
+            assert "cannot accept" in caplog.text
+            has_files.set()
+            assert one_answer(client).endswith(b"hello")
 
 
 def test_a_client_that_goes_while_it_is_refused_leaves_no_error(
