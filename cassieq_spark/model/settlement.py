@@ -123,9 +123,14 @@ class Judged:
         """How many messages an action takes effect on."""
         return sum(runs.count for runs in self.held.get(action, {}).values())
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether none of the messages that were named was settled before, or is refused."""
+        return not (self.repeated or self.acked or self.stale or self.never)
+
     def holds_all(self, asked: Asked) -> bool:
         """Whether all that was asked takes effect, by a row that may be an old one."""
-        if self.repeated or self.acked or self.stale or self.never:
+        if not self.is_whole:
             return False
         return bool(asked) and all(
             lease_id in self.held.get(action, {})

@@ -193,8 +193,7 @@ def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) -> lis
         CasAmbiguous, StoreTimeout, StoreUnavailable: The outcome is unknown; ask again.
     """
     outcome = settle_bucket(lane, bucket, by_lease(receipts, ACK), tells_acked=True)
-    judged = outcome.judged
-    if not (judged.repeated or judged.acked or judged.stale or judged.never):
+    if outcome.judged.is_whole:
         return [Verdict.ACKED] * len(receipts)  # as nearly always: all of them were held
     return [_verdict(outcome, receipt) for receipt in receipts]
 
