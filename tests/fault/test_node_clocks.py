@@ -13,7 +13,7 @@ from cassieq_spark.clock import ClusterClock, SystemClock
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.testing import EmbeddedCassandra, wait_until
-from tests.fixtures.cassandra import KEYSPACE
+from tests.fixtures.cassandra import KEYSPACE, await_peers
 from tests.fixtures.node_clocks import LIBRARY, needs_libfaketime, own_clock
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def clocked_ring(offset_file: Path) -> Iterator[EmbeddedCassandra]:
     """Three nodes; the third has a clock of its own where libfaketime is installed."""
     environment = {} if LIBRARY is None else {WRONG_NODE: own_clock(offset_file)}
     with EmbeddedCassandra(nodes=3, environment=environment, start_timeout_s=400) as ring:
+        await_peers(ring)
         with cassieq.connect(ring.contact_points, keyspace=KEYSPACE) as client:
             client.bootstrap({"class": "NetworkTopologyStrategy", ring.datacenter: 3})
         yield ring

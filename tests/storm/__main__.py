@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import generator
 from cassieq_spark.testing import EmbeddedCassandra
+from tests.fixtures.cassandra import await_peers
 from tests.storm import weakened
 from tests.storm.run import storms
 from tests.storm.stage import Stage
@@ -44,6 +45,7 @@ def main() -> int:
         return _print_schedules(seeds, given.seconds, has_spark=not given.no_spark)
     rules = [weakened.rule(name) for name in given.without]
     with EmbeddedCassandra(nodes=3, settings=RING_SETTINGS) as ring:
+        await_peers(ring)
         try:
             if rules:
                 return _without(rules, ring, directory, seeds, given)
