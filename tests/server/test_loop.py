@@ -15,13 +15,20 @@ import asyncio
 import gc
 import json
 import time
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
+from uuid import UUID
 
 import pytest
 
 from cassieq_spark.accounts.master_key import MasterKey
+from cassieq_spark.aio.waiting import Waiting
 from cassieq_spark.errors import StoreUnavailable
+from cassieq_spark.model.ids import LaneId
+from cassieq_spark.queue.message import Message
 from cassieq_spark.server.app import Gateway
+from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.settings import GatewaySettings
 
 if TYPE_CHECKING:
@@ -200,6 +207,33 @@ GROWING_SIGNED: dict[str, Callable[[int], Request]] = {
 }  # fmt: skip
 
 
+URL = "http://localhost/000000000000/x"
+ANSWERS: dict[str, Request] = {
+    "sqs json": sqs(
+        "ReceiveMessage", '{"QueueUrl":"http://localhost/000000000000/x","MaxNumberOfMessages":10}'
+    ),
+    "form": form(
+        "Action=ReceiveMessage&QueueUrl=http://localhost/000000000000/x&MaxNumberOfMessages=10"
+    ),
+    "json": rest("/x/messages/next?max=10", ""),
+}
+"""Requests of a few bytes that are answered with ten messages."""
+
+
+def message(body: bytes) -> Message:
+    return Message(
+        message_id=str(UUID(int=7)),
+        id=1,
+        body=body,
+        tag=None,
+        proof=None,
+        delivery_count=1,
+        enqueued_at=datetime(2026, 1, 1, tzinfo=UTC),
+        visible_until=None,
+        lane=LaneId(UUID(int=1)),
+    )
+
+
 def never() -> cassieq.Client:
     raise StoreUnavailable("no Cassandra is needed here")
 
@@ -311,3 +345,23 @@ def test_a_longer_request_takes_longer_in_proportion(anybody: Loop, what: str) -
 @pytest.mark.parametrize("what", GROWING_SIGNED)
 def test_who_asks_is_found_out_in_proportion(checked: Loop, what: str) -> None:
     grows(checked, GROWING_SIGNED[what], what)
+
+
+@pytest.mark.parametrize("one", [b"x", "\u00e9".encode(), b"\xff"])
+@pytest.mark.parametrize("what", ANSWERS)
+def test_large_messages_are_shown_beside_the_loop(
+    anybody: Loop, what: str, one: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def receive(*_args: object, **_asked: object) -> list[Message]:
+        return [message(one * 2**20)] * 10
+
+    async def opened(*_args: object) -> Any:
+        return SimpleNamespace(
+            name="x", labels={}, settings=SimpleNamespace(visibility_timeout_s=30)
+        )
+
+    monkeypatch.setattr(Waiting, "receive", receive)
+    monkeypatch.setattr(Backend, "opened", opened)
+    took_s, status, _ = anybody.took_s(ANSWERS[what])
+    assert 200 == status
+    assert took_s <= UNEVEN * slowness() * LONGEST_S, what

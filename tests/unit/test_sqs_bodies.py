@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from contextlib import nullcontext
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from cassieq_spark.server.sqs.actions import Typed
 from cassieq_spark.server.sqs.bodies import OWN_PREFIXES, Wanted, headers_of
-from cassieq_spark.server.sqs.errors import SqsError
+from cassieq_spark.server.sqs.errors import NO_TEXT, SqsError, is_text
 
 NAMES = st.text("ab.*", min_size=1, max_size=5) | st.sampled_from(["All", "cassieq-a", "sqs.b"])
 
@@ -69,3 +70,11 @@ def test_a_number_has_no_more_characters_than_any_needs(zeros: int, is_taken: bo
 
     with nullcontext() if is_taken else pytest.raises(SqsError):
         headers_of({"a": typed}, {})
+
+
+def test_text_is_what_has_no_character_that_sqs_refuses() -> None:
+    assert is_text("".join(map(chr, range(sys.maxunicode + 1)))) is False
+    for at in range(sys.maxunicode + 1):
+        text = f"a{chr(at)}b"
+        if is_text(text) != (NO_TEXT.search(text) is None):
+            pytest.fail(f"U+{at:04X}")

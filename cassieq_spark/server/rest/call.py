@@ -43,11 +43,13 @@ class Answer:
 
     Attributes:
         body: A JSON object, or bytes; None: there is no body.
+        media_type: Of the bytes.
     """
 
     body: dict[str, Any] | bytes | None
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
+    media_type: str = RAW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,7 +152,9 @@ def _response(answer: Answer, request_id: str) -> Response:
     if answer.body is None:
         return Response(status_code=answer.status, headers=headers)
     if isinstance(answer.body, bytes):
-        return Response(answer.body, status_code=answer.status, headers=headers, media_type=RAW)
+        return Response(
+            answer.body, status_code=answer.status, headers=headers, media_type=answer.media_type
+        )
     return Response(
         json.dumps(answer.body), status_code=answer.status, headers=headers, media_type=JSON
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.queue.inspect.letters import conditions, letter_as_object
 from cassieq_spark.server.rest.call import Answer
+from cassieq_spark.server.rest.messages import listed
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.message import Message
@@ -20,11 +22,11 @@ async def show(call: Call) -> Answer:
     query = call.query
     is_wanted = conditions(_where(call, query.where), query.before, query.after, mark="")
 
-    def work() -> list[dict[str, Any]]:
-        found = islice(filter(is_wanted, call.backend.client.browse(call.queue)), query.max)
-        return [_shown(call, one) for one in found]
+    def work() -> list[Message]:
+        found = filter(is_wanted, call.backend.client.browse(call.queue))
+        return list(islice(found, query.max))
 
-    return Answer(body={"messages": await call.backend.run(work)})
+    return await listed(await call.backend.run(work), partial(_shown, call))
 
 
 async def redrive(call: Call) -> Answer:

@@ -10,12 +10,15 @@ from cassieq_spark.options import arguments
 from cassieq_spark.queue.inspect.letters import as_object
 from cassieq_spark.queue.message import show_time
 from cassieq_spark.server.departing import unless_gone
-from cassieq_spark.server.rest.call import RAW, Answer
+from cassieq_spark.server.large import as_json, made
+from cassieq_spark.server.rest.call import JSON, RAW, Answer
 from cassieq_spark.server.rest.models import MOST_WAIT_S, PutMessage, sent_headers
 from cassieq_spark.server.rest.problems import FieldInvalid, Refusal, problem_of
 from cassieq_spark.server.sending import Outgoing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from starlette.requests import Request
 
     from cassieq_spark.queue.message import Message
@@ -93,13 +96,23 @@ async def next_messages(call: Call) -> Answer:
         return Answer(body=None, status=204)  # nobody reads it
     if call.is_raw:
         return _raw(messages[0] if messages else None, applied)
-    return Answer(body={"messages": list(map(shown, messages))}, headers=applied)
+    return await listed(messages, shown, applied)
 
 
 async def peek(call: Call) -> Answer:
     """They stay visible, and have no receipt."""
     found = await call.backend.on_queue(call.queue, lambda queue: queue.peek(call.query.max))
-    return Answer(body={"messages": list(map(shown, found))})
+    return await listed(found, shown)
+
+
+async def listed(
+    messages: Sequence[Message],
+    show: Callable[[Message], dict[str, Any]],
+    headers: dict[str, str] | None = None,
+) -> Answer:
+    """An answer with messages, as ``show`` shows each."""
+    body = await made(lambda: as_json({"messages": list(map(show, messages))}), messages)
+    return Answer(body=body, headers=headers or {}, media_type=JSON)
 
 
 def shown(message: Message) -> dict[str, Any]:

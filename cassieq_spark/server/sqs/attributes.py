@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Right
-from cassieq_spark.server.sqs.errors import NO_TEXT, SqsError, invalid
+from cassieq_spark.server.sqs.errors import SqsError, invalid, is_text
 from cassieq_spark.server.sqs.names import name_of_arn
 from cassieq_spark.server.sqs.reading import FIELDS, TooManyValues, from_json
 
@@ -277,7 +277,7 @@ def _kept(call: Call, name: str, text: str) -> dict[str, str | None]:
     Raises:
         SqsError: It cannot have this value.
     """
-    if NO_TEXT.search(text):
+    if not is_text(text):
         raise _invalid(name, "it has a character that SQS does not allow")
     if name in NUMBERS:
         return {name: str(_whole(name, text, *NUMBERS[name][:2]))}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from cassieq_spark.server.sqs.actions import Typed
-from cassieq_spark.server.sqs.errors import NO_TEXT, SqsError, invalid
+from cassieq_spark.server.sqs.errors import SqsError, invalid, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,7 +52,7 @@ def body_of(text: str) -> bytes:
     """
     if not text:
         raise SqsError("MissingParameter", "The request must contain the parameter MessageBody.")
-    if NO_TEXT.search(text):
+    if not is_text(text):
         raise SqsError(
             "InvalidMessageContents",
             "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to "
@@ -67,7 +67,7 @@ def text_of(body: bytes) -> tuple[str, bool]:
         text = body.decode()
     except UnicodeDecodeError:
         text = "\0"
-    if text and not NO_TEXT.search(text):
+    if text and is_text(text):
         return text, False
     if not body:
         return "", False
@@ -125,7 +125,7 @@ def attributes_of(headers: Mapping[str, str], wanted: Wanted) -> dict[str, Typed
     for name, text in headers.items():
         if name.startswith("sqs.") or not wanted.has(name):
             continue
-        shown_as = quote(name) if NO_TEXT.search(name) else name
+        shown_as = name if is_text(name) else quote(name)
         found[shown_as] = _typed(text, headers.get(TYPE_PREFIX + name, "String"))
     return found
 
@@ -190,7 +190,7 @@ def _check_attribute(name: str, typed: Typed) -> None:
 
 
 def _is_type(text: str) -> bool:
-    return bool(_TYPE.fullmatch(text) and bytes_in(text) <= TYPE_BYTES and not NO_TEXT.search(text))
+    return bool(_TYPE.fullmatch(text) and bytes_in(text) <= TYPE_BYTES and is_text(text))
 
 
 def _check_value(kind: str, name: str, typed: Typed) -> None:
@@ -201,7 +201,7 @@ def _check_value(kind: str, name: str, typed: Typed) -> None:
             f"Message ({kind}) attribute {name!r} must contain a non-empty value of type "
             f"{typed.data_type!r}."
         )
-    if NO_TEXT.search(typed.text or ""):
+    if not is_text(typed.text or ""):
         raise invalid(f"Message ({kind}) attribute {name!r} has a value with invalid characters.")
 
 
@@ -227,6 +227,6 @@ def _typed(text: str, data_type: str) -> Typed:
             return Typed(data_type=data_type, raw=base64.b64decode(text, validate=True))
         except (binascii.Error, ValueError):
             data_type = "String"  # somebody else wrote the header
-    if NO_TEXT.search(text):
+    if not is_text(text):
         return Typed(data_type="Binary", raw=text.encode())
     return Typed(data_type=data_type if _is_type(data_type) else "String", text=text)

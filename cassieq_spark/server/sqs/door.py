@@ -16,6 +16,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.departing import unless_gone
 from cassieq_spark.server.guards import is_signed
+from cassieq_spark.server.large import made
 from cassieq_spark.server.limits import TooLong, headers_of
 from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.sqs import messages, moves, queues
@@ -148,7 +149,8 @@ class SqsDoor:
                     return None
             else:
                 result = await run(call)
-            body = asked.protocol.answer(result, asked.request_id)
+            leased = [one for _, messages in call.leased for one in messages]
+            body = await made(lambda: asked.protocol.answer(result, asked.request_id), leased)
             return _response(asked.protocol, body, asked.request_id)
         except BaseException:
             call.give_back()

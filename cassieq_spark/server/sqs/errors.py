@@ -21,6 +21,8 @@ from cassieq_spark.errors import (
 from cassieq_spark.server.backend import COME_AGAIN
 
 NO_TEXT: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NO_CONTROLS: Final = bytes({*range(256)} - ({*range(0x20)} - {*b"\t\n\r"}))
+_NO_CHARACTERS: Final = ("\ufffe".encode(), "\uffff".encode())
 """A character that SQS allows in no text: XML 1.0, the form of older answers, has none of them, so
 no client can read an answer with one, wherever a producer wrote it."""
 
@@ -79,6 +81,15 @@ class SqsError(Exception):
     def query_code(self) -> str:
         """The code in the older protocol, which SDKs show to this day."""
         return QUERY_CODES.get(self.name, self.name)
+
+
+def is_text(text: str) -> bool:
+    """Whether SQS takes it: `NO_TEXT` finds nothing in it, which takes it six times as long."""
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError:  # half of a pair
+        return False
+    return not raw.translate(None, _NO_CONTROLS) and not any(one in raw for one in _NO_CHARACTERS)
 
 
 def readable(text: str) -> str:

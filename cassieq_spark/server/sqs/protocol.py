@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 from xml.etree import ElementTree as Xml
 
+from cassieq_spark.server.large import as_json
 from cassieq_spark.server.sqs.actions import ACTIONS, Kind, Parameters
 from cassieq_spark.server.sqs.errors import SqsError, invalid, readable
 from cassieq_spark.server.sqs.messages import MOST_IN_BATCH
@@ -71,7 +72,7 @@ class JsonProtocol:
 
     def answer(self, result: Mapping[str, Any], request_id: str) -> bytes:  # noqa: ARG002 - XML has it
         """A result as the body of a response."""
-        return json.dumps(result).encode()
+        return as_json(result)
 
     def failure(self, error: SqsError, request_id: str) -> bytes:  # noqa: ARG002 - XML has it
         """An error as the body of a response."""

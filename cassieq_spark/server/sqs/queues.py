@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from cassieq_spark.errors import QueueExists, QueueNotFound
 from cassieq_spark.queue.find import sources_of
 from cassieq_spark.server.sqs import attributes
-from cassieq_spark.server.sqs.errors import NO_TEXT, SqsError, invalid, missing, no_queue
+from cassieq_spark.server.sqs.errors import SqsError, invalid, is_text, missing, no_queue
 from cassieq_spark.server.sqs.names import name_of_url
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def _tags(given: dict[str, str]) -> dict[str, str | None]:
             )
         if key.lower().startswith(RESERVED_TAGS):
             raise invalid(f"Tag keys that begin with {RESERVED_TAGS!r} are reserved: {key!r}.")
-        if NO_TEXT.search(key + text):
+        if not is_text(key + text):
             raise invalid(f"Tag {key!r} has a character that SQS does not allow.")
     return {attributes.TAG + key: text for key, text in given.items()}
 
