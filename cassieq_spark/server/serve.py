@@ -24,7 +24,7 @@ from cassieq_spark.exporter.listen import cannot_listen, listening
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.backend import POOL_PREFIX
 from cassieq_spark.server.connection import connection_class
-from cassieq_spark.server.entrance import Entrance, reserve_files
+from cassieq_spark.server.entrance import READ_BYTES, Entrance, reserve_files
 from cassieq_spark.server.rest.page import described
 from cassieq_spark.server.ui.render import load_templates
 
@@ -43,10 +43,6 @@ they end with their requests, without a collection."""
 
 HANDSHAKE_S: Final = 10.0
 """How long a TLS handshake may take; less if a request has less time to arrive."""
-
-TLS_BYTES: Final = 65_536
-"""What asyncio sets aside for each connection with TLS to read into, before any guard has seen it.
-Its own 256 KiB would be three times the memory for whoever holds many connections open."""
 
 DRAIN_S: Final = 7
 """How long requests in flight may take after SIGTERM. The process ends within ten seconds."""
@@ -88,7 +84,9 @@ class GatewayServer(uvicorn.Server):
         if self.lifespan.should_exit:
             sys.exit(STARTUP_FAILURE)
         settings = self._gateway.settings
-        SSLProtocol.max_size = TLS_BYTES
+        # What asyncio sets aside for each connection with TLS, before any guard has seen it. Its
+        # own 256 KiB would be over three times the memory for whoever holds many connections open.
+        SSLProtocol.max_size = READ_BYTES
         self._entrance.open(sockets or (), self._connect)
         self.servers = []
         self.started = True

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import Server
 
 from cassieq_spark.server.connection import DRAIN_S, Connection
-from cassieq_spark.server.serve import TLS_BYTES
+from cassieq_spark.server.entrance import READ_BYTES
 from cassieq_spark.server.settings import MIB, GatewaySettings
 from cassieq_spark.testing import ConditionNotMet, wait_until
 from tests.fixtures.certificates import Authority
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 BRIEF = GatewaySettings(port=0, request_timeout_s=0.4, keep_alive_s=0.4)
 PATIENT = GatewaySettings(port=0)
+
+TLS_RECORD = 16_384
+"""What is decrypted of what came before."""
 
 HELLO = b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE_ANSWER = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -607,7 +610,7 @@ def test_asyncio_has_what_a_wire_looks_at_under_tls(
             wire = served._wire  # type: ignore[union-attr]
             below = wire._below
             assert below is wire._transport._ssl_protocol._transport
-            assert TLS_BYTES == len(wire._transport._ssl_protocol._ssl_buffer)
+            assert READ_BYTES == len(wire._transport._ssl_protocol._ssl_buffer)
             assert below.get_extra_info("socket") is wire.get_extra_info("socket")
             wait_until(lambda: below.get_write_buffer_size() > LARGE // 2)
             assert wire.unread >= below.get_write_buffer_size()
@@ -630,3 +633,31 @@ def test_the_end_of_tls_may_be_asked_for_twice(tls: tuple[dict[str, Path], ssl.S
 
             assert 0 == asyncio.run_coroutine_threadsafe(ended_twice(), loop).result(10)
         gateway.wait_until_alone()
+
+
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
+def test_one_turn_of_the_loop_parses_a_little_of_a_connection(
+    is_tls: bool, tls: tuple[dict[str, Path], ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body in chunks of one byte takes the parser a quarter of a second for each MiB."""
+    turns = [0]
+    received = Connection.data_received
+
+    def noted(self: Connection, data: bytes) -> None:
+        self.loop.call_soon(turns.append, 0)
+        turns[-1] += len(data)
+        received(self, data)
+
+    monkeypatch.setattr(Connection, "data_received", noted)
+    files, context = tls
+    settings = GatewaySettings(port=0, **files) if is_tls else PATIENT  # type: ignore[arg-type]
+    with ExitStack() as stack:
+        gateway = stack.enter_context(small_gateway(settings))
+        connection = stack.enter_context(
+            connected(gateway, context) if is_tls else closing(gateway.connect())
+        )
+        connection.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 100_000)
+        connection.sendall(b"0\r\n\r\n")
+        assert one_answer(connection).endswith(b"100000")
+    assert sum(turns) > 600_000
+    assert max(turns) <= READ_BYTES + TLS_RECORD
