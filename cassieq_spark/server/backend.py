@@ -28,6 +28,7 @@ from cassieq_spark.errors import (
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.find import suggests
 from cassieq_spark.recent import Recent
+from cassieq_spark.server.large import Answers
 from cassieq_spark.server.turns import FairPool
 from cassieq_spark.store.call import asked_now
 
@@ -68,11 +69,16 @@ _logger = get_logger("server")
 
 
 class Backend:
-    """The client of one gateway process."""
+    """The client of one gateway process.
+
+    Attributes:
+        answers: Makes large answers.
+    """
 
     def __init__(self, open_client: Callable[[], Client], *, threads: int) -> None:
         self._open_client = open_client
         self._pool = FairPool(threads, POOL_PREFIX)
+        self.answers = Answers(f"{POOL_PREFIX}-answers")
         self._client: Client | None = None
         self._is_closed = False
         self._handles: Recent[str, Queue] = Recent(HANDLES)
@@ -233,6 +239,7 @@ class Backend:
         """End the pool and disconnect; calls under way end by themselves."""
         self._is_closed = True
         self._pool.close()
+        self.answers.close()
         self._timing.close()
         if self._client is not None:
             self._client.close()

@@ -1,8 +1,7 @@
-"""Make answers that hold large messages beside the event loop, which all others wait for.
+"""Make and send answers that hold large messages beside the event loop, which all others wait for.
 
 What shows a message takes up to 10 ms for each MiB of its body: it is decoded, searched, hashed,
-and written as JSON or XML. A request of a few bytes is answered with ten messages of a MiB. A
-thread does one text after the other, so that the loop gets its turn after each.
+and written as JSON or XML. A request of a few bytes is answered with ten messages of a MiB.
 """
 
 from __future__ import annotations
@@ -11,25 +10,101 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from starlette.responses import Response
+
+from cassieq_spark.server.limits import HOLDING, NoRoom
+from cassieq_spark.server.turns import FairPool
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from starlette.types import Receive, Scope, Send
+
+    from cassieq_spark.model.shares import Holding
     from cassieq_spark.queue.message import Message
 
 T = TypeVar("T")
 
 AT_ONCE_BYTES: Final = 65_536
-"""Less than this takes the loop less than a millisecond, and a thread would cost as much."""
+"""Less than this takes the loop a millisecond, and a thread would cost as much."""
+
+MESSAGE_BYTES: Final = 256
+HEADER_BYTES: Final = 64
+"""What is the same for each message and header takes as long as so many bytes."""
+
+PART_BYTES: Final = 65_536
+"""An answer is written in parts. A part waits until its client has read what came before it."""
 
 _encoder: Final = json.JSONEncoder()
 
 
-async def made(make: Callable[[], T], messages: Iterable[Message]) -> T:
-    """Return what ``make`` does of the messages."""
-    size = sum(len(one.body) + sum(map(len, one.headers.values())) for one in messages)
-    return make() if size <= AT_ONCE_BYTES else await asyncio.to_thread(make)
+class Answers:
+    """The one thread that makes large answers, for one account after the other.
+
+    More threads would make none sooner, as each holds the interpreter, and each wake-up of the loop
+    would wait for all of them.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._pool = FairPool(1, name)
+
+    async def made(self, make: Callable[[], T], messages: Iterable[Message], scope: Scope) -> T:
+        """Return what ``make`` does of the messages.
+
+        What is large counts as held by its request from now on.
+
+        Raises:
+            NoRoom: The requests of all connections hold too much already.
+            Busy, StoreTimeout: Too many large answers wait.
+        """
+        size = sum(map(_size, messages))
+        if size <= AT_ONCE_BYTES:
+            return make()
+        holding: Holding | None = scope.get(HOLDING)
+        if holding is not None:
+            holding.set(holding.size + size)
+            if not holding.fits():
+                raise NoRoom
+        return await self._pool.run(make)
+
+    def close(self) -> None:
+        """End the thread; an answer under way ends by itself."""
+        self._pool.close()
+
+
+class InParts(Response):
+    """A response that is written in parts: the loop copies, or encrypts, a little at a time."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        if len(self.body) <= PART_BYTES:
+            await super().__call__(scope, receive, send)
+            return
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send({**start, "headers": self.raw_headers})
+        for at in range(0, len(self.body), PART_BYTES):
+            part = bytes(self.body[at : at + PART_BYTES])
+            has_more = at + PART_BYTES < len(self.body)
+            await send({"type": "http.response.body", "body": part, "more_body": has_more})
+            await asyncio.sleep(0)
 
 
 def as_json(value: Any) -> bytes:
-    """Write JSON text by text, each of which holds up other threads for itself alone."""
-    return "".join(_encoder.iterencode(value)).encode()
+    """Write JSON text by text: each holds up other threads for itself alone."""
+    found = bytearray()
+    for part in _encoder.iterencode(value):
+        found += part.encode()
+    return bytes(found)
+
+
+def in_slices(text: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """Change a text slice by slice, for the same reason; each byte is changed by itself."""
+    found = bytearray()
+    for at in range(0, len(text), PART_BYTES):
+        found += change(text[at : at + PART_BYTES])
+    return bytes(found)
+
+
+def _size(message: Message) -> int:
+    headers = sum(HEADER_BYTES + len(name) + len(text) for name, text in message.headers.items())
+    return MESSAGE_BYTES + len(message.body) + headers

@@ -45,6 +45,9 @@ class Wire(asyncio.Transport):
         if transport.get_extra_info("sslcontext") is not None:
             tls: Any = transport  # asyncio has no other way; a test tells if it changes
             self._below = tls._ssl_protocol._transport  # noqa: SLF001
+            # What comes while nobody reads is left to the system. Asyncio would keep 256 KiB of it,
+            # and hand it over in one turn of the loop.
+            tls.set_read_buffer_limits(high=1, low=0)
         self._on_close: Callable[[], None] | None = on_close
         self._is_closing = False
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import threading
 import time
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -220,12 +221,13 @@ ANSWERS: dict[str, Request] = {
 """Requests of a few bytes that are answered with ten messages."""
 
 
-def message(body: bytes) -> Message:
+def message(body: bytes, headers: dict[str, str] | None = None) -> Message:
     return Message(
         message_id=str(UUID(int=7)),
         id=1,
         body=body,
         tag=None,
+        headers=headers or {},
         proof=None,
         delivery_count=1,
         enqueued_at=datetime(2026, 1, 1, tzinfo=UTC),
@@ -256,8 +258,8 @@ class Loop:
     async def _now_us(self) -> int:
         return 1_767_225_600_000_000
 
-    def took_s(self, request: Request) -> tuple[float, int, int]:
-        """Processor time of the loop, the least of three; the status, and the request's bytes."""
+    def scope(self, request: Request) -> tuple[dict[str, Any], int]:
+        """A request as uvicorn tells it, and its bytes."""
         method, target, headers, body = request
         path, _, query = target.partition("?")
         found = [(b"host", b"localhost")] * all(name != "host" for name, _ in headers)
@@ -267,6 +269,12 @@ class Loop:
             "raw_path": path.encode(), "query_string": query.encode(), "headers": found,
             "root_path": "", "scheme": "http", "server": ("localhost", 80), "client": ("::1", 1),
         }  # fmt: skip
+        return scope, sum(map(len, (target, body))) + sum(len(a + b) for a, b in found)
+
+    def took_s(self, request: Request) -> tuple[float, int, int]:
+        """Processor time of the loop, the least of three; the status, and the request's bytes."""
+        scope, size = self.scope(request)
+        *_, body = request
         status = 0
 
         has_come = False
@@ -291,7 +299,7 @@ class Loop:
 
         gc.collect()
         least = min(asyncio.run(ask()) for _ in range(3))
-        return least, status, sum(map(len, (target, body))) + sum(len(a + b) for a, b in found)
+        return least, status, size
 
 
 @pytest.fixture
@@ -347,21 +355,80 @@ def test_who_asks_is_found_out_in_proportion(checked: Loop, what: str) -> None:
     grows(checked, GROWING_SIGNED[what], what)
 
 
-@pytest.mark.parametrize("one", [b"x", "\u00e9".encode(), b"\xff"])
-@pytest.mark.parametrize("what", ANSWERS)
-def test_large_messages_are_shown_beside_the_loop(
-    anybody: Loop, what: str, one: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def tens_of(one: Message, monkeypatch: pytest.MonkeyPatch) -> list[Message]:
+    """What each receive gets, and the list of what is given back."""
+    given_back: list[Message] = []
+
     async def receive(*_args: object, **_asked: object) -> list[Message]:
-        return [message(one * 2**20)] * 10
+        return [one] * 10
 
     async def opened(*_args: object) -> Any:
-        return SimpleNamespace(
-            name="x", labels={}, settings=SimpleNamespace(visibility_timeout_s=30)
-        )
+        settings = SimpleNamespace(visibility_timeout_s=30)
+        return SimpleNamespace(name="x", labels={}, settings=settings)
+
+    def give_back(_self: object, _queue: str, messages: list[Message]) -> None:
+        given_back.extend(messages)
 
     monkeypatch.setattr(Waiting, "receive", receive)
+    monkeypatch.setattr(Waiting, "give_back", give_back)
     monkeypatch.setattr(Backend, "opened", opened)
+    return given_back
+
+
+LARGE = {
+    "ascii": message(b"x" * 2**20),
+    "more than ascii": message("\u00e9".encode() * 2**20),
+    "no text": message(b"\xff" * 2**20),
+    "line ends": message(b"\r" * 2**20),
+    "controls": message(b"\0" * 2**20),
+    "headers": message(b"x", {f"{at}": "" for at in range(10_000)}),
+}
+
+
+@pytest.mark.parametrize("large", LARGE)
+@pytest.mark.parametrize("what", ANSWERS)
+def test_large_messages_are_shown_beside_the_loop(
+    anybody: Loop, what: str, large: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tens_of(LARGE[large], monkeypatch)
     took_s, status, _ = anybody.took_s(ANSWERS[what])
     assert 200 == status
     assert took_s <= UNEVEN * slowness() * LONGEST_S, what
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+def test_messages_whose_client_goes_while_they_are_shown_are_given_back(
+    anybody: Loop, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_back = tens_of(LARGE["ascii"], monkeypatch)
+    sent: list[Any] = []
+    is_held, goes_on = threading.Event(), threading.Event()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def ask() -> None:
+        coming = iter([{"type": "http.request", "body": ANSWERS[what][3], "more_body": False}])
+
+        async def receive() -> Any:
+            found = next(coming, None)
+            while found is None:
+                await asyncio.sleep(0.01)
+                if is_held.is_set():
+                    return {"type": "http.disconnect"}
+            return found
+
+        def hold() -> None:
+            is_held.set()
+            goes_on.wait(30)
+
+        answers = anybody.gateway.backend.answers
+        busy = asyncio.ensure_future(answers.made(hold, [LARGE["ascii"]], {}))
+        await asyncio.sleep(0.05)
+        await anybody.app(anybody.scope(ANSWERS[what])[0], receive, send)
+        goes_on.set()
+        await busy
+
+    asyncio.run(ask())
+    assert 10 == len(given_back)
+    assert {one.get("status", 204) for one in sent} <= {204}, "nobody is there"

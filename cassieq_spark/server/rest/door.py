@@ -15,6 +15,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.server.by_method import routes
+from cassieq_spark.server.large import InParts
 from cassieq_spark.server.limits import TooLong
 from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.rest.call import JSON, RAW, Answer, Call, Operation, Raw
@@ -151,13 +152,10 @@ def _response(answer: Answer, request_id: str) -> Response:
     headers = {**answer.headers, REQUEST_ID: request_id}
     if answer.body is None:
         return Response(status_code=answer.status, headers=headers)
-    if isinstance(answer.body, bytes):
-        return Response(
-            answer.body, status_code=answer.status, headers=headers, media_type=answer.media_type
-        )
-    return Response(
-        json.dumps(answer.body), status_code=answer.status, headers=headers, media_type=JSON
-    )
+    made, media_type = answer.body, answer.media_type
+    if not isinstance(made, bytes):
+        made, media_type = json.dumps(made).encode(), JSON
+    return InParts(made, status_code=answer.status, headers=headers, media_type=media_type)
 
 
 def _problem(error: Exception, scope: Scope) -> Response:

@@ -26,7 +26,7 @@ async def show(call: Call) -> Answer:
         found = filter(is_wanted, call.backend.client.browse(call.queue))
         return list(islice(found, query.max))
 
-    return await listed(await call.backend.run(work), partial(_shown, call))
+    return await listed(call, await call.backend.run(work), partial(_shown, call))
 
 
 async def redrive(call: Call) -> Answer:

@@ -10,7 +10,7 @@ from cassieq_spark.options import arguments
 from cassieq_spark.queue.inspect.letters import as_object
 from cassieq_spark.queue.message import show_time
 from cassieq_spark.server.departing import unless_gone
-from cassieq_spark.server.large import as_json, made
+from cassieq_spark.server.large import as_json
 from cassieq_spark.server.rest.call import JSON, RAW, Answer
 from cassieq_spark.server.rest.models import MOST_WAIT_S, PutMessage, sent_headers
 from cassieq_spark.server.rest.problems import FieldInvalid, Refusal, problem_of
@@ -78,7 +78,7 @@ async def next_messages(call: Call) -> Answer:
         wait_s = min(float(preferred), MOST_WAIT_S)
         applied = {"Preference-Applied": f"wait={wait_s:.0f}"}
 
-    async def lease() -> list[Message]:
+    async def lease() -> Answer:
         found = await call.waiting.receive(
             call.queue,
             at_most=query.max,
@@ -89,29 +89,30 @@ async def next_messages(call: Call) -> Answer:
         call.leased.extend(found)
         if found:
             await call.confirm()
-        return found
+        if call.is_raw:
+            return _raw(found[0] if found else None, applied)
+        return await listed(call, found, shown, applied)
 
-    messages = await unless_gone(call.request, lease(), call.give_back)
-    if messages is None:
-        return Answer(body=None, status=204)  # nobody reads it
-    if call.is_raw:
-        return _raw(messages[0] if messages else None, applied)
-    return await listed(messages, shown, applied)
+    answer = await unless_gone(call.request, lease(), call.give_back)
+    return answer or Answer(body=None, status=204)  # nobody reads it
 
 
 async def peek(call: Call) -> Answer:
     """They stay visible, and have no receipt."""
     found = await call.backend.on_queue(call.queue, lambda queue: queue.peek(call.query.max))
-    return await listed(found, shown)
+    return await listed(call, found, shown)
 
 
 async def listed(
+    call: Call,
     messages: Sequence[Message],
     show: Callable[[Message], dict[str, Any]],
     headers: dict[str, str] | None = None,
 ) -> Answer:
     """An answer with messages, as ``show`` shows each."""
-    body = await made(lambda: as_json({"messages": list(map(show, messages))}), messages)
+    body = await call.backend.answers.made(
+        lambda: as_json({"messages": list(map(show, messages))}), messages, call.request.scope
+    )
     return Answer(body=body, headers=headers or {}, media_type=JSON)
 
 

@@ -16,7 +16,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.departing import unless_gone
 from cassieq_spark.server.guards import is_signed
-from cassieq_spark.server.large import made
+from cassieq_spark.server.large import InParts
 from cassieq_spark.server.limits import TooLong, headers_of
 from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.sqs import messages, moves, queues
@@ -141,16 +141,21 @@ class SqsDoor:
             moves=self._moves,
             failed=noted.failed,
         )
-        run = HANDLERS[action]
+
+        async def run() -> bytes:
+            result = await HANDLERS[action](call)
+            leased = [one for _, messages in call.leased for one in messages]
+            return await self._backend.answers.made(
+                lambda: asked.protocol.answer(result, asked.request_id), leased, request.scope
+            )
+
         try:
             if action == "ReceiveMessage":
-                result = await unless_gone(request, run(call), call.give_back)
-                if result is None:
-                    return None
+                body = await unless_gone(request, run(), call.give_back)
             else:
-                result = await run(call)
-            leased = [one for _, messages in call.leased for one in messages]
-            body = await made(lambda: asked.protocol.answer(result, asked.request_id), leased)
+                body = await run()
+            if body is None:
+                return None
             return _response(asked.protocol, body, asked.request_id)
         except BaseException:
             call.give_back()
@@ -232,6 +237,4 @@ def _failure(
 
 
 def _response(protocol: JsonProtocol | QueryProtocol, body: bytes, request_id: str) -> Response:
-    return Response(
-        body, media_type=protocol.content_type, headers={"x-amzn-RequestId": request_id}
-    )
+    return InParts(body, media_type=protocol.content_type, headers={"x-amzn-RequestId": request_id})

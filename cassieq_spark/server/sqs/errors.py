@@ -21,10 +21,11 @@ from cassieq_spark.errors import (
 from cassieq_spark.server.backend import COME_AGAIN
 
 NO_TEXT: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_NO_CONTROLS: Final = bytes({*range(256)} - ({*range(0x20)} - {*b"\t\n\r"}))
-_NO_CHARACTERS: Final = ("\ufffe".encode(), "\uffff".encode())
 """A character that SQS allows in no text: XML 1.0, the form of older answers, has none of them, so
 no client can read an answer with one, wherever a producer wrote it."""
+
+_NO_CONTROLS: Final = bytes({*range(256)} - ({*range(0x20)} - {*b"\t\n\r"}))
+_NO_CHARACTERS: Final = ("\ufffe".encode(), "\uffff".encode())
 
 _SQS: Final = "AWS.SimpleQueueService."
 QUERY_CODES: Final[dict[str, str]] = {
@@ -94,7 +95,7 @@ def is_text(text: str) -> bool:
 
 def readable(text: str) -> str:
     """A text without characters that SQS does not allow."""
-    return NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
+    return text if is_text(text) else NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def no_queue() -> SqsError:

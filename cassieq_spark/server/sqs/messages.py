@@ -15,7 +15,6 @@ from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Extend
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.ack_group import Verdict
-from cassieq_spark.server.large import made
 from cassieq_spark.server.sending import Outgoing
 from cassieq_spark.server.sqs import attributes as settings
 from cassieq_spark.server.sqs import bodies, received
@@ -121,8 +120,10 @@ async def receive(call: Call) -> dict[str, Any]:
         await _end_if_zero(call, handle, messages, visibility_s)
     waited_s = asyncio.get_running_loop().time() - began_s
     now_ms = (began_us + round(waited_s * 1e6)) // 1_000
-    shown = await made(
-        lambda: [received.shown(call, one, wanted, now_ms) for one in messages], messages
+    shown = await call.backend.answers.made(
+        lambda: [received.shown(call, one, wanted, now_ms) for one in messages],
+        messages,
+        call.request.scope,
     )
     return {"Messages": shown} if shown else {}
 

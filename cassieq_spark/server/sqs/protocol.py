@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 from xml.etree import ElementTree as Xml
 
-from cassieq_spark.server.large import as_json
+from cassieq_spark.server.large import as_json, in_slices
 from cassieq_spark.server.sqs.actions import ACTIONS, Kind, Parameters
 from cassieq_spark.server.sqs.errors import SqsError, invalid, readable
 from cassieq_spark.server.sqs.messages import MOST_IN_BATCH
@@ -144,7 +144,8 @@ def protocol_of(
 
 def _bytes(root: Xml.Element) -> bytes:
     text: bytes = Xml.tostring(root, encoding="utf-8", xml_declaration=True)
-    return text.replace(b"\r", b"&#13;")  # else a client reads it as the end of a line
+    # Else a client reads it as the end of a line.
+    return in_slices(text, lambda some: some.replace(b"\r", b"&#13;"))
 
 
 def few(entries: list[T]) -> list[T]:
