@@ -61,7 +61,7 @@ class Answers:
         if size <= AT_ONCE_BYTES:
             return make()
         holding: Holding | None = scope.get(HOLDING)
-        if holding is not None:
+        if holding is not None and holding.size < size:  # else they count already
             holding.set(holding.size + size)
             if not holding.fits():
                 raise NoRoom
