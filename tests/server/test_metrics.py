@@ -123,7 +123,7 @@ def test_errors_are_counted_by_door_code_and_status(
         ("rest", "queue_not_found", "404"),
         ("rest", "method_not_allowed", "405"),
         ("ui", "queue_not_found", "404"),
-        ("sqs", "content_too_large", "413"),
+        ("sqs", "RequestEntityTooLarge", "413"),
         ("sqs", "UnknownOperationException", "400"),
     ):
         labels = {"door": door, "code": code, "status": status}

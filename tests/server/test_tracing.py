@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -272,7 +273,8 @@ def served(cassandra: EmbeddedCassandra, spans: Spans) -> Iterator[str]:  # noqa
     )
     addresses: list[str] = []
     server = GatewayServer(gateway, on_start=addresses.append)
-    thread = threading.Thread(target=server.run)
+    listening = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     try:
         wait_until(lambda: addresses, deadline_s=60)
@@ -281,6 +283,7 @@ def served(cassandra: EmbeddedCassandra, spans: Spans) -> Iterator[str]:  # noqa
     finally:
         server.should_exit = True
         thread.join(30)
+        listening.close()
 
 
 def test_a_request_goes_on_with_its_callers_trace(spans: Spans, served: str, orders: Queue) -> None:
