@@ -50,7 +50,7 @@ close it if there are too many, costs some 30 us."""
 LET_IN: Final = 4
 """How many of those are made in one turn. One costs ten times as much, and far more with TLS."""
 
-READ_BYTES: Final = 32_768
+TURN_BYTES: Final = 32_768
 """How much is read of a connection before others have their turn. What costs most is a body in
 chunks of one byte: 8 ms. Asyncio reads 256 KiB, and all others waited for 62 ms."""
 
@@ -220,11 +220,11 @@ class _Counted(socket.socket):
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         """Take what has come, so far as one turn of the event loop may parse it."""
-        return super().recv(min(size, READ_BYTES), flags)
+        return super().recv(min(size, TURN_BYTES), flags)
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         """As `recv`: asyncio reads so with TLS."""
-        return super().recv_into(buffer, min(nbytes or len(buffer), READ_BYTES), flags)
+        return super().recv_into(buffer, min(nbytes or len(buffer), TURN_BYTES), flags)
 
     def close(self) -> None:
         """Close it; its end is noted once."""

@@ -24,7 +24,7 @@ from cassieq_spark.exporter.listen import cannot_listen, listening
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.backend import POOL_PREFIX
 from cassieq_spark.server.connection import connection_class
-from cassieq_spark.server.entrance import READ_BYTES, Entrance, reserve_files
+from cassieq_spark.server.entrance import TURN_BYTES, Entrance, reserve_files
 from cassieq_spark.server.rest.page import described
 from cassieq_spark.server.ui.render import load_templates
 
@@ -86,7 +86,7 @@ class GatewayServer(uvicorn.Server):
         settings = self._gateway.settings
         # What asyncio sets aside for each connection with TLS, before any guard has seen it. Its
         # own 256 KiB would be over three times the memory for whoever holds many connections open.
-        SSLProtocol.max_size = READ_BYTES
+        SSLProtocol.max_size = TURN_BYTES
         self._entrance.open(sockets or (), self._connect)
         self.servers = []
         self.started = True

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import Server
 
 from cassieq_spark.server.connection import DRAIN_S, Connection
-from cassieq_spark.server.entrance import READ_BYTES
+from cassieq_spark.server.entrance import TURN_BYTES
 from cassieq_spark.server.settings import MIB, GatewaySettings
 from cassieq_spark.testing import ConditionNotMet, wait_until
 from tests.fixtures.certificates import Authority
@@ -610,7 +610,7 @@ def test_asyncio_has_what_a_wire_looks_at_under_tls(
             wire = served._wire  # type: ignore[union-attr]
             below = wire._below
             assert below is wire._transport._ssl_protocol._transport
-            assert READ_BYTES == len(wire._transport._ssl_protocol._ssl_buffer)
+            assert TURN_BYTES == len(wire._transport._ssl_protocol._ssl_buffer)
             assert below.get_extra_info("socket") is wire.get_extra_info("socket")
             wait_until(lambda: below.get_write_buffer_size() > LARGE // 2)
             assert wire.unread >= below.get_write_buffer_size()
@@ -670,4 +670,4 @@ def test_one_turn_of_the_loop_parses_a_little_of_a_connection(
         assert one_answer(connection).endswith(b"100000")
         sending.join()
     assert sum(turns) > 1_200_000
-    assert max(turns) <= READ_BYTES + TLS_RECORD
+    assert max(turns) <= TURN_BYTES + TLS_RECORD

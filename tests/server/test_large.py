@@ -1,4 +1,4 @@
-"""Large answers are written text by text and part by part, and are the same as if they were not."""
+"""Large answers are written message by message and in parts, and are the same as if not."""
 
 from __future__ import annotations
 

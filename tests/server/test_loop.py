@@ -210,12 +210,8 @@ GROWING_SIGNED: dict[str, Callable[[int], Request]] = {
 
 URL = "http://localhost/000000000000/x"
 ANSWERS: dict[str, Request] = {
-    "sqs json": sqs(
-        "ReceiveMessage", '{"QueueUrl":"http://localhost/000000000000/x","MaxNumberOfMessages":10}'
-    ),
-    "form": form(
-        "Action=ReceiveMessage&QueueUrl=http://localhost/000000000000/x&MaxNumberOfMessages=10"
-    ),
+    "sqs json": sqs("ReceiveMessage", json.dumps({"QueueUrl": URL, "MaxNumberOfMessages": 10})),
+    "form": form(f"Action=ReceiveMessage&QueueUrl={URL}&MaxNumberOfMessages=10"),
     "json": rest("/x/messages/next?max=10", ""),
 }
 """Requests of a few bytes that are answered with ten messages."""

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from cassieq_spark.server.rest.problems import Refusal
     from cassieq_spark.server.sending import Sending
 
+    Result = dict[str, Any] | Callable[[], dict[str, Any]]
+    """The result of an action, or what makes it of large messages."""
+
 NO_METHOD: Final = "MethodNotAllowed"
 METHODS: Final = frozenset({"GET", "POST"})
 REFUSALS: Final = {
@@ -145,9 +148,12 @@ class SqsDoor:
         async def run() -> bytes:
             result = await HANDLERS[action](call)
             leased = [one for _, messages in call.leased for one in messages]
-            return await self._backend.answers.made(
-                lambda: asked.protocol.answer(result, asked.request_id), leased, request.scope
-            )
+
+            def make() -> bytes:
+                shown = result() if callable(result) else result
+                return asked.protocol.answer(shown, asked.request_id)
+
+            return await self._backend.answers.made(make, leased, request.scope)
 
         try:
             if action == "ReceiveMessage":
@@ -162,7 +168,7 @@ class SqsDoor:
             raise
 
 
-HANDLERS: Final[dict[str, Callable[[Call], Awaitable[dict[str, Any]]]]] = {
+HANDLERS: Final[dict[str, Callable[[Call], Awaitable[Result]]]] = {
     "AddPermission": queues.no_permissions,
     "CancelMessageMoveTask": moves.cancel,
     "ChangeMessageVisibility": messages.change_visibility,

@@ -97,8 +97,12 @@ async def _send_all(
     return [answers[at] for at in range(len(entries))]
 
 
-async def receive(call: Call) -> dict[str, Any]:
-    """ReceiveMessage: what is leased is noted in the call, for the case that nobody gets it."""
+async def receive(call: Call) -> Callable[[], dict[str, Any]]:
+    """ReceiveMessage: what is leased is noted in the call, for the case that nobody gets it.
+
+    Returns:
+        What shows the messages, which may be large.
+    """
     queue = call.queue()
     at_most = _within(call, "MaxNumberOfMessages", 1, MOST_IN_BATCH)
     visibility_s = _within(call, "VisibilityTimeout", 0, MOST_VISIBILITY_S)
@@ -120,12 +124,12 @@ async def receive(call: Call) -> dict[str, Any]:
         await _end_if_zero(call, handle, messages, visibility_s)
     waited_s = asyncio.get_running_loop().time() - began_s
     now_ms = (began_us + round(waited_s * 1e6)) // 1_000
-    shown = await call.backend.answers.made(
-        lambda: [received.shown(call, one, wanted, now_ms) for one in messages],
-        messages,
-        call.request.scope,
-    )
-    return {"Messages": shown} if shown else {}
+
+    def show() -> dict[str, Any]:
+        shown = [received.shown(call, one, wanted, now_ms) for one in messages]
+        return {"Messages": shown} if shown else {}
+
+    return show
 
 
 async def delete(call: Call) -> dict[str, Any]:
