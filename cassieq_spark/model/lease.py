@@ -1,10 +1,11 @@
-"""Claim, ack, extend, release, revise: the moves of a sealed bucket (design 5), all pure.
+"""Claim, ack, extend, release: the moves of a sealed bucket (design 5), all pure.
 
 Each is what one CAS writes, for any number of messages. Holds I2, I3, I4.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ from cassieq_spark.model.row_limits import (
 from cassieq_spark.model.taken import expired, past, taken_out, without_expired
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from uuid import UUID
 
 EXPIRY_MARGIN_US = 250_000
@@ -155,31 +156,34 @@ def claim(
     is taken out first, so that no claim hands it out. No claim is
     refused for the size of a row: what is visible can be had, whoever holds the rest [T2] [T11].
     """
+    row, (leases,) = claim_each(row, [terms], new_id)
+    return row, leases
+
+
+def claim_each(
+    row: Bucket, wanted: Sequence[Terms], new_id: Callable[[], UUID]
+) -> tuple[Bucket, list[tuple[Lease, ...]]]:
+    """Claim for several callers, one after the other; return the row and the leases of each.
+
+    Callers share leases of up to `RUNS_PER_LEASE` runs, so that many small claims do not fill the
+    row. Each is given its own part of such a lease, and settles it by its runs.
+
+    Args:
+        wanted: At least one; they differ in ``at_most`` only.
+    """
     if row.status is not Status.SEALED:
-        return row, ()
+        return row, [() for _ in wanted]
+    terms = wanted[0]
     gone = _expired(row, terms.now_us)
     row = without_expired(row, gone, new_id, dies=terms.expired_die, now_us=terms.now_us)
     row = _without_exhausted(row, terms, new_id)
-    taken = _Taken(terms)
-    for part in held_by_nobody(row, terms.now_us):
-        taken.take(part.runs, part.deliveries)
-    taken.take(row.fresh, 0)
-    owner = name_of_holder(row, terms.owner)
-    leases = tuple(
-        Lease(
-            lease_id=new_id(),
-            owner=owner,
-            run=terms.run,
-            delivery_count=deliveries + 1,
-            runs=runs,
-            until_us=terms.until_us,
-        )
-        for deliveries, runs in taken.by_deliveries.items()
-    )
-    row = taken_out(row, union(lease.runs for lease in leases), now_us=terms.now_us)
-    if len(row.leases) + len(leases) > PREFERRED_LEASES:
+    left = deque([*held_by_nobody(row, terms.now_us), Returned(deliveries=0, runs=row.fresh)])
+    shared = _Shared(terms, name_of_holder(row, terms.owner), new_id)
+    given = [tuple(shared.part(*part) for part in _taken(one, left).items()) for one in wanted]
+    row = taken_out(row, union(lease.runs for lease in shared.leases), now_us=terms.now_us)
+    if len(row.leases) + len(shared.leases) > PREFERRED_LEASES:
         row = _merged(row, terms.now_us)
-    return drained_if_empty(replace(row, leases=(*row.leases, *leases))), leases
+    return drained_if_empty(replace(row, leases=(*row.leases, *shared.leases))), given
 
 
 def ack(row: Bucket, acked: Mapping[UUID, Runs | None], *, now_us: int) -> Bucket:
@@ -292,66 +296,68 @@ def release(
     )
 
 
-def revise(
-    row: Bucket,
-    lease_id: UUID,
-    offset: int,
-    *,
-    revision: int | None,
-    new_lease_id: UUID,
-    until_us: int | None,
-    now_us: int,
-) -> Bucket:
-    """Give one message of a lease another body, end and lease id: the old receipt is stale then.
-
-    The same delivery goes on: its count stays.
-
-    Args:
-        revision: The revision of its overlay; None: the body stays.
-        until_us: None: the end stays.
-    """
-    leases: list[Lease] = []
-    for lease in row.leases:
-        if lease.lease_id != lease_id or offset not in lease.runs:
-            leases.append(lease)
-            continue
-        one = Runs.span(offset, offset)
-        if rest := lease.runs - one:
-            leases.append(replace(lease, runs=rest))
-        leases.append(
-            replace(
-                lease,
-                lease_id=new_lease_id,
-                runs=one,
-                until_us=lease.until_us if until_us is None else until_us,
-            )
-        )
-    revisions = row.revisions
-    if revision is not None:
-        revisions = tuple(sorted({**dict(revisions), offset: revision}.items()))
-    return replace(row, changed_us=now_us, leases=tuple(leases), revisions=revisions)
-
-
 class _Taken:
     """The messages one claim takes, by delivery count so far: one lease each."""
 
     def __init__(self, terms: Terms) -> None:
         self._below = terms.below
-        self._left = terms.at_most
+        self.left = terms.at_most
         self.by_deliveries: dict[int, Runs] = {}
 
-    def take(self, runs: Runs, deliveries: int) -> None:
+    def take(self, runs: Runs, deliveries: int) -> Runs:
         """Take the lowest first: as many as still wanted, and as many runs as a lease may have."""
-        if self._left <= 0:
-            return
         so_far = self.by_deliveries.get(deliveries, EMPTY)
         if deliveries not in self.by_deliveries and len(self.by_deliveries) >= LEASES_PER_CLAIM:
-            return
+            return EMPTY
         allowed = Runs(_below(runs, self._below).pairs[: RUNS_PER_LEASE - len(so_far.pairs)])
-        taken, _ = allowed.take(self._left)
+        taken, _ = allowed.take(self.left)
         if taken:
-            self._left -= taken.count
+            self.left -= taken.count
             self.by_deliveries[deliveries] = so_far | taken
+        return taken
+
+
+class _Shared:
+    """The leases that the callers of `claim_each` have together."""
+
+    def __init__(self, terms: Terms, owner: str, new_id: Callable[[], UUID]) -> None:
+        self._terms = terms
+        self._owner = owner
+        self._new_id = new_id
+        self._filling: dict[int, int] = {}
+        self.leases: list[Lease] = []
+
+    def part(self, deliveries: int, runs: Runs) -> Lease:
+        """Add what one caller takes of one delivery count; return its part of the lease."""
+        at = self._filling.get(deliveries)
+        together = runs if at is None else self.leases[at].runs | runs
+        if at is not None and len(together.pairs) <= RUNS_PER_LEASE:
+            self.leases[at] = replace(self.leases[at], runs=together)
+            return replace(self.leases[at], runs=runs)
+        self._filling[deliveries] = len(self.leases)
+        lease = Lease(
+            lease_id=self._new_id(),
+            owner=self._owner,
+            run=self._terms.run,
+            delivery_count=deliveries + 1,
+            runs=runs,
+            until_us=self._terms.until_us,
+        )
+        self.leases.append(lease)
+        return lease
+
+
+def _taken(terms: Terms, left: deque[Returned]) -> dict[int, Runs]:
+    """Take what one caller is given out of what is visible."""
+    taken = _Taken(terms)
+    passed: list[Returned] = []
+    while left and taken.left > 0:
+        part = left.popleft()
+        rest = part.runs - taken.take(part.runs, part.deliveries)
+        if rest:
+            passed.append(replace(part, runs=rest))
+    left.extendleft(reversed(passed))
+    return taken.by_deliveries
 
 
 def _without_exhausted(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) -> Bucket:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 from uuid import UUID
 
 from cassieq_spark.model import lease as rules
-from cassieq_spark.model.bucket import Bucket, Returned, merge_returned
+from cassieq_spark.model.bucket import Bucket, Lease, Returned, merge_returned
 from cassieq_spark.model.dead import OUT_OF_DELIVERIES, add_dead
 from cassieq_spark.model.ids import EMPTY, Runs, union
 from cassieq_spark.model.taken import EXPIRED
@@ -304,7 +304,7 @@ def update(row: Bucket, leases: Mapping[UUID, Runs], action: Update, *, now_us: 
     """Carry out an `Update` of the one message that is held."""
     until_us = None if action.visibility_us is None else now_us + action.visibility_us
     for lease_id, runs in leases.items():
-        row = rules.revise(
+        row = revise(
             row,
             lease_id,
             runs.first,
@@ -316,3 +316,43 @@ def update(row: Bucket, leases: Mapping[UUID, Runs], action: Update, *, now_us: 
     if action.gives_back:
         row = rules.release(row, {action.new_lease_id: None}, now_us=now_us)
     return row
+
+
+def revise(
+    row: Bucket,
+    lease_id: UUID,
+    offset: int,
+    *,
+    revision: int | None,
+    new_lease_id: UUID,
+    until_us: int | None,
+    now_us: int,
+) -> Bucket:
+    """Give one message of a lease another body, end and lease id: the old receipt is stale then.
+
+    The same delivery goes on: its count stays.
+
+    Args:
+        revision: The revision of its overlay; None: the body stays.
+        until_us: None: the end stays.
+    """
+    leases: list[Lease] = []
+    for lease in row.leases:
+        if lease.lease_id != lease_id or offset not in lease.runs:
+            leases.append(lease)
+            continue
+        one = Runs.span(offset, offset)
+        if rest := lease.runs - one:
+            leases.append(replace(lease, runs=rest))
+        leases.append(
+            replace(
+                lease,
+                lease_id=new_lease_id,
+                runs=one,
+                until_us=lease.until_us if until_us is None else until_us,
+            )
+        )
+    revisions = row.revisions
+    if revision is not None:
+        revisions = tuple(sorted({**dict(revisions), offset: revision}.items()))
+    return replace(row, changed_us=now_us, leases=tuple(leases), revisions=revisions)

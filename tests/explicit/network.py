@@ -10,6 +10,7 @@ from uuid import UUID
 from cassieq_spark.model import bucket as bucket_rules
 from cassieq_spark.model import dead as dead_sets
 from cassieq_spark.model import lease as lease_rules
+from cassieq_spark.model import settlement
 from cassieq_spark.model.bucket import Bucket, Lease
 from cassieq_spark.model.dead import Dead
 from cassieq_spark.store.cas import Stored, Tag, Tags, Version
@@ -46,7 +47,7 @@ class Rules:
     ack: Callable[..., Bucket] = lease_rules.ack
     extend: Callable[..., Bucket] = lease_rules.extend
     release: Callable[..., Bucket] = lease_rules.release
-    revise: Callable[..., Bucket] = lease_rules.revise
+    revise: Callable[..., Bucket] = settlement.revise
     found: Callable[[Bucket, Receipt], Lease | None] = found_by_lease_id
     movable: Callable[[Dead], list[Dead]] = dead_sets.movable
     settles_by_tags: bool = True

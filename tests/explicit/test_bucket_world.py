@@ -15,6 +15,7 @@ import pytest
 
 from cassieq_spark.model import bucket as bucket_rules
 from cassieq_spark.model import lease as lease_rules
+from cassieq_spark.model import settlement
 from cassieq_spark.model.bucket import Bucket, Lease
 from cassieq_spark.model.dead import Dead, DeadSet
 from cassieq_spark.model.ids import union
@@ -139,7 +140,7 @@ def claim_into_the_old_dead_set(
 def revise_under_the_old_id(
     row: Bucket, lease_id: UUID, offset: int, *, new_lease_id: UUID, **rest: Any
 ) -> Bucket:
-    after = lease_rules.revise(row, lease_id, offset, new_lease_id=new_lease_id, **rest)
+    after = settlement.revise(row, lease_id, offset, new_lease_id=new_lease_id, **rest)
     leases = (
         replace(one, lease_id=lease_id) if one.lease_id == new_lease_id else one
         for one in after.leases

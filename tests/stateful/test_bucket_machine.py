@@ -171,7 +171,7 @@ class OneBucket(RuleBasedStateMachine):
         lease = data.draw(st.sampled_from(self.issued))
         at = data.draw(st.sampled_from(sorted(lease.runs.offsets())))
         new_id = self.new_id()
-        self.row = rules.revise(
+        self.row = settlement.revise(
             self.row,
             lease.lease_id,
             at,

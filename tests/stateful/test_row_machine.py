@@ -258,7 +258,7 @@ class OneRow(RuleBasedStateMachine):
         for lease_id, runs in held.items():
             for offset in itertools.islice(runs.offsets(), times):
                 new_id = self.new_id()
-                self.row = rules.revise(
+                self.row = settlement.revise(
                     self.row,
                     lease_id,
                     offset,

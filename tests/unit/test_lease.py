@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from cassieq_spark.model import lease as rules
+from cassieq_spark.model import settlement
 from cassieq_spark.model.bucket import Lease, Returned, Status
 from cassieq_spark.model.dead import DeadSet
 from cassieq_spark.model.delays import Delayed
@@ -273,7 +274,7 @@ def test_a_release_that_is_due_already_is_no_delay() -> None:
 @pytest.mark.invariant("I3")
 def test_p26_a_revised_message_has_a_lease_of_its_own_and_keeps_its_revision() -> None:
     row = sealed(leases=(lease(1, TEN, count=2),), revisions=((3, 11), (7, 12)))
-    after = rules.revise(
+    after = settlement.revise(
         row,
         UUID(int=1),
         3,
@@ -295,7 +296,7 @@ def test_p26_a_revised_message_has_a_lease_of_its_own_and_keeps_its_revision() -
 
 def test_a_revision_without_a_body_or_a_time_keeps_that_part() -> None:
     row = sealed(leases=(lease(1, TEN),), revisions=((0, 5),))
-    after = rules.revise(
+    after = settlement.revise(
         row,
         UUID(int=1),
         0,
@@ -352,3 +353,48 @@ def test_a_claim_that_finds_nothing_changes_no_message() -> None:
     row = sealed(leases=(lease(1, TEN),))
     assert (replace(row, changed_us=NOW), ()) == rules.claim(row, terms(), ids())
     assert EMPTY == row.fresh
+
+
+def test_claims_together_give_each_caller_what_it_would_have_got_after_the_others() -> None:
+    row = sealed(
+        fresh=Runs.of((0, 3), (6, 9)),
+        returned=(Returned(deliveries=1, runs=Runs.span(4, 4)),),
+        delayed=(Delayed(due_us=NOW - 1, runs=Runs.span(5, 5), deliveries=2),),
+    )
+    wanted = [terms(1), terms(3), terms(2), terms(9), terms(1)]
+
+    together, given = rules.claim_each(row, wanted, ids())
+
+    alone, expected = row, []
+    for one in wanted:
+        alone, leases = rules.claim(alone, one, ids())
+        expected.append([(part.delivery_count, part.runs) for part in leases])
+    assert expected == [[(part.delivery_count, part.runs) for part in some] for some in given]
+    assert alone.unacked == together.unacked
+    assert () == given[4]
+    # One lease for each delivery count, whoever was given a part of it.
+    assert 3 == len(together.leases)
+    assert {one.lease_id for one in together.leases} == {
+        one.lease_id for some in given for one in some
+    }
+    assert len(alone.leases) > 3
+
+
+def test_many_small_claims_of_single_messages_that_came_back_all_get_one() -> None:
+    every_other = Runs.from_offsets(range(0, 4 * RUNS_PER_LEASE, 2))
+    row = sealed(manifest=every_other, returned=(Returned(deliveries=1, runs=every_other),))
+
+    after, given = rules.claim_each(row, [terms(1)] * every_other.count, ids())
+
+    assert [1] * every_other.count == [sum(one.runs.count for one in some) for some in given]
+    assert [RUNS_PER_LEASE] * 2 == [len(one.runs.pairs) for one in after.leases]
+
+
+def test_one_claim_of_many_takes_no_more_runs_than_alone() -> None:
+    every_other = Runs.from_offsets(range(0, 4 * RUNS_PER_LEASE, 2))
+    row = sealed(manifest=every_other, fresh=every_other)
+
+    _, (first, second) = rules.claim_each(row, [terms(1_000), terms(1)], ids())
+
+    assert RUNS_PER_LEASE == sum(one.runs.count for one in first)
+    assert [Runs.span(2 * RUNS_PER_LEASE, 2 * RUNS_PER_LEASE)] == [one.runs for one in second]
