@@ -180,10 +180,11 @@ def claim_each(
     left = deque([*held_by_nobody(row, terms.now_us), Returned(deliveries=0, runs=row.fresh)])
     shared = _Shared(terms, name_of_holder(row, terms.owner), new_id)
     given = [tuple(shared.part(*part) for part in _taken(one, left).items()) for one in wanted]
-    row = taken_out(row, union(lease.runs for lease in shared.leases), now_us=terms.now_us)
-    if len(row.leases) + len(shared.leases) > PREFERRED_LEASES:
+    leases = shared.leases
+    row = taken_out(row, union(lease.runs for lease in leases), now_us=terms.now_us)
+    if len(row.leases) + len(leases) > PREFERRED_LEASES:
         row = _merged(row, terms.now_us)
-    return drained_if_empty(replace(row, leases=(*row.leases, *shared.leases))), given
+    return drained_if_empty(replace(row, leases=(*row.leases, *leases))), given
 
 
 def ack(row: Bucket, acked: Mapping[UUID, Runs | None], *, now_us: int) -> Bucket:

@@ -15,8 +15,7 @@ from cassieq_spark.model.pointer import LATE_AFTER_US, is_passable, minute_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import BucketNo, Runs
+    from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.lane import Lane
 
 
@@ -69,26 +68,3 @@ class Returns:
     def _write(self, times_us: Iterable[int], now_us: int) -> None:
         lane = self._lane
         lane.hints.write([(self._bucket, time_us) for time_us in times_us], now_us=now_us)
-
-
-def moved_times_us(old: Bucket, new: Bucket, moved: Runs) -> list[int]:
-    """When these messages come back, and any others whose time this change has moved.
-
-    If delays no longer fit a row, all delays of the row are merged into wider steps [R7].
-    """
-    known = {group.due_us for group in old.delayed}
-    shifted = [group.due_us for group in new.delayed if group.due_us not in known]
-    return return_times_us(new, moved) + shifted
-
-
-def return_times_us(row: Bucket, moved: Runs | None = None) -> list[int]:
-    """When messages of a row come back by time; 0 for those that are back.
-
-    Args:
-        moved: Only these messages; None: all.
-    """
-    times = [lease.until_us for lease in row.leases if moved is None or lease.runs & moved]
-    times += [group.due_us for group in row.delayed if moved is None or group.runs & moved]
-    if any(moved is None or part.runs & moved for part in row.returned):
-        times.append(0)
-    return times

@@ -15,9 +15,10 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import OF_A_SINK, Bucket, Status
 from cassieq_spark.model.ids import Place
+from cassieq_spark.model.rows.intents import return_times_us
 from cassieq_spark.model.sink_txn import BucketList, Fate, fate
 from cassieq_spark.queue.apart import named
-from cassieq_spark.queue.returns import Returns, return_times_us
+from cassieq_spark.queue.returns import Returns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

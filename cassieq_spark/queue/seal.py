@@ -18,8 +18,9 @@ from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.expiry import Life
 from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.lease import Terms, claim, expired_of
+from cassieq_spark.model.rows.intents import return_times_us
 from cassieq_spark.queue.expired import note_expired
-from cassieq_spark.queue.returns import Returns, return_times_us
+from cassieq_spark.queue.returns import Returns
 from cassieq_spark.store.cas import Applied, Stored
 
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import settlement as rules
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import EMPTY, Place, Runs, union
+from cassieq_spark.model.rows.intents import moved_times_us
 from cassieq_spark.model.settlement import Ack, Judged, Reject, Update
 from cassieq_spark.queue.apart import each_bucket
-from cassieq_spark.queue.returns import Returns, moved_times_us
+from cassieq_spark.queue.returns import Returns
 from cassieq_spark.queue.settle.receipts import NEVER, foreign
 
 if TYPE_CHECKING:

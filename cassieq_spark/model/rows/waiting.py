@@ -1,0 +1,211 @@
+"""Keep what callers want of a row until it is sent, and the hints that it needs. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.model.ids import EMPTY
+from cassieq_spark.model.pointer import LATE_AFTER_US, is_passable, minute_of
+from cassieq_spark.model.rows.intents import Claim, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from uuid import UUID
+
+    from cassieq_spark.model.ids import Runs
+    from cassieq_spark.model.rows.fold import Folded
+    from cassieq_spark.model.rows.intents import Intent
+
+FOLD_AT_MOST: Final = 1_000
+"""The most intents of one fold: it takes some milliseconds, and nothing waits for company then."""
+
+PATIENCE_S: Final = 1.0
+"""How long all intents of a row wait for a hint. Then those that need none go out alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What one caller wants.
+
+    Attributes:
+        ticket: Negative: the writer's own, which nobody waits for.
+        has_looked: A claim whose caller has read the row itself: it may be told "nothing" by it.
+        refusals: How many CASes of it were refused in a row.
+        doubts: The marks of its CASes of which nobody knows yet whether they happened.
+    """
+
+    ticket: int
+    intent: Intent
+    deadline_s: float
+    company_until_s: float = -inf
+    has_looked: bool = False
+    refusals: int = 0
+    doubts: frozenset[UUID] = frozenset()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the writer wants it itself."""
+        return self.ticket < 0
+
+    @property
+    def is_claim(self) -> bool:
+        """Whether it takes messages."""
+        return isinstance(self.intent, Claim)
+
+
+class Waiting:
+    """What is not sent, in the order in which it came.
+
+    Attributes:
+        entries: All of it.
+        parked: Tickets that wait for a hint, and those that must not overtake them.
+        due_s: When the first of the others must not wait any longer for company.
+        earliest_s: The first deadline.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.parked: set[int] = set()
+        self.due_s = inf
+        self.earliest_s = inf
+
+    def add(self, entry: Entry) -> None:
+        """Take one more, as the last one."""
+        self.entries.append(entry)
+        self.due_s = min(self.due_s, entry.company_until_s)
+        self.earliest_s = min(self.earliest_s, entry.deadline_s)
+
+    def put_back(self, entries: Iterable[Entry]) -> None:
+        """Take what was sent in vain, before all others."""
+        self.entries[:0] = entries
+        self._count()
+
+    def replace(self, changed: Entry) -> None:
+        """Put it in the place of the one with its ticket."""
+        self.entries = [changed if one.ticket == changed.ticket else one for one in self.entries]
+        self._count()
+
+    def remove(self, tickets: Collection[int]) -> list[Entry]:
+        """Take these out; return those that were here."""
+        gone = [one for one in self.entries if one.ticket in tickets]
+        if gone:
+            self.entries = [one for one in self.entries if one.ticket not in tickets]
+            self.parked.difference_update(tickets)
+            self._count()
+        return gone
+
+    def overdue(self, at_s: float) -> list[Entry]:
+        """Take out those whose deadline is over."""
+        if at_s < self.earliest_s:
+            return []
+        return self.remove({one.ticket for one in self.entries if one.deadline_s <= at_s})
+
+    def is_due(self, at_s: float) -> bool:
+        """Whether something must not wait any longer."""
+        return self.due_s <= at_s or len(self.entries) - len(self.parked) >= FOLD_AT_MOST
+
+    def batch(self, *, up_to: float = inf) -> list[Entry]:
+        """Those that go together next: up to the first `Turn`, or that one alone.
+
+        What would overtake a parked action on the same message is parked, too.
+
+        Args:
+            up_to: No later ticket than this one.
+        """
+        found: list[Entry] = []
+        touched: Runs | None = EMPTY
+        for one in self.entries:
+            if isinstance(one.intent, Turn):
+                return found or [one]
+            if one.ticket in self.parked or overlap(one.intent.touches, touched):
+                self.parked.add(one.ticket)
+                touched = both(touched, one.intent.touches)
+            elif one.ticket <= up_to:
+                found.append(one)
+            if len(found) >= FOLD_AT_MOST:
+                break
+        self._count()
+        return found
+
+    def park(self, short: Collection[int]) -> None:
+        """Let these wait for a hint."""
+        self.parked.update(short)
+        self._count()
+
+    def wake(self) -> None:
+        """A hint was answered: nothing is parked any more."""
+        self.parked.clear()
+        self._count()
+
+    def _count(self) -> None:
+        unparked = (one.company_until_s for one in self.entries if one.ticket not in self.parked)
+        self.due_s = min(unparked, default=inf)
+        self.earliest_s = min((one.deadline_s for one in self.entries), default=inf)
+
+
+def overlap(some: Runs | None, others: Runs | None) -> bool:
+    """Whether two intents may name one message; None: any message."""
+    if some is None or others is None:
+        return bool(some is None or some) and bool(others is None or others)
+    return bool(some & others)
+
+
+def both(some: Runs | None, others: Runs | None) -> Runs | None:
+    """What either of two intents names."""
+    return None if some is None or others is None else some | others
+
+
+class Hints:
+    """The minutes of one row's hints: those that are written, under way, or failed (design 6).
+
+    Attributes:
+        written: Not to be written again: nobody removes a hint, and these minutes are not over.
+        asked: Under way, each with the time until which all intents wait for it.
+        failed: Each with the error; whoever needs one gets it.
+    """
+
+    def __init__(self) -> None:
+        self.written: frozenset[int] = frozenset()
+        self.asked: dict[int, float] = {}
+        self.failed: dict[int, Exception] = {}
+
+    def needed(self, folded: Folded, now_us: int) -> dict[int, set[int]]:
+        """By ticket the minutes that its effect needs and that are not written yet [R12]."""
+        now = minute_of(now_us)
+        self.written = frozenset(minute for minute in self.written if minute >= now)
+        needed: dict[int, set[int]] = {}
+        for ticket, effect in folded.effects.items():
+            minutes = {max(now, minute_of(time_us)) for time_us in effect.times_us}
+            if missing := minutes - self.written:
+                needed[ticket] = missing
+        return needed
+
+    def to_ask(self, minutes: Iterable[int], at_s: float) -> list[int]:
+        """Those of these minutes that nobody has asked for; they count as asked now."""
+        new = sorted(set(minutes) - self.asked.keys() - self.failed.keys())
+        self.asked |= dict.fromkeys(new, at_s + PATIENCE_S)
+        return new
+
+    def patience_s(self, needed: Iterable[set[int]]) -> float:
+        """Until when all intents wait for these minutes; -inf: for none of them."""
+        return max((self.asked.get(one, -inf) for some in needed for one in some), default=-inf)
+
+    def answered(self, minutes: Sequence[int], error: Exception | None = None) -> None:
+        """Note an answer."""
+        for minute in minutes:
+            self.asked.pop(minute, None)
+            if error is not None:
+                self.failed[minute] = error
+        if error is None:
+            self.written |= frozenset(minutes)
+
+
+def came_late(folded: Folded, *, sent_us: int, now_us: int) -> bool:
+    """Whether the time pointer may have passed a hint's minute before its CAS was answered [T4]."""
+    return any(
+        is_passable(minute_of(max(time_us, sent_us)), now_us=now_us + LATE_AFTER_US)
+        for effect in folded.effects.values()
+        for time_us in effect.times_us
+    )

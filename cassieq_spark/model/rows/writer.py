@@ -1,0 +1,288 @@
+"""`RowWriter` is the one writer of a bucket row in a client: a state machine without I/O.
+
+    writer.step(event, moment) -> outputs        one call for whatever happens, in its order
+
+Its owner (a thread or a coroutine per row) carries out the outputs and comes back with their
+answers: it reads the row, writes hints, sends a CAS, pauses, answers callers. It calls `step` again
+at `wake_at_s`. At most one read, CAS, pause or turn is under way; hints may be beside it.
+
+What one fold does, in this order; each is a rule with a name of its own (ADR 39):
+
+1. `time_of_fold`: time is read once, when the fold is made, and visibility counts from there.
+2. `must_read`, `unread`: the newest row; a verdict needs one that was read after the question.
+3. `fold.in_order`, `fold.may_merge`, `Claim.sharing`: settlements, then claims.
+4. `short_of_hints`: hints are answered before the CAS that needs them, for a second at most.
+5. `limit_of`, `_leave`: the CAS, until its callers' latest deadline; who leaves takes back what is
+   not sent, and what was claimed for it is released, by its runs and uncounted.
+6. `events.fate_of`, `still_held`, `is_told`: what became of it: its tag, then marks in the row. A
+   missing mark proves nothing, and no claim is folded twice.
+7. `waiting.came_late`, `Effect.reads_low`: late hints are written again, and callers look at L.
+
+Holds I1 to I4, I10.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.model.pointer import MINUTE_US, minute_of
+from cassieq_spark.model.rows import events, waiting
+from cassieq_spark.model.rows import fold as folds
+from cassieq_spark.model.rows.callers import Sent
+from cassieq_spark.model.rows.intents import Claim, Turn
+from cassieq_spark.model.rows.known import ALONE, KnownRow
+from cassieq_spark.model.rows.waiting import Entry, Hints
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.rows.events import Event, Output, Seen
+    from cassieq_spark.model.rows.fold import Folded
+    from cassieq_spark.model.rows.intents import Moment
+
+DOUBT_S: Final = 1.0
+"""How long the row is read for after an unknown CAS: most of its callers' time is over then."""
+
+
+class RowWriter(KnownRow):
+    """See the module. Not thread-safe: its owner makes one step at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._hints = Hints()
+        self._last = 0
+        self._turn: int | None = None
+        self._rests_until_s = -inf  # all wait for a hint
+
+    # --- its owner --------------------------------------------------------------------------------
+
+    @property
+    def expected(self) -> Bucket | None:
+        """The row that the CAS under way will leave, or as it is known; None: not known.
+
+        It only says in which order to try rows: the CAS may be refused, so a row that has nothing
+        here may have something (I10).
+        """
+        if self._sent is not None:
+            return self._sent.folded.row
+        return self._known.value if self._is_known and self._known is not None else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits and nothing is under way; a CAS that may still land may be left."""
+        return not (self._waiting.entries or self._untaken or self._is_busy or self._hints.asked)
+
+    @property
+    def wake_at_s(self) -> float:
+        """When to call `step` with a `Tick`, if nothing happens before; inf: never."""
+        times = [self._waiting.earliest_s]
+        if self._sent is not None:
+            sent = self._sent.entries
+            times += [one.deadline_s for one in sent if one.ticket not in self._gone]
+        if not self._is_busy:
+            times.append(max(self._waiting.due_s, self._rests_until_s))
+        return min(times)
+
+    def step(self, event: Event, moment: Moment) -> tuple[Output, ...]:
+        """Take one event; return what is to be done, in this order."""
+        self._out = []
+        self._heed(event, moment)
+        self._end_overdue(moment)
+        while self._may_fold(moment) and self._round(moment):
+            pass
+        if not self._is_busy:
+            self._hints.failed.clear()  # nobody needs them
+        out, self._out = self._out, []
+        return tuple(out)
+
+    @property
+    def _is_busy(self) -> bool:
+        return (
+            self._sent is not None
+            or self._reading is not None
+            or self._turn is not None
+            or self._is_pausing
+        )
+
+    def _may_fold(self, moment: Moment) -> bool:
+        is_at_rest = moment.at_s < self._rests_until_s
+        return not self._is_busy and not is_at_rest and self._waiting.is_due(moment.at_s)
+
+    def _heed(self, event: Event, moment: Moment) -> None:  # noqa: C901, PLR0912 - one per event
+        match event:
+            case events.Queued():
+                self._queue(event)
+            case events.RowRead(row=row, error=None):
+                self._row_read(row, moment)
+            case events.RowRead(error=Exception() as error):
+                self._read_failed(error)
+            case events.Hinted(minutes=minutes, error=error):
+                self._hints.answered(minutes, error)
+                self._waiting.wake()
+                self._rests_until_s = -inf
+            case events.CasEnded(fate=events.Fate.OPEN):
+                self._read(moment.at_s + DOUBT_S)
+            case events.CasEnded(error=Exception() as error):
+                self._fail_all(self._landed().entries, error)
+                self._gone = frozenset()
+            case events.CasEnded(fate=fate, now=now):
+                self._cas_ended(self._landed(), fate, now, moment)
+            case events.PauseOver():
+                self._is_pausing = False
+            case events.Forget():
+                self._turn, self._is_known = None, False
+            case events.Left(ticket=ticket):
+                self._leave(ticket, moment)
+            case events.Taken(ticket=ticket):
+                self._untaken.pop(ticket, None)
+            case events.Postponed(ticket=ticket, deadline_s=deadline_s):
+                self._postpone(ticket, deadline_s)
+            case events.Tick():
+                pass
+
+    def _queue(self, event: events.Queued) -> None:
+        self._last = event.ticket
+        is_claim = isinstance(event.intent, Claim)
+        look = event.known
+        if look is not None and self._is_newer(look):
+            self._known, self._is_known, self._is_read = look, True, False
+        if self._is_pausing and is_claim and self._known is not None:
+            # Others are faster here, and its get goes elsewhere.
+            self._lost(event.ticket, self._known.value, self._known)
+            return
+        entry = Entry(
+            ticket=event.ticket,
+            intent=event.intent,
+            deadline_s=event.deadline_s,
+            company_until_s=event.company_until_s,
+            has_looked=is_claim and look is not None,
+        )
+        self._waiting.add(entry)
+
+    # --- one fold ---------------------------------------------------------------------------------
+
+    def _round(self, moment: Moment) -> bool:
+        """Begin what is next; return whether there may be more to do now."""
+        batch = self._waiting.batch(up_to=self._as_of if self._is_read else inf)
+        if not batch:
+            was_read, self._is_read = self._is_read, False
+            return was_read
+        if isinstance(batch[0].intent, Turn):
+            self._grant(batch[0].ticket)
+            return False
+        folded = None if self.must_read(batch, moment) else self._folded(batch, moment)
+        if folded is None or self.unread(batch, folded):
+            self._read(self.limit_of(batch))
+            return False
+        while needed := self.short_of_hints(folded, moment):
+            if self._ask_hints(needed, moment):
+                return False
+            self._waiting.park(needed.keys())
+            batch = self._without_failed(batch, needed)
+            if not batch:
+                return True
+            folded = self._folded(batch, moment)
+        self._waiting.remove({one.ticket for one in batch})
+        self._carry_out(batch, folded, moment)
+        return True
+
+    def _cas_ended(self, sent: Sent, fate: events.Fate, now: Seen | None, moment: Moment) -> None:
+        self._resolve(sent, fate, now, moment)
+        is_late = waiting.came_late(sent.folded, sent_us=sent.sent_us, now_us=moment.now_us)
+        if fate is events.Fate.APPLIED and is_late:
+            self._write_hints({minute_of(moment.now_us)} - self._hints.written, moment)
+
+    def _grant(self, ticket: int) -> None:
+        self._turn = ticket
+        self._waiting.remove({ticket})
+        self._out.append(events.Granted(ticket=ticket))
+
+    def _folded(self, batch: Sequence[Entry], moment: Moment) -> Folded:
+        value = None if self._known is None else self._known.value
+        wanted = [(one.ticket, one.intent) for one in batch]
+        return folds.fold(value, wanted, self.time_of_fold(batch, moment))  # type: ignore[arg-type]  # no Turn is in it
+
+    def time_of_fold(self, batch: Sequence[Entry], moment: Moment) -> Moment:  # noqa: ARG002 - a rule
+        """The time that a fold counts from: its own, however long its intents have waited [R21]."""
+        return moment
+
+    def must_read(self, batch: Sequence[Entry], moment: Moment) -> bool:
+        """Whether the row as it is known is of no use: not known, or probably changed since."""
+        is_shared = self._alone < ALONE and moment.at_s < self._shared_until_s
+        return (
+            not self._is_known
+            or self._must_read
+            or (is_shared and any(one.ticket > self._as_of and not one.has_looked for one in batch))
+        )
+
+    def unread(self, batch: Sequence[Entry], folded: Folded) -> bool:
+        """Whether some verdict needs a row that was read after its question came.
+
+        What a remembered row does not hold may have come since (ADR 34).
+        """
+        return any(
+            one.ticket > self._as_of
+            and not one.has_looked
+            and not folded.effects[one.ticket].is_whole
+            for one in batch
+        )
+
+    def limit_of(self, batch: Sequence[Entry]) -> float:
+        """Until when a CAS or a read is sent again: the latest deadline of its callers."""
+        return max(one.deadline_s for one in batch)
+
+    def short_of_hints(self, folded: Folded, moment: Moment) -> dict[int, set[int]]:
+        """By ticket the minutes whose hints must be answered before its CAS is sent [R12, P17]."""
+        return self._hints.needed(folded, moment.now_us)
+
+    def _ask_hints(self, needed: dict[int, set[int]], moment: Moment) -> bool:
+        """Ask for hints; return whether all intents wait for them, as is so for a second."""
+        self._write_hints({minute for some in needed.values() for minute in some}, moment)
+        self._rests_until_s = self._hints.patience_s(needed.values())
+        return self._rests_until_s > moment.at_s
+
+    def _write_hints(self, minutes: set[int], moment: Moment) -> None:
+        if new := self._hints.to_ask(minutes, moment.at_s):
+            times_us = tuple(max(minute * MINUTE_US, moment.now_us) for minute in new)
+            self._out.append(events.WriteHints(minutes=tuple(new), times_us=times_us))
+
+    def _without_failed(self, batch: list[Entry], needed: dict[int, set[int]]) -> list[Entry]:
+        """Answer those whose hints have failed; return those of a batch that go on without them."""
+        for ticket, minutes in needed.items():
+            if failed := minutes & self._hints.failed.keys():
+                error = self._hints.failed[min(failed)]
+                self._fail_all(self._waiting.remove({ticket}), error)
+        there = {one.ticket for one in self._waiting.batch()}
+        return [one for one in batch if one.ticket in there]
+
+    def _carry_out(self, batch: list[Entry], folded: Folded, moment: Moment) -> None:
+        before = self._known
+        if before is None or folded.row is None or folded.row is before.value:
+            for one in batch:
+                self._done(one, folded.effects[one.ticket], before, moment)
+            return
+        mark = moment.new_id()
+        self._sent = Sent(
+            before=before.version,
+            mark=mark,
+            entries=tuple(batch),
+            folded=folded,
+            as_of=self._last,
+            sent_us=moment.now_us,
+        )
+        self._is_read = False
+        self._out.append(
+            events.SendCas(
+                before=before.version,
+                row=folded.row,
+                mark=mark,
+                tickets=tuple(folded.effects),
+                until_s=self.limit_of(batch),
+            )
+        )
+
+    def _read(self, until_s: float) -> None:
+        self._reading = self._last
+        self._out.append(events.ReadRow(until_s=until_s))
