@@ -304,7 +304,7 @@ DEEP: dict[str, RowWorld] = {
     "callers leave, answers are lost, others are at it": RowWorld(
         row=HELD,
         plans=(
-            (Plan(claim(2), leaves=True), Plan(does(ACK, 7, 0)), Plan(claim())),
+            (Plan(claim(2), leaves=True), Plan(claim())),
             (Plan(does(Release(), 7, 1)),),
         ),
         foreign=(others_extend,),

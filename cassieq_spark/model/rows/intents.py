@@ -173,6 +173,8 @@ class Settle:
     @property
     def touches(self) -> Runs | None:
         """The messages that it names; None: whatever a lease holds."""
+        if len(self.asks) == 1:
+            return self.asks[0].runs
         named = [ask.runs for ask in self.asks if ask.runs is not None]
         return union(named) if len(named) == len(self.asks) else None
 

@@ -31,12 +31,10 @@ def still_held(row: Bucket | None, leases: Iterable[Lease]) -> tuple[Lease, ...]
     Each has its own messages only: others may hold some of the same lease, with other ends.
     """
     found: list[Lease] = []
+    entries = () if row is None else row.leases
     for lease in leases:
-        there = [
-            one
-            for one in (() if row is None else row.leases)
-            if one.lease_id == lease.lease_id and one.runs & lease.runs
-        ]
+        same = [one for one in entries if one.lease_id == lease.lease_id]
+        there = [one for one in same if one.runs & lease.runs]
         if there:
             runs = union(one.runs & lease.runs for one in there)
             found.append(replace(lease, runs=runs, until_us=min(one.until_us for one in there)))
