@@ -125,6 +125,11 @@ WORLDS: dict[str, RowWorld] = {
         plans=((Plan(claim()), Plan(claim(2))), (Plan(claim()),)),
         hinted=MINUTES,
     ),
+    "three clients": RowWorld(
+        row=HELD,
+        plans=((Plan(claim()),), (Plan(does(ACK, 7, 0)),), (Plan(does(Release(), 7, 1)),)),
+        hinted=MINUTES,
+    ),
     "three share, one leaves": RowWorld(
         row=FRESH,
         plans=((Plan(claim(3, "b")), Plan(claim(), leaves=True), Plan(claim())),),
@@ -527,6 +532,11 @@ WITHOUT: dict[str, tuple[Patch, str, str]] = {
     ),
     "6 a missing mark proves that it did not happen": (
         (known, "fate_of", as_if(Fate.OPEN, Fate.REFUSED)),
+        "claims are lost",
+        "a caller is told that it is lost, and it happened or may yet",
+    ),
+    "6 the tag is not asked": (
+        (known, "fate_of", as_if(Fate.APPLIED, Fate.REFUSED)),
         "claims are lost",
         "a caller is told that it is lost, and it happened or may yet",
     ),
