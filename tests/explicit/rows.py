@@ -481,6 +481,8 @@ class RowWorld:
             writer = client.writer.writer
             known = writer._known
             is_at_work = client.read or client.cas or client.is_pausing or writer._waiting.entries
+            # What could not be given back within a second runs out by itself.
+            is_at_work = is_at_work or state.at > 0
             if is_at_work or known is None or known.version != state.row.version:
                 continue
             for lease in state.row.value.leases:

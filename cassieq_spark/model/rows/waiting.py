@@ -78,8 +78,8 @@ class Waiting:
         self.earliest_s = min(self.earliest_s, entry.deadline_s)
 
     def put_back(self, entries: Iterable[Entry]) -> None:
-        """Take what was sent in vain, before all others."""
-        self.entries[:0] = entries
+        """Take what was sent in vain, each in its place."""
+        self.entries = sorted([*entries, *self.entries], key=lambda one: one.ticket)
         self._count()
 
     def replace(self, changed: Entry) -> None:
