@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.inspect.stats import QueueStats
     from cassieq_spark.queue.message import Message
     from cassieq_spark.queue.put.results import PutResult
-    from cassieq_spark.queue.settle.ack_group import Verdict
+    from cassieq_spark.queue.settle.acks import Verdict
     from cassieq_spark.queue.settle.counts import Settled
     from cassieq_spark.repair.findings import VerifyReport
     from cassieq_spark.repair.progress import Progress
@@ -111,7 +111,7 @@ _HOMES = {
     "queue.inspect.stats": ("QueueStats",),
     "queue.message": ("Message",),
     "queue.put.results": ("PutResult",),
-    "queue.settle.ack_group": ("Verdict",),
+    "queue.settle.acks": ("Verdict",),
     "queue.settle.counts": ("Settled",),
     "repair.findings": ("VerifyReport",),
     "repair.progress": ("Progress",),

@@ -172,13 +172,10 @@ ABLATIONS: Final = (
     Ablation(
         mark="P3",
         rule="A CAS is conditional on a uuid that is never used again, so a row that is born twice fools nobody.",
-        old=(
-            "        writer = new_uuid()\n"
-            "        row_version = 1 if before is None else before.row_version + 1\n"
-        ),
+        old="            version = self._next_version(before, mark or new_uuid())\n",
         new=(
-            "        row_version = 1 if before is None else before.row_version + 1\n"
-            "        writer = UUID(int=row_version)\n"
+            "            number = 1 if before is None else before.row_version + 1\n"
+            "            version = self._next_version(before, UUID(int=number))\n"
         ),
         tests=(
             "tests/node/test_cas.py::test_p3_a_row_that_is_born_again_is_not_the_one_a_stale_cas_read",
@@ -516,8 +513,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="P17",
         rule="A claim's hint is written before its CAS.",
-        old="        self._claimer.hint((bucket for bucket, _ in shares), terms.until_us)\n",
-        new="        pass\n",
+        old="        while needed := self.short_of_hints(folded, moment):\n",
+        new="        while needed := dict[int, set[int]]():\n",
         tests=("tests/node/test_claims.py::test_p17_the_hint_is_written_before_the_claim",),
     ),
     Ablation(
@@ -853,12 +850,11 @@ ABLATIONS: Final = (
     Ablation(
         mark="P28",
         rule="Who pauses after a lost race reads its row again.",
-        old="            if attempt > 1:\n",
-        new="            if attempt > MAX_LOST_RACES:\n",
+        old="self._is_pausing, self._must_read = True, self._losses > 1\n",
+        new="self._is_pausing, self._must_read = True, False\n",
         tests=(
             "tests/node/test_contention.py::test_p28_who_pauses_after_a_lost_race_reads_its_row_again",
         ),
-        within="cassieq_spark/queue/lane.py",
     ),
     Ablation(
         mark="P28",
@@ -1410,11 +1406,11 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="T5",
-        rule="Acks of one bucket gather for themselves: nobody waits for a bucket of others.",
-        old="            gathering = self._gathered.setdefault(place, _Gathering())\n",
+        rule="Each row has a writer of its own: nobody waits for a bucket of others.",
+        old="        with self._session.call() as call, self._using(key, port) as row:\n",
         new=(
-            "            gathering = self._gathered.setdefault(place, _Gathering())\n"
-            '            gathering.working = self.__dict__.setdefault("_working", gathering.working)\n'
+            '        one = self.__dict__.setdefault("_one", threading.Lock())\n'
+            "        with self._session.call() as call, one, self._using(key, port) as row:\n"
         ),
         tests=(
             "tests/node/test_slow_replica.py::test_t5_nobody_waits_for_another_threads_ack_of_another_bucket",
@@ -1691,8 +1687,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="U6",
         rule="An ack goes to the lane that its receipt names.",
-        old="                    _settle(lane.sibling(place.lane), place.bucket, together)\n",
-        new="                    _settle(lane, place.bucket, together)\n",
+        old="        return ack_bucket(its_lane, place.bucket, [receipts[at] for at in places[place]])\n",
+        new="        return ack_bucket(lane, place.bucket, [receipts[at] for at in places[place]])\n",
         tests=(
             "tests/node/test_fixed_lanes.py::test_receipts_of_the_same_bucket_and_offsets_in_two_lanes_settle_their_own",
         ),

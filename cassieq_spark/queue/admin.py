@@ -24,9 +24,9 @@ from cassieq_spark.errors import (
     UsageError,
 )
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model import bucket as rules
-from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status
+from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket
 from cassieq_spark.model.ids import BucketNo, LaneId, Place, QueueName
+from cassieq_spark.model.rows.intents import Purge
 from cassieq_spark.options import QueueSettings, queue_name
 from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.apart import apart, first_of
@@ -374,17 +374,8 @@ def _check_same(name: QueueName, given: Mapping[str, Any], there: QueueSettings)
 
 def _purge_bucket(lane: Lane, rows: dict[BucketNo, Stored[Bucket] | None], bucket: BucketNo) -> int:
     row = rows[bucket]
-    dropped = 0
-
-    def change(row: Bucket) -> Bucket | None:
-        nonlocal dropped
-        dropped = 0
-        if row.status is not Status.SEALED:
-            return None
-        dropped = row.unacked.count
-        return rules.purged(row, now_us=lane.clock.now_us())
-
     closed = seal.close(lane, bucket) if row is None else seal.finish(lane, bucket, row)
-    if closed is None or lane.change_bucket(bucket, change, known=closed.row) is None:
+    if closed is None:
         return 0
-    return dropped
+    dropped = lane.apply(bucket, Purge(), known=closed.row).result
+    return dropped if isinstance(dropped, int) else 0

@@ -25,7 +25,6 @@ from cassieq_spark.queue.get.pace import Pace
 from cassieq_spark.queue.get.poll import GetRequest, Getter
 from cassieq_spark.queue.message import Message, time_of, us_of
 from cassieq_spark.queue.settle.ack_buffer import RETRY_S, AckBuffer
-from cassieq_spark.queue.settle.ack_group import AckGroup
 from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.store.process import OfOneProcess
 
@@ -67,7 +66,6 @@ class Ways:
     receipts: Callable[[Message | str | Iterable[Message | str]], list[Receipt]]
     wanted: GetRequest
     getter: Getter
-    acks: AckGroup
 
 
 class Consumer(OfOneProcess):
@@ -96,8 +94,6 @@ class Consumer(OfOneProcess):
         self._is_closing = False
         self._acks = AckBuffer(
             lane,
-            ways.acks,
-            at_most=self._prefetch,
             within_s=ways.wanted.visibility_us / 4e6,
             on_failure=self._tell,
         )

@@ -246,7 +246,6 @@ class Queue(Settling):
                 at_least=priority_at_least,
             ),
             getter=self._work.getter,
-            acks=self._work.acks,
         )
         idle_s = None if idle_timeout is None else arguments.wait_s(idle_timeout, "idle_timeout")
         return Consumer(ways, idle_timeout_s=idle_s)

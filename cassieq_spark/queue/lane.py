@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cassieq_spark import metrics
-from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CasContention, QueueDeleted
-from cassieq_spark.model.bucket import Bucket
+from cassieq_spark.model.bucket import Bucket, IllegalMove
 from cassieq_spark.model.ids import BucketNo, Place
 from cassieq_spark.model.lanes import Fixed
-from cassieq_spark.store.cas import Applied, Evicted, Refused, Stored
+from cassieq_spark.model.rows.events import End
+from cassieq_spark.model.rows.intents import Change
+from cassieq_spark.model.rows.known import MAX_REFUSALS
+from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.rows import race_pause_s
 from cassieq_spark.store.tables.monotons import Monoton
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from uuid import UUID
 
     from cassieq_spark.clock import Clock
     from cassieq_spark.model.ids import LaneId, QueueName
     from cassieq_spark.model.lanes import DueLane
     from cassieq_spark.model.pointer import Pointers
+    from cassieq_spark.model.rows.events import Answer
+    from cassieq_spark.model.rows.intents import Intent
     from cassieq_spark.options import QueueSettings
     from cassieq_spark.store.store import LaneTables, Store
     from cassieq_spark.store.tables.buckets import Buckets
@@ -31,21 +37,13 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.overlays import Overlays
     from cassieq_spark.store.tables.pointers import PointerTable
 
-MAX_LOST_RACES = 64
-"""How many times in a row a CAS may lose to others before its caller gets an error."""
-
-RACE_PAUSE_S = 0.002
-RACE_DOUBLINGS = 5
-"""The pause after a lost race is about the time of a CAS, then doubles up to 64 ms."""
-
-
 LONGEST_REST_S = 10.0
 """The longest rest of a finished bucket before it is dropped, for producers that slept [R2]."""
 
 
 def attempts(clock: Clock) -> Iterator[int]:
-    """Loop over tries of a CAS that others may win: `MAX_LOST_RACES` times, with pauses [P28]."""
-    for attempt in range(MAX_LOST_RACES):
+    """Loop over tries of a CAS that others may win: `MAX_REFUSALS` times, with pauses [P28]."""
+    for attempt in range(MAX_REFUSALS):
         if attempt:
             stand_back(clock, attempt - 1)
         yield attempt
@@ -53,7 +51,7 @@ def attempts(clock: Clock) -> Iterator[int]:
 
 def stand_back(clock: Clock, attempt: int) -> None:
     """Wait a random moment after a lost race, longer each time [P28]."""
-    clock.wait(jitter(RACE_PAUSE_S, min(attempt, RACE_DOUBLINGS)))
+    clock.wait(race_pause_s(attempt))
 
 
 class LaneEnded(Exception):
@@ -258,43 +256,45 @@ class Lane:
         """Whether L, read *after* a row, is above it: the row itself cannot say that (G5)."""
         return bucket < self.read_pointers().repair
 
-    def change_bucket(
-        self,
-        bucket: BucketNo,
-        change: Callable[[Bucket], Bucket | None],
-        *,
-        known: Stored[Bucket] | None = None,
-    ) -> Stored[Bucket] | None:
-        """CAS a bucket row from what ``change`` is given to what it returns, until one is settled.
+    def apply(
+        self, bucket: BucketNo, intent: Intent, *, known: Stored[Bucket] | None = None
+    ) -> Answer:
+        """Change a bucket row, with whatever else this client is to change there (ADR 39).
 
         Args:
-            change: Pure; may be called again with a newer row. None: leave the row as it is.
             known: The row as last seen, to save a read: a stale one only loses its CAS.
 
         Returns:
-            The row as it is then; None if there is none.
+            The result. A claim may have lost its race; anything else was carried out or judged.
 
         Raises:
             CasContention: It lost too many times in a row.
             CasAmbiguous: See `store.cas`.
+            StoreTimeout, StoreUnavailable: Nothing was sent.
         """
-        row = known or self.buckets.read(bucket)
-        for attempt in self.attempts():
-            if attempt > 1:
-                # The first pause is 2 ms at most, so the row that came with the refusal is good
-                # enough. In a longer one others change it: a row from before it wins nothing.
-                row = self.buckets.read(bucket)
-            if row is None:
-                return None
-            new = change(row.value)
-            if new is None:
-                return row
-            match self.buckets.update(bucket, row, new):
-                case Applied(now=now):
-                    return now
-                case Refused(now=now) | Evicted(now=now):
-                    row = now
-        raise self.contended(self.bucket_title(bucket))
+        answer, why = self.buckets.apply(bucket, intent, known=known)
+        if answer.end is End.CONTENDED:
+            raise self.contended(self.bucket_title(bucket))
+        if why is not None:
+            raise why
+        if isinstance(answer.result, IllegalMove):
+            raise answer.result
+        return answer
+
+    def change_bucket(
+        self,
+        bucket: BucketNo,
+        change: Callable[[Bucket, int, Callable[[], UUID]], Bucket | None],
+        *,
+        known: Stored[Bucket] | None = None,
+    ) -> Stored[Bucket] | None:
+        """Change a bucket row in a way of the caller's own; see `Change` and `apply`.
+
+        Returns:
+            The row as it is then; None if there is none.
+        """
+        row: Any = self.apply(bucket, Change(change=change), known=known).row
+        return row  # type: ignore[no-any-return]  # what was read is what comes out
 
     def attempts(self) -> Iterator[int]:
         """See the function `attempts`; when it ends, raise `contended`."""
@@ -317,7 +317,7 @@ class Lane:
     def contended(self, what: str) -> CasContention:
         """The error of too many lost races for ``what``, which says of which queue or lane."""
         return CasContention(
-            f"other clients changed {what} {MAX_LOST_RACES} times in a row before our own change. "
+            f"other clients changed {what} {MAX_REFUSALS} times in a row before our own change. "
             "Try again. If that fails too, use larger batches or fewer clients"
         )
 

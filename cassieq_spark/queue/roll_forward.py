@@ -19,9 +19,11 @@ from cassieq_spark.model.rows.intents import return_times_us
 from cassieq_spark.model.sink_txn import BucketList, Fate, fate
 from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.returns import Returns
+from cassieq_spark.store.cas import Applied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from uuid import UUID
 
     from cassieq_spark.model.ids import BucketNo, LaneId
     from cassieq_spark.model.sink_txn import SinkRow
@@ -216,7 +218,7 @@ class _Settling:
             self.changed[bucket] = now
 
     def _void(self, bucket: BucketNo) -> None:
-        now = self._lane.change_bucket(bucket, _void(self._lane), known=self._rows[bucket])
+        now = self._lane.change_bucket(bucket, _voided, known=self._rows[bucket])
         if now is not None:
             self.changed[bucket] = now
 
@@ -278,7 +280,18 @@ def _publish(
         Returns(lane, bucket).hint(return_times_us(new))
         return new
 
-    return lane.change_bucket(bucket, change, known=known)
+    row = known or lane.buckets.read(bucket)
+    for attempt in lane.attempts():
+        if attempt > 1:
+            row = lane.buckets.read(bucket)  # in a longer pause others change it (ADR 34)
+        new = None if row is None else change(row.value)
+        if row is None or new is None:
+            return row
+        outcome = lane.buckets.update(bucket, row, new)
+        row = outcome.now
+        if isinstance(outcome, Applied):
+            return row
+    raise lane.contended(lane.bucket_title(bucket))
 
 
 def _each(
@@ -304,10 +317,5 @@ def _fate(sink: SinkRow | None, place: Place, row: Bucket) -> Fate:
     return fate(sink, place=place, epoch=row.sink.epoch)
 
 
-def _void(lane: Lane) -> Callable[[Bucket], Bucket | None]:
-    def change(row: Bucket) -> Bucket | None:
-        if row.status not in OF_A_SINK:
-            return None
-        return rules.voided(row, now_us=lane.clock.now_us())
-
-    return change
+def _voided(row: Bucket, now_us: int, _: Callable[[], UUID]) -> Bucket | None:
+    return rules.voided(row, now_us=now_us) if row.status in OF_A_SINK else None

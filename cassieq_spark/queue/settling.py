@@ -13,8 +13,8 @@ from cassieq_spark.model.settlement import Extend, Reject, Release
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message, time_of
-from cassieq_spark.queue.settle import receipts, settle
-from cassieq_spark.queue.settle.ack_group import Verdict, check_verdicts
+from cassieq_spark.queue.settle import acks, receipts, settle
+from cassieq_spark.queue.settle.acks import Verdict
 from cassieq_spark.queue.settle.cancel import cancel
 from cassieq_spark.store.process import OfOneProcess
 
@@ -59,10 +59,10 @@ class Settling(OfOneProcess):
             StoreError: For some it is unknown whether they are acked. Ack again.
         """
         given = self._receipts(messages)
-        verdicts, failure = self._work.acks.ack(self._lane, given)
+        verdicts, failure = acks.ack(self._lane, given)
         if failure is not None:
             raise failure
-        check_verdicts(self._lane, given, verdicts)
+        acks.check_verdicts(self._lane, given, verdicts)
 
     @tracing.settles("ack_each")
     def ack_each(self, messages: Iterable[Held]) -> list[Verdict]:
@@ -73,7 +73,7 @@ class Settling(OfOneProcess):
             QueueDeleted: The queue is gone.
         """
         given = self._receipts(messages)
-        verdicts, _ = self._work.acks.ack(self._lane, given)
+        verdicts, _ = acks.ack(self._lane, given)
         return verdicts
 
     @tracing.settles("extend")

@@ -19,7 +19,6 @@ from cassieq_spark.queue.put.encode import Times
 from cassieq_spark.queue.put.producer import Producer
 from cassieq_spark.queue.put.results import Once, Puts, after_a_part, results
 from cassieq_spark.queue.schedule import Births
-from cassieq_spark.queue.settle.ack_group import AckGroup
 from cassieq_spark.recent import Recent
 
 if TYPE_CHECKING:
@@ -85,7 +84,6 @@ class Work:
     producers: Recent[LaneId, Producer] = field(default_factory=lambda: Recent(LANES))
     births: Births = field(default_factory=Births)
     getter: Getter = field(default_factory=Getter)
-    acks: AckGroup = field(default_factory=AckGroup)
     shard: int = field(default_factory=lambda: shared.randrange(MAX_SHARDS))
     polls: object = None
 

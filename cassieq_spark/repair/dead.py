@@ -47,7 +47,7 @@ from cassieq_spark.store import chunk as chunks
 from cassieq_spark.store.cas import Applied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from uuid import UUID
 
     from cassieq_spark.model.dead import Dead, DeadSet
@@ -276,10 +276,10 @@ def _is_there(lane: Lane, bucket: BucketNo, set_id: UUID) -> bool:
 
 
 def _take_out(lane: Lane, bucket: BucketNo, set_id: UUID) -> None:
-    def change(row: Bucket) -> Bucket | None:
+    def change(row: Bucket, now_us: int, _: Callable[[], UUID]) -> Bucket | None:
         if row.status is not Status.SEALED or all(part.set_id != set_id for part in row.dead):
             return None
-        return rules.without_dead(row, set_id, now_us=lane.clock.now_us())
+        return rules.without_dead(row, set_id, now_us=now_us)
 
     lane.change_bucket(bucket, change)
 

@@ -12,7 +12,6 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
     CasAmbiguous,
     CassieqError,
@@ -346,11 +345,11 @@ class _Redrive:
         tried: set[UUID] = set()
         is_full = False
 
-        def change(row: Bucket) -> Bucket | None:
+        def change(row: Bucket, now_us: int, new_id: Callable[[], UUID]) -> Bucket | None:
             nonlocal is_full
             if any(part.set_id in tried for part in row.dead):
                 return None  # it took effect, though its tag was pushed out [R8]
-            after, sets = rules.send_on(row, chosen, new_uuid, now_us=lane.clock.now_us())
+            after, sets = rules.send_on(row, chosen, new_id, now_us=now_us)
             is_full = bool(sets) and not may_redrive(row.dead, len(sets))
             if not sets or is_full:
                 return None

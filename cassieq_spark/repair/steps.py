@@ -15,6 +15,7 @@ from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status, with
 from cassieq_spark.model.dead import may_close, movable
 from cassieq_spark.model.ids import EMPTY
 from cassieq_spark.model.lease import Terms, is_dying
+from cassieq_spark.model.rows.intents import Change
 from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.apart import apart, named
 from cassieq_spark.queue.expired import note_expired
@@ -25,7 +26,7 @@ from cassieq_spark.repair.report import QueueRepair
 from cassieq_spark.repair.transactions import Undecided
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from uuid import UUID
 
     from cassieq_spark.model.dead import Dead
@@ -228,26 +229,29 @@ def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row
 
     if not is_to_die(row.value, lane.clock.now_us()) and not may_close(row.value.dead):
         return row
-    before = sum(part.runs.count for part in row.value.dead)
     gone = EMPTY
 
-    def change(value: Bucket) -> Bucket | None:
+    def change(value: Bucket, now_us: int, _: Callable[[], UUID]) -> Bucket | None:
         nonlocal gone
-        now_us = lane.clock.now_us()
         gone = rules.expired_of(value, now_us)
         new = with_dead(lane, value, now_us) if is_to_die(value, now_us) else value
         if new.status is Status.SEALED and may_close(new.dead):
             new = with_closed_sets(new, now_us=now_us)
         return None if new is value else new
 
-    now = lane.change_bucket(bucket, change, known=row)
+    answer = lane.apply(bucket, Change(change=change), known=row)
+    now: Row | None = answer.row  # type: ignore[assignment]  # what was read is what comes out
     if now is None:
         return row
     note_expired(lane, bucket, gone)
     done.expired += gone.count
-    died = sum(part.runs.count for part in now.value.dead) - before
+    died = _dead(answer.changed) - _dead(answer.before)
     done.marked_dead += max(0, died - gone.count if lane.expired_die else died)
     return now
+
+
+def _dead(row: Bucket | None) -> int:
+    return 0 if row is None else sum(part.runs.count for part in row.dead)
 
 
 def with_dead(lane: Lane, row: Bucket, now_us: int) -> Bucket:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.model.ids import Place
     from cassieq_spark.queue.handle import Queue
-    from cassieq_spark.queue.settle.ack_group import Verdict
+    from cassieq_spark.queue.settle.acks import Verdict
     from cassieq_spark.server.backend import Backend
 
 MOST_RECEIPTS: Final = 2_000

@@ -15,6 +15,7 @@ from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.recent import Recent
 from cassieq_spark.store import schema
 from cassieq_spark.store.cas import CasSender
+from cassieq_spark.store.rows import Rows
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.tables.accounts import AccountKeys, Accounts, KeyUses
 from cassieq_spark.store.tables.at_work import Heartbeats, Leaders
@@ -22,7 +23,6 @@ from cassieq_spark.store.tables.buckets import Buckets
 from cassieq_spark.store.tables.dedup import Dedup, Kept
 from cassieq_spark.store.tables.everything import Everything
 from cassieq_spark.store.tables.hints import Hints, WrittenHints
-from cassieq_spark.store.tables.last_rows import LastRows
 from cassieq_spark.store.tables.messages import ChunkWriter, Messages
 from cassieq_spark.store.tables.monotons import Monotons
 from cassieq_spark.store.tables.overlays import Overlays
@@ -74,26 +74,27 @@ class Store:
         self.heartbeats = Heartbeats(session)
         self.leaders = Leaders(session, sender)
         self._seen: Recent[LaneId, Seen] = Recent(LANES)
-        self._last_rows = LastRows(session.client_id, clock=lambda: self.clock)
+        self.rows = Rows(session, sender, lambda: self.clock)
         self._written_hints = WrittenHints()
         self._unread = Unread(clock=lambda: self.clock)
 
     def lane(self, lane: LaneId) -> LaneTables:
         """The tables of one lane."""
         pointers = PointerTable(self.session, lane, self._seen.get_or_make(lane, Seen))
+        hints = Hints(
+            self.session,
+            lane,
+            pointers=pointers,
+            clock=lambda: self.clock,
+            written=self._written_hints,
+        )
         return LaneTables(
             monotons=Monotons(self.session, self.sender, lane),
-            buckets=Buckets(self.session, self.sender, lane, last=self._last_rows),
+            buckets=Buckets(self.session, self.sender, lane, rows=self.rows, hints=hints),
             messages=Messages(self.session, lane, unread=self._unread),
             overlays=Overlays(self.session, lane),
             pointers=pointers,
-            hints=Hints(
-                self.session,
-                lane,
-                pointers=pointers,
-                clock=lambda: self.clock,
-                written=self._written_hints,
-            ),
+            hints=hints,
             kept=Kept(self.session, lane),
         )
 

@@ -21,7 +21,6 @@ from cassieq_spark.model.rows.events import (
     End,
     Event,
     Fate,
-    Forget,
     Granted,
     Hinted,
     Left,
@@ -33,6 +32,7 @@ from cassieq_spark.model.rows.events import (
     SendCas,
     Taken,
     Tick,
+    TurnOver,
     WriteHints,
 )
 from cassieq_spark.model.rows.intents import Claim, Claimed, Intent, Moment, Settle
@@ -240,7 +240,7 @@ class RowWorld:
             yield "its pause is over", self._step(after, number, PauseOver())
         if client.is_granted:
             after = self._with(state, number, is_granted=False)
-            yield "its turn is over", self._step(after, number, Forget())
+            yield "its turn is over", self._step(after, number, TurnOver())
 
     def _queue(self, state: State, number: int, client: Client, plan: Plan) -> Step:
         ticket = len(client.asked) + 1

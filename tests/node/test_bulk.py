@@ -76,7 +76,7 @@ def test_p8_a_bucket_closed_under_its_writer_fences_the_attempt(door: Door) -> N
         writer.add(payload(b"a"), 1)
         (bucket,) = (at for at in range(3) if door.row(at) is not None)
         door.lane.change_bucket(
-            BucketNo(bucket), lambda row: rules.voided(row, now_us=row.changed_us)
+            BucketNo(bucket), lambda row, *_: rules.voided(row, now_us=row.changed_us)
         )
         with pytest.raises(SinkFenced):
             bulk.finish()

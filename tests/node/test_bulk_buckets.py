@@ -106,7 +106,7 @@ def test_p5_the_repair_pointer_is_read_after_the_rows_and_once_a_block(door: Doo
 def test_p8_a_bucket_closed_under_its_writer_fences_the_batch(door: Door) -> None:
     [one] = opened(door, 1)
     one.count = 1
-    door.lane.change_bucket(one.bucket, lambda row: rules.voided(row, now_us=row.changed_us))
+    door.lane.change_bucket(one.bucket, lambda row, *_: rules.voided(row, now_us=row.changed_us))
     with pytest.raises(SinkFenced, match="was closed while it was written"):
         prepare(door.lane, one)
 

@@ -63,7 +63,7 @@ def test_a_verify_finds_nothing_or_ends_with_exit_code_1(cli: CommandLine, door:
     well = cli("repair", door.queue.name, "--verify", "--json")
     assert (0, [], 1) == (well.code, well.object["findings"], well.object["messages"])
 
-    door.lane.change_bucket(bucket, lambda row: leased_twice(row, Runs.span(0, 0)))
+    door.lane.change_bucket(bucket, lambda row, *_: leased_twice(row, Runs.span(0, 0)))
     ill, text = (cli("repair", door.queue.name, "--verify", *more) for more in (("--json",), ()))
     assert (1, ["message_in_two_states"]) == (
         ill.code,

@@ -217,7 +217,8 @@ def test_an_ack_that_could_not_be_stored_is_stored_later(
 ) -> None:
     for room in (module, ack_buffer):
         monkeypatch.setattr(room, "RETRY_S", 0.05)
-    monkeypatch.setattr(cas, "DEADLINE_S", 0.3)
+    for room in (cas, session):
+        monkeypatch.setattr(room, "DEADLINE_S", 0.3)
     put(door, 1)
     with door.queue.consumer() as consumer:
         message = consumer.get(wait=30)

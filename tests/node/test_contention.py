@@ -14,10 +14,10 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.model.pointer import minute_of
-from cassieq_spark.queue import lane
+from cassieq_spark.model.rows.known import SHARED_FOR_US
 from cassieq_spark.queue.get.leftover import LEFTOVER_FOR_S
-from cassieq_spark.queue.settle.ack_group import Verdict
-from cassieq_spark.store.tables.last_rows import SHARED_FOR_S
+from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.store import rows
 from cassieq_spark.testing import ManualClock
 from tests.fixtures.queues import StillClock, cost, to_the_next_minute
 
@@ -149,12 +149,13 @@ def test_p28_who_pauses_after_a_lost_race_reads_its_row_again(
     backlog(mine, 199)
     (message,) = mine.queue.get(1)
 
-    def another_is_faster(*_args: object) -> None:
+    def another_is_faster(_attempt: int = 0) -> float:
         theirs.queue.ack(theirs.queue.get(1))
+        return 0.0
 
     another_is_faster()
     with monkeypatch.context() as patched:
-        patched.setattr(lane, "stand_back", another_is_faster)
+        patched.setattr(rows, "race_pause_s", another_is_faster)
         spent = cost(mine, lambda: mine.queue.ack(message))
     assert 3 == spent["update_bucket"]
 
@@ -285,7 +286,7 @@ def test_rows_are_believed_again_after_a_while(two: tuple[Door, Door]) -> None:
     backlog(mine, 100)
     theirs.queue.ack(theirs.queue.get(1))
     (message,) = mine.queue.get(1)
-    mine.clock.advance(SHARED_FOR_S)
+    mine.clock.advance(SHARED_FOR_US / 1e6)
     mine.queue.ack(message)
     mine.queue.ack(mine.queue.get(1))
     assert 0 == cost(mine, lambda: mine.queue.ack(mine.queue.get(1)))["read_bucket"]

@@ -233,7 +233,7 @@ def _change(door: Door, change: object) -> None:
     assert callable(change)
     is_done = False
 
-    def once(row: Bucket) -> Bucket | None:
+    def once(row: Bucket, *_: object) -> Bucket | None:
         nonlocal is_done
         if is_done:
             return None

@@ -18,7 +18,7 @@ from cassieq_spark.queue import consumer as consumers
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.scan import AWAY_REMEMBERED_S
 from cassieq_spark.queue.settle import batches
-from cassieq_spark.queue.settle.ack_group import Verdict
+from cassieq_spark.queue.settle.acks import Verdict
 from cassieq_spark.repair.heal import heal
 from cassieq_spark.store import cas, session
 from cassieq_spark.testing import wait_until
@@ -471,6 +471,7 @@ def test_t24_close_waits_for_no_ack_that_was_under_way_before_it_for_long(
         assert message is not None
         door.faults.unreachable(0, how=Away.STANDS_STILL)
         consumer.ack(message)
+        wait_until(lambda: consumer._acks._flying)
         wait_until(lambda: "bucket 0 stands still" in str(door.faults))
         began = time.monotonic()
         with pytest.raises(StoreError, match="not answered yet"):

@@ -48,7 +48,7 @@ def by_hand(door: Door, manifest: Runs, *rows: tuple[int, list[bytes]]) -> Bucke
     filled = rules.prepared(row.value, manifest=manifest, due_us={}, size_bytes=1, now_us=now_us)
     outcome = door.lane.buckets.fill(bucket, row, filled)
     assert isinstance(outcome, Applied)
-    door.lane.change_bucket(bucket, lambda row: rules.published(row, now_us=now_us))
+    door.lane.change_bucket(bucket, lambda row, *_: rules.published(row, now_us=now_us))
     return bucket
 
 
@@ -118,7 +118,7 @@ def test_t2_a_row_above_its_limit_is_named(door: Door) -> None:
     door.put_batch(0, b"a")
     assert [] == kinds(door)
     revisions = tuple((offset, (1 << 62) + offset) for offset in range(80_000))
-    door.lane.change_bucket(FIRST, lambda row: replace(row, revisions=revisions))
+    door.lane.change_bucket(FIRST, lambda row, *_: replace(row, revisions=revisions))
     assert ("row_too_large", 0) in kinds(door)
 
 

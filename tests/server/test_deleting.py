@@ -9,7 +9,7 @@ import pytest
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import QueueNotFound, ReceiptInvalid
-from cassieq_spark.queue.settle.ack_group import Verdict
+from cassieq_spark.queue.settle.acks import Verdict
 from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.deleting import Deleting
 from tests.server.test_waiting import Unclosed

@@ -101,7 +101,7 @@ def break_a_bucket(streams: Streams) -> None:
     (bucket,) = (
         at for at in range(8) if (row := lane.buckets.read(BucketNo(at))) and row.value.fresh
     )
-    lane.change_bucket(BucketNo(bucket), lambda row: leased_twice(row, Runs.span(0, 3)))
+    lane.change_bucket(BucketNo(bucket), lambda row, *_: leased_twice(row, Runs.span(0, 3)))
     lane.messages.drop(BucketNo(bucket))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from math import inf
 from typing import Any
 from uuid import UUID
@@ -21,19 +22,18 @@ from cassieq_spark.model.rows.events import (
     CasEnded,
     End,
     Fate,
-    Forget,
     Granted,
     Hinted,
     Left,
     Pause,
     PauseOver,
-    Postponed,
     Queued,
     ReadRow,
     RowRead,
     SendCas,
     Taken,
     Tick,
+    TurnOver,
     WriteHints,
 )
 from cassieq_spark.model.rows.fold import fold
@@ -290,15 +290,15 @@ def test_a_thousand_acks_wait_for_no_more_company() -> None:
     assert FOLD_AT_MOST == len(only(owned.wants(does(ACK, 1_500)), SendCas).tickets)
 
 
-def test_a_deadline_that_is_put_off_is_that_of_the_cas_and_of_the_caller() -> None:
+def test_a_cas_is_sent_until_the_latest_deadline_and_each_caller_waits_until_its_own() -> None:
     owned = Owned(held(0, 1))
     owned.wants(does(ACK, 0), deadline_s=5.0, company_until_s=1.0)
-    owned.step(Postponed(ticket=1, deadline_s=8.0))
-    cas = only(owned.step(Tick(), 1.0), SendCas)
-    assert 8.0 == cas.until_s == owned.writer.wake_at_s
-    owned.step(Postponed(ticket=1, deadline_s=9.0), 2.0)
-    assert [] == owned.step(Tick(), 8.5)
-    assert End.AMBIGUOUS == only(owned.step(Tick(), 9.0), Answer).end
+    owned.wants(does(ACK, 1), deadline_s=8.0, company_until_s=1.0)
+    assert 8.0 == only(owned.step(Tick(), 1.0), SendCas).until_s
+    assert 5.0 == owned.writer.wake_at_s
+    told = only(owned.step(Tick(), 5.0), Answer)
+    assert (1, End.AMBIGUOUS) == (told.ticket, told.end)
+    assert 8.0 == owned.writer.wake_at_s
 
 
 def test_nothing_was_sent_says_why() -> None:
@@ -358,9 +358,64 @@ def test_a_turn_comes_when_nothing_is_under_way_and_all_wait_for_its_end() -> No
     assert (2,) == cas.tickets
     assert 3 == only(owned.applies(cas), Granted).ticket
     assert [] == owned.wants(does(ACK, 1))
-    out = owned.step(Forget())
+    out = owned.step(TurnOver())
     assert isinstance(out[0], ReadRow)
     assert (5, 4) == only(out, SendCas).tickets
+
+
+def test_a_turn_comes_after_a_look_for_what_is_in_doubt() -> None:
+    """Its statement takes the place of our tag, which tells whether that has happened (G3)."""
+    owned = Owned(held(0))
+    only(owned.wants(claim()), SendCas)
+    assert End.AMBIGUOUS == only(owned.step(CasEnded(fate=Fate.OPEN)), Answer).end
+    out = owned.wants(Turn())
+    assert [ReadRow, Granted] == [type(one) for one in out]
+
+
+def test_a_row_that_a_turn_has_left_is_known() -> None:
+    owned = Owned(None)
+    only(owned.wants(Turn()), Granted)
+    waits = owned.wants(does(ACK, 0))
+    assert [] == waits
+    left = stored(held(0), writer=9, version=2)
+    out = owned.step(TurnOver(row=left))
+    assert [SendCas] == [type(one) for one in out]
+    assert left.version is only(out, SendCas).before
+
+
+def test_a_row_as_it_was_left_is_given_only_while_nobody_else_changes_it() -> None:
+    owned = Owned(held(0, 1))
+    cas = only(owned.wants(does(ACK, 0)), SendCas)
+    assert owned.writer.left(NOW) is None
+    owned.applies(cas)
+    assert owned.writer.left(NOW) == owned.row
+    owned.writer.forget()
+    assert owned.writer.left(NOW) is None
+
+
+def test_a_turn_whose_caller_has_left_before_it_knew_is_over() -> None:
+    owned = Owned(held(0))
+    only(owned.wants(Turn()), Granted)
+    assert [] == owned.wants(does(ACK, 0))
+    assert [ReadRow, SendCas] == [type(one) for one in owned.step(Left(ticket=1))]
+
+
+def test_t4_a_late_hint_is_written_again_also_where_a_read_tells_that_it_happened() -> None:
+    owned = Owned(held(0))
+    cas = only(owned.wants(does(Release(due_us=NOW + MINUTE_US), 0)), SendCas)
+    owned.row = written(cas)
+    out = owned.step(CasEnded(fate=Fate.OPEN), 200.0)
+    assert End.DONE == only(out, Answer).end
+    assert any(isinstance(one, WriteHints) and not one.tickets for one in out)
+
+
+def test_t7_a_hint_is_written_again_where_the_time_pointer_has_passed_it() -> None:
+    owned = Owned(held(0, 1))
+    owned.applies(only(owned.wants(does(Extend(visibility_us=30_000_000), 0)), SendCas))
+    ahead = replace(moment(), passed=minute_of(NOW) + 9)
+    extends = Queued(ticket=9, intent=does(Extend(visibility_us=30_000_000), 1))
+    out = owned.writer.step(extends, ahead)
+    assert (minute_of(NOW) + 10,) == only(out, WriteHints).minutes
 
 
 def test_a_hint_that_fails_ends_those_who_need_it() -> None:

@@ -46,17 +46,6 @@ class Callers:
         self._own = 0
         self._out: list[Output] = []
 
-    def _postpone(self, ticket: int, deadline_s: float) -> None:
-        for one in self._waiting.entries:
-            if one.ticket == ticket:
-                self._waiting.replace(replace(one, deadline_s=deadline_s))
-        if self._sent is not None:
-            entries = [
-                replace(one, deadline_s=deadline_s) if one.ticket == ticket else one
-                for one in self._sent.entries
-            ]
-            self._sent = replace(self._sent, entries=tuple(entries))
-
     def _leave(self, ticket: int, moment: Moment) -> None:
         self._waiting.remove({ticket})
         if self._sent is not None:

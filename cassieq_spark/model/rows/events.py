@@ -93,7 +93,7 @@ class Queued:
 
     Attributes:
         ticket: 1 or more; each is larger than those before.
-        deadline_s: Until then it is answered, by the monotonic clock. `Postponed` changes it.
+        deadline_s: Until then it is answered, by the monotonic clock.
         company_until_s: So long it may wait for others to share its CAS; acks only.
         known: The row as this caller has just read it, or as this client's last CAS left it.
     """
@@ -103,14 +103,6 @@ class Queued:
     deadline_s: float = inf
     company_until_s: float = -inf
     known: Seen | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Postponed:
-    """A caller waits longer, or less long."""
-
-    ticket: int
-    deadline_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +155,15 @@ class PauseOver:
     """Answers `Pause`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """The row may be anyhow: a caller with a `Turn` is done, well or not; or it is not kept."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnOver:
+    """A caller with a `Turn` is done, well or not.
+
+    Attributes:
+        row: As the caller's own statement has left it; None: it may be anyhow.
+    """
+
+    row: Seen | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +171,9 @@ class Tick:
     """It is `RowWriter.wake_at_s`."""
 
 
-Event = Queued | Postponed | Left | Taken | RowRead | Hinted | CasEnded | PauseOver | Forget | Tick
+Event = (
+    Queued | Left | Taken | RowRead | Hinted | CasEnded | PauseOver | TurnOver | Tick
+)  # fmt: skip
 
 
 # --- out ------------------------------------------------------------------------------------------
@@ -188,10 +188,15 @@ class ReadRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteHints:
-    """Write an expiry hint for each of these times; answer with ``minutes``."""
+    """Write an expiry hint for each of these times; answer with ``minutes``.
+
+    Attributes:
+        tickets: Whose CAS waits for it; none: it is written again for one that has taken effect.
+    """
 
     minutes: tuple[int, ...]
     times_us: tuple[int, ...]
+    tickets: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +226,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """This caller's `Turn` has come; nothing else is sent before `Forget`."""
+    """This caller's `Turn` has come; nothing else is sent before `TurnOver`."""
 
     ticket: int
 

@@ -39,12 +39,14 @@ class Moment:
         spare_us: A claim lasts at least this long: some of this client's own CAS times, measured
             from the fold to the answer [R21].
         new_id: Draws an id; a lease's tells ``now_us`` (UUID version 7).
+        passed: The minute of the lane's time pointer, as this client last read it.
     """
 
     now_us: int
     at_s: float
     spare_us: int
     new_id: Callable[[], UUID]
+    passed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

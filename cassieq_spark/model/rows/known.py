@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.model.rows import outcomes
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 MAX_REFUSALS: Final = 64
 """How many CASes of a settlement may be refused in a row before its caller gets an error."""
 
-SHARED_FOR_S: Final = 10.0
+SHARED_FOR_US: Final = 10_000_000
 ALONE: Final = 4
 """Where others change a row too, a remembered row is not believed for so long, or until so many
 CASes of this client followed each other: a refused CAS costs more than a read (ADR 34)."""
@@ -43,7 +42,7 @@ class KnownRow(Callers):
         self._losses = 0
         self._is_pausing = False
         self._own_writer: UUID | None = None
-        self._shared_until_s = -inf
+        self._shared_until_us = 0
         self._alone = 0
 
     def _is_newer(self, look: Seen) -> bool:
@@ -87,6 +86,8 @@ class KnownRow(Callers):
         if fate is Fate.OPEN:
             return
         self._open = tuple(one for one in self._open if one is not sent)
+        if fate is Fate.APPLIED:
+            self._came_true(sent, moment)
         for entry in sent.entries:
             effect = sent.folded.effects[entry.ticket]
             if entry.is_claim:  # its caller has been told that nobody knows
@@ -99,6 +100,10 @@ class KnownRow(Callers):
                 for one in self._waiting.entries:
                     if one.ticket == entry.ticket:
                         self._waiting.replace(replace(one, doubts=one.doubts - {sent.mark}))
+
+    def _came_true(self, sent: Sent, moment: Moment) -> None:
+        """Note that a CAS has taken effect."""
+        raise NotImplementedError
 
     def _landed(self) -> Sent:
         if self._sent is None:
@@ -118,6 +123,8 @@ class KnownRow(Callers):
                 self._claim_ended(entry, effect, fate, now, moment)
             elif entry.ticket not in self._gone:
                 again.append(self._in_doubt(entry, sent, fate))
+        if fate is Fate.APPLIED:
+            self._came_true(sent, moment)
         if fate is Fate.OPEN:
             self._open = (*self._open, sent)
         self._gone = frozenset()
@@ -171,4 +178,4 @@ class KnownRow(Callers):
             self._alone = self._alone + 1 if sent.before.writer == self._own_writer else 0
             self._own_writer = sent.mark
         elif fate is not Fate.OPEN:
-            self._shared_until_s, self._alone = moment.at_s + SHARED_FOR_S, 0
+            self._shared_until_us, self._alone = moment.now_us + SHARED_FOR_US, 0

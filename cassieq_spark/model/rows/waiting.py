@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.model.ids import EMPTY
-from cassieq_spark.model.pointer import LATE_AFTER_US, is_passable, minute_of
+from cassieq_spark.model.pointer import LATE_AFTER_US, hint_minutes, is_passable, minute_of
 from cassieq_spark.model.rows.intents import Claim, Turn
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.model.ids import Runs
     from cassieq_spark.model.rows.fold import Folded
-    from cassieq_spark.model.rows.intents import Intent
+    from cassieq_spark.model.rows.intents import Intent, Moment
 
 FOLD_AT_MOST: Final = 1_000
 """The most intents of one fold: it takes some milliseconds, and nothing waits for company then."""
@@ -48,6 +48,11 @@ class Entry:
     def is_own(self) -> bool:
         """Whether the writer wants it itself."""
         return self.ticket < 0
+
+    @property
+    def is_content(self) -> bool:
+        """Whether a row that was not read for it is good enough to try."""
+        return self.has_looked or self.company_until_s == inf
 
     @property
     def is_claim(self) -> bool:
@@ -171,13 +176,17 @@ class Hints:
         self.asked: dict[int, float] = {}
         self.failed: dict[int, Exception] = {}
 
-    def needed(self, folded: Folded, now_us: int) -> dict[int, set[int]]:
-        """By ticket the minutes that its effect needs and that are not written yet [R12]."""
-        now = minute_of(now_us)
+    def needed(self, folded: Folded, moment: Moment) -> dict[int, set[int]]:
+        """By ticket the minutes that its effect needs and that are not written yet [R12] [T7]."""
+        now, passed = minute_of(moment.now_us), moment.passed
         self.written = frozenset(minute for minute in self.written if minute >= now)
         needed: dict[int, set[int]] = {}
         for ticket, effect in folded.effects.items():
-            minutes = {max(now, minute_of(time_us)) for time_us in effect.times_us}
+            minutes = {
+                minute
+                for time_us in effect.times_us
+                for minute in hint_minutes(minute_of(time_us), now=now, passed=passed)
+            }
             if missing := minutes - self.written:
                 needed[ticket] = missing
         return needed

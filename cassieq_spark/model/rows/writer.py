@@ -69,6 +69,21 @@ class RowWriter(KnownRow):
             return self._sent.folded.row
         return self._known.value if self._is_known and self._known is not None else None
 
+    def left(self, now_us: int) -> Seen | None:
+        """The row as this client's last CAS has left it, to save a read before the next one.
+
+        None if that is not known, or if others have changed it lately: then a CAS would probably be
+        in vain.
+        """
+        known = self._known if self._is_known and not (self._is_busy or self._must_read) else None
+        if known is None or known.version.writer != self._own_writer:
+            return None
+        return None if self._is_shared(now_us) else known
+
+    def forget(self) -> None:
+        """Keep the row no longer: what comes next begins with a read, or its caller's look."""
+        self._known, self._is_known = None, False
+
     @property
     def is_idle(self) -> bool:
         """Whether nobody waits and nothing is under way; a CAS that may still land may be left."""
@@ -125,20 +140,21 @@ class RowWriter(KnownRow):
             case events.CasEnded(fate=events.Fate.OPEN):
                 self._read(moment.at_s + DOUBT_S)
             case events.CasEnded(error=Exception() as error):
+                self._is_known = False  # others may have changed it
                 self._fail_all(self._landed().entries, error)
                 self._gone = frozenset()
             case events.CasEnded(fate=fate, now=now):
                 self._cas_ended(self._landed(), fate, now, moment)
             case events.PauseOver():
                 self._is_pausing = False
-            case events.Forget():
-                self._turn, self._is_known = None, False
+            case events.TurnOver(row=row):
+                self._turn_over(row, moment)
             case events.Left(ticket=ticket):
+                if ticket == self._turn:
+                    self._turn_over(None, moment)  # it was granted, and its caller never knew
                 self._leave(ticket, moment)
             case events.Taken(ticket=ticket):
                 self._untaken.pop(ticket, None)
-            case events.Postponed(ticket=ticket, deadline_s=deadline_s):
-                self._postpone(ticket, deadline_s)
             case events.Tick():
                 pass
 
@@ -170,7 +186,11 @@ class RowWriter(KnownRow):
             was_read, self._is_read = self._is_read, False
             return was_read
         if isinstance(batch[0].intent, Turn):
-            self._grant(batch[0].ticket)
+            if self._open and batch[0].ticket > self._as_of:
+                # Its statement takes the place of our tag, which tells whether they happened (G3).
+                self._read(batch[0].deadline_s)
+            else:
+                self._grant(batch[0].ticket)
             return False
         folded = None if self.must_read(batch, moment) else self._folded(batch, moment)
         if folded is None or self.unread(batch, folded):
@@ -190,9 +210,18 @@ class RowWriter(KnownRow):
 
     def _cas_ended(self, sent: Sent, fate: events.Fate, now: Seen | None, moment: Moment) -> None:
         self._resolve(sent, fate, now, moment)
-        is_late = waiting.came_late(sent.folded, sent_us=sent.sent_us, now_us=moment.now_us)
-        if fate is events.Fate.APPLIED and is_late:
+
+    def _came_true(self, sent: Sent, moment: Moment) -> None:
+        if waiting.came_late(sent.folded, sent_us=sent.sent_us, now_us=moment.now_us):
             self._write_hints({minute_of(moment.now_us)} - self._hints.written, moment)
+
+    def _turn_over(self, row: Seen | None, moment: Moment) -> None:
+        turn, self._turn = self._turn, None
+        self.forget()
+        self._is_read = False
+        if turn is not None and row is not None:
+            self._own_writer = row.version.writer
+            self._adopt(row, turn, moment)
 
     def _grant(self, ticket: int) -> None:
         self._turn = ticket
@@ -210,12 +239,13 @@ class RowWriter(KnownRow):
 
     def must_read(self, batch: Sequence[Entry], moment: Moment) -> bool:
         """Whether the row as it is known is of no use: not known, or probably changed since."""
-        is_shared = self._alone < ALONE and moment.at_s < self._shared_until_s
-        return (
-            not self._is_known
-            or self._must_read
-            or (is_shared and any(one.ticket > self._as_of and not one.has_looked for one in batch))
-        )
+        if not self._is_known or self._must_read:
+            return True
+        is_new = any(one.ticket > self._as_of and not one.is_content for one in batch)
+        return is_new and self._is_shared(moment.now_us)
+
+    def _is_shared(self, now_us: int) -> bool:
+        return self._alone < ALONE and now_us < self._shared_until_us
 
     def unread(self, batch: Sequence[Entry], folded: Folded) -> bool:
         """Whether some verdict needs a row that was read after its question came.
@@ -235,18 +265,23 @@ class RowWriter(KnownRow):
 
     def short_of_hints(self, folded: Folded, moment: Moment) -> dict[int, set[int]]:
         """By ticket the minutes whose hints must be answered before its CAS is sent [R12, P17]."""
-        return self._hints.needed(folded, moment.now_us)
+        return self._hints.needed(folded, moment)
 
     def _ask_hints(self, needed: dict[int, set[int]], moment: Moment) -> bool:
         """Ask for hints; return whether all intents wait for them, as is so for a second."""
-        self._write_hints({minute for some in needed.values() for minute in some}, moment)
+        minutes = {minute for some in needed.values() for minute in some}
+        self._write_hints(minutes, moment, tickets=tuple(needed))
         self._rests_until_s = self._hints.patience_s(needed.values())
         return self._rests_until_s > moment.at_s
 
-    def _write_hints(self, minutes: set[int], moment: Moment) -> None:
+    def _write_hints(
+        self, minutes: set[int], moment: Moment, *, tickets: tuple[int, ...] = ()
+    ) -> None:
         if new := self._hints.to_ask(minutes, moment.at_s):
             times_us = tuple(max(minute * MINUTE_US, moment.now_us) for minute in new)
-            self._out.append(events.WriteHints(minutes=tuple(new), times_us=times_us))
+            self._out.append(
+                events.WriteHints(minutes=tuple(new), times_us=times_us, tickets=tickets)
+            )
 
     def _without_failed(self, batch: list[Entry], needed: dict[int, set[int]]) -> list[Entry]:
         """Answer those whose hints have failed; return those of a batch that go on without them."""

@@ -7,23 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark import metrics
-from cassieq_spark.entropy import uuid_at
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import Bucket, Lease, Status
-from cassieq_spark.model.lease import Terms, claim, expired_of, visible
+from cassieq_spark.model.lease import Terms, visible
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.row_limits import LEASES_PER_CLAIM, RUNS_PER_LEASE
+from cassieq_spark.model.rows.intents import Claim
 from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.expired import note_expired
 from cassieq_spark.queue.fetch import Planned
-from cassieq_spark.queue.settle.settle import of_leases, settle_bucket
-from cassieq_spark.store.cas import Applied
+from cassieq_spark.queue.settle.settle import settle_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,10 +30,6 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import BucketNo, Place
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
-
-CAS_TIMES_SPARE = 4
-"""A claim lasts at least this many of the client's own CAS times. A shorter one would be over when
-it is answered, and use up a delivery that nobody held [R21]."""
 
 GRACE_S: Final = 1.0
 """How long a call that has some messages waits for unanswered claims, while its leases run."""
@@ -140,7 +134,7 @@ class Claimer:
     def terms(self, at_most: int, *, below: int | None = None) -> Terms:
         """The terms of a claim that is sent now (G6) [P18]."""
         now_us = self.lane.clock.now_us()
-        shortest_us = int(CAS_TIMES_SPARE * self.lane.store.sender.median_s * 1e6)
+        shortest_us = self.lane.store.sender.spare_us
         return Terms(
             at_most=at_most,
             owner=self.owner,
@@ -162,9 +156,9 @@ class Claimer:
         )
 
     def claim(
-        self, bucket: BucketNo, row: Stored[Bucket], terms: Terms
+        self, bucket: BucketNo, row: Stored[Bucket], at_most: int, *, below: int | None = None
     ) -> tuple[list[Claimed], Stored[Bucket] | None]:
-        """Try once, on the row as last seen, under the hint that `hint` has written before.
+        """Try once, on the row as last seen.
 
         Returns:
             What is ours now (nothing if the race was lost), and the row as it is now.
@@ -172,16 +166,25 @@ class Claimer:
         Raises:
             CasAmbiguous: The lease may exist. It then runs out by itself; do not claim again.
         """
-        new, leases = claim(row.value, terms, partial(uuid_at, terms.now_us))
-        gone = expired_of(row.value, terms.now_us)
-        if not leases and not gone and new.dead == row.value.dead:
-            return [], row
-        outcome = self.lane.buckets.update(bucket, row, new)
-        if isinstance(outcome, Applied):
-            note_expired(self.lane, bucket, gone)
-        # Whatever the outcome: what counts is whether our leases are in the row, since after 64
-        # other clients even the tags cannot tell [R8].
-        return held(self.lane, bucket, outcome.now, leases), outcome.now
+        lane = self.lane
+        wanted = Claim(
+            at_most=at_most,
+            owner=self.owner,
+            visibility_us=self.visibility_us,
+            run=self.run,
+            below=below,
+            max_deliveries=lane.max_deliveries,
+            expired_die=lane.expired_die,
+        )
+        answer = lane.apply(bucket, wanted, known=row)
+        given: Any = answer.result
+        now: Any = answer.row
+        if given is None:
+            return [], now
+        note_expired(lane, bucket, given.gone)
+        return [
+            Claimed(lane=lane, bucket=bucket, lease=lease, row=now) for lease in given.leases
+        ], now
 
     def close(
         self,
@@ -227,9 +230,7 @@ class Claimer:
         at_most = budget.for_messages_of(row, budget.messages)
         if not at_most and budget.size_bytes is not None:
             budget.size_bytes = 0  # too small a rest for the next message
-        terms = self.terms(at_most, below=below)
-        self.hint([bucket], terms.until_us)
-        got, now = self.claim(bucket, closed.row, terms)
+        got, now = self.claim(bucket, closed.row, at_most, below=below)
         return got, now or closed.row
 
     def confirm(self, claimed: list[Claimed]) -> list[Claimed]:
@@ -298,10 +299,11 @@ def give_back(claimed: list[Claimed]) -> None:
     if not claimed:
         return
     session = claimed[0].lane.store.session
+    release = Release(is_counted=False)  # by its runs: others may hold some of the same lease (I2)
     with session.within(each_s=GRACE_S):
         released = session.each(
             lambda one: settle_bucket(
-                one.lane, one.bucket, of_leases([one.lease.lease_id], Release(is_counted=False))
+                one.lane, one.bucket, {one.lease.lease_id: {release: one.lease.runs}}
             ),
             claimed,
         )

@@ -374,15 +374,15 @@ class Reader:
 
         What one bucket has granted is not lost with another's answer [T22].
         """
-        terms = self._claimer.terms(1)
-        with self._lane.store.session.within(each_s=GRACE_S if has_found else math.inf):
-            self._claimer.hint((bucket for bucket, _ in shares), terms.until_us)
         counts = dict(shares)
+        if len(counts) > 1:
+            until_us = self._claimer.terms(1).until_us
+            with self._lane.store.session.within(each_s=GRACE_S if has_found else math.inf):
+                self._claimer.hint(counts, until_us)
 
         def one(bucket: BucketNo) -> tuple[list[Claimed], Stored[Bucket] | None]:
             below = offset_below(below_id, bucket, self._lane.bucket_size)
-            of_bucket = replace(terms, at_most=counts[bucket], below=below)
-            return self._claimer.claim(bucket, rows[bucket], of_bucket)
+            return self._claimer.claim(bucket, rows[bucket], counts[bucket], below=below)
 
         gathered = gather(self._lane, one, list(counts), has_found=has_found)
         gathered.hand_over(updated, self._scanner.pass_over)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.entropy import jitter
+from cassieq_spark.model.rows.known import MAX_REFUSALS
 from cassieq_spark.queue.apart import first_of
-from cassieq_spark.queue.lane import MAX_LOST_RACES, RACE_DOUBLINGS, RACE_PAUSE_S
+from cassieq_spark.store.rows import race_pause_s
 
 if TYPE_CHECKING:
     from cassieq_spark.errors import CassieqError
@@ -87,9 +88,9 @@ class Search:
             self._is_sure = False
             if not one.has_sealed:
                 self._in_vain += 1
-                if self._in_vain >= MAX_LOST_RACES:
+                if self._in_vain >= MAX_REFUSALS:
                     raise self._lane.contended(f"what is visible in {self._lane.title}")
-                self.pause_s = jitter(RACE_PAUSE_S, min(self._in_vain, RACE_DOUBLINGS))
+                self.pause_s = race_pause_s(self._in_vain)
 
     def _note_away(self, away: dict[BucketNo, CassieqError]) -> None:
         has_more = not self._known_away >= away.keys()

@@ -1,5 +1,6 @@
 """Store acks a moment later, together: one LWT per bucket for all that have gathered (design 5).
 
+If this client claims in the same bucket before that, they go with the claim: then they cost none.
 Holds I4: an ack is kept until it is stored, also across a Ctrl-C. Holds I10: a bucket that cannot
 be reached holds up no other's acks.
 """
@@ -8,13 +9,16 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark import tracing
 from cassieq_spark.errors import QueueDeleted, ReceiptExpired, StoreError, StoreTimeout, UsageError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.queue.settle.ack_group import AckGroup, Verdict
+from cassieq_spark.queue.settle import acks
+from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.store.rows import Company
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from cassieq_spark.errors import CassieqError
     from cassieq_spark.model.ids import Place
     from cassieq_spark.model.receipt import Receipt
+    from cassieq_spark.model.rows.events import Answer
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.call import Call
 
@@ -48,30 +53,26 @@ class AckBuffer:
     def __init__(
         self,
         lane: Lane,
-        group: AckGroup,
         *,
-        at_most: int,
         within_s: float,
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._lane = lane
-        self._group = group
-        self._at_most = at_most
         self._within_s = min(ACK_WITHIN_S, within_s)
         self._on_failure = on_failure
         self._clock = lane.clock
         self._is_due = threading.Condition()
         self._gathered: dict[Place, list[Receipt]] = {}
-        self._count = 0
         self._asked_in: dict[Receipt, SpanContext] = {}
         self._flying: dict[Place, Flight] = {}
+        self._riding: set[Place] = set()  # of these, those that go with somebody's change
         self._at = inf
         self._is_closing = False
         self._end: QueueDeleted | None = None
         self.stale = 0
 
     def add(self, receipts: list[Receipt]) -> None:
-        """Add receipts to be stored soon: at once, if ``at_most`` messages have gathered.
+        """Add receipts to be stored soon.
 
         Raises:
             UsageError: `close` was called: nobody would store them [T16].
@@ -80,14 +81,14 @@ class AckBuffer:
         with self._is_due:
             if self._is_closing:
                 raise UsageError("this consumer is closed. Use queue.ack() instead")
-            had_enough = self._count >= self._at_most
+            offered = {receipt.place for receipt in receipts} - self._gathered.keys()
             for receipt in receipts:
                 self._gathered.setdefault(receipt.place, []).append(receipt)
             if span is not None:
                 self._asked_in |= dict.fromkeys(receipts, span)
-            self._count += len(receipts)
-            is_enough = self._count >= self._at_most and not had_enough
-            self._plan(0.0 if is_enough else self._within_s)
+            for place in offered:
+                self._lane.store.rows.offer(place, partial(self._company, place))
+            self._plan(self._within_s)
 
     def run(self) -> None:
         """Begin to store what is due, again and again, until `close`; it waits for no answer.
@@ -117,9 +118,9 @@ class AckBuffer:
                 if not landed:
                     break
                 ready = {place for place, flight in behind.items() if flight in landed}
-                more, _ = self._begin(ready)
+                more, again = self._begin(ready)
                 begun += more
-                behind = {place: behind[place] for place in behind.keys() - ready}
+                behind = {place: behind[place] for place in behind.keys() - ready} | again
             late = set(begun)
             while late and (landed := self._landed(late, call, until)):
                 late -= landed
@@ -180,17 +181,15 @@ class AckBuffer:
         behind: dict[Place, Flight] = {}
         new: list[tuple[Place, list[Receipt], Flight]] = []
         with self._is_due:
-            self._at = inf
+            self._at = inf if only is None else self._at
             for place in dict.fromkeys([*self._flying, *self._gathered]):
                 flight = self._flying.get(place)
                 if only is not None and place not in only:
                     continue
                 if flight is None:
-                    flight = self._flying[place] = Future()
-                    receipts = self._gathered.pop(place)
-                    self._count -= len(receipts)
+                    receipts, flight = self._taken(place)
                     new.append((place, receipts, flight))
-                elif place in self._gathered and only is None:
+                elif place in self._riding or (place in self._gathered and only is None):
                     behind[place] = flight
                     continue
                 carrying.append(flight)
@@ -203,12 +202,37 @@ class AckBuffer:
                 raise
         return carrying, behind
 
+    def _taken(self, place: Place) -> tuple[list[Receipt], Flight]:
+        """Take what has gathered for a bucket into a flight. The caller holds the lock."""
+        receipts = self._gathered.pop(place)
+        flight = self._flying[place] = Future()
+        return receipts, flight
+
+    def _company(self, place: Place) -> Company | None:
+        """What has gathered for a bucket, to go with a change of it that somebody makes now."""
+        with self._is_due:
+            if place in self._flying or place not in self._gathered:
+                return None
+            receipts, flight = self._taken(place)
+            self._riding.add(place)
+
+        def tell(answer: Answer | None) -> None:
+            left: list[Receipt] = receipts
+            try:
+                # What was refused is asked again, in a thread of its own: the reason may be a read.
+                if answer is not None and acks.are_done(self._lane, answer):
+                    left, _ = self._told(receipts, lambda some: ([Verdict.ACKED] * len(some), None))
+            finally:
+                self._land(place, left, flight, None, retry_s=0.0)
+
+        return Company(acks.wanted(receipts), tell)
+
     def _send(self, place: Place, receipts: list[Receipt], flight: Flight, *, tells: bool) -> None:
         def store(_: Place) -> None:
             left: list[Receipt] = receipts
             failure: BaseException | None = None
             try:
-                left, failure = self._ack(receipts)
+                left, failure = self._told(receipts, partial(acks.ack, self._lane))
             except BaseException as error:  # noqa: BLE001 - also Ctrl-C: who waits for it hears it
                 failure = error
             if tells and isinstance(failure, Exception):
@@ -217,13 +241,17 @@ class AckBuffer:
 
         self._lane.store.session.begin(store, place)
 
-    def _ack(self, receipts: list[Receipt]) -> tuple[list[Receipt], CassieqError | None]:
+    def _told(
+        self,
+        receipts: list[Receipt],
+        ack: Callable[[list[Receipt]], tuple[list[Verdict], CassieqError | None]],
+    ) -> tuple[list[Receipt], CassieqError | None]:
         """Ack receipts; return those whose outcome is unknown, and why."""
         with self._is_due:
             # A second try has no links: the spans may have ended long ago.
             asked_in = [self._asked_in.pop(one) for one in receipts if one in self._asked_in]
         with tracing.settling("ack", self._lane.queue, len(receipts), asked_in):
-            verdicts, failure = self._group.ack(self._lane, receipts)
+            verdicts, failure = ack(receipts)
             stale = verdicts.count(Verdict.STALE) + verdicts.count(Verdict.INVALID)
             if failure is not None or stale:
                 tracing.failed(ReceiptExpired if failure is None else type(failure))
@@ -235,20 +263,26 @@ class AckBuffer:
         return [one for one, verdict in pairs if verdict is Verdict.UNKNOWN], failure
 
     def _land(
-        self, place: Place, left: list[Receipt], flight: Flight, failure: BaseException | None
+        self,
+        place: Place,
+        left: list[Receipt],
+        flight: Flight,
+        failure: BaseException | None,
+        *,
+        retry_s: float | None = None,
     ) -> None:
         """End a flight and keep what is unknown: a second ack is harmless, a lost one is not."""
         with self._is_due:
             self._flying.pop(place, None)
+            self._riding.discard(place)
             has_more = place in self._gathered
             if left:
                 self._gathered[place] = left + self._gathered.get(place, [])
-                self._count += len(left)
             if isinstance(failure, QueueDeleted):
                 self._end = failure
                 self._is_due.notify_all()
             elif left:
-                self._plan(RETRY_S)
+                self._plan(RETRY_S if retry_s is None else retry_s)
             elif has_more:
                 self._plan(0.0)
         if not flight.done():

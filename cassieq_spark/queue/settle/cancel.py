@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cassieq_spark import metrics
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo, Runs
-from cassieq_spark.model.taken import cancelled
+from cassieq_spark.model.rows.intents import Cancel
 from cassieq_spark.queue import seal
 
 if TYPE_CHECKING:
@@ -52,18 +52,10 @@ def _cancel(lane: Lane, bucket: BucketNo, one: Runs) -> bool:
         row = _sealed(lane, bucket, one, row)
     if row is None:
         return False
-    took = False
-
-    def change(row: Bucket) -> Bucket | None:
-        nonlocal took
-        after = cancelled(row, one, now_us=lane.clock.now_us())
-        took = after is not row
-        return after if took else None
-
-    found = lane.change_bucket(bucket, change, known=row)
-    if took:
+    answer = lane.apply(bucket, Cancel(runs=one), known=row)
+    if answer.changed is not answer.before:
         metrics.MESSAGES_CANCELLED.inc(lane.queue)
-    return found is not None and one.issubset(found.value.cancelled)
+    return answer.result is True
 
 
 def _sealed(

@@ -1,16 +1,14 @@
 """Settle deliveries: ack, release, extend, update, reject, take over; by receipt or by lease.
 
-    know the row  ->  judge what is asked  ->  hint what will come back  ->  one CAS  ->  hint again
-                                                                        if that came late (design 5)
-
-One CAS per bucket does any mix of actions; an action on a delivery that ended changes nothing.
-Holds I3, I4. It is safe to ask the same again: a task may run twice.
+One CAS per bucket does any mix of actions, of all callers that ask at the same time; `RowWriter`
+says how (design 5). An action on a delivery that ended changes nothing. Holds I3, I4. It is safe to
+ask the same again: a task may run twice.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark import metrics, tracing
 from cassieq_spark.entropy import new_revision, new_uuid
@@ -19,10 +17,9 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import settlement as rules
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import EMPTY, Place, Runs, union
-from cassieq_spark.model.rows.intents import moved_times_us
+from cassieq_spark.model.rows.intents import Ask, Settle
 from cassieq_spark.model.settlement import Ack, Judged, Reject, Update
 from cassieq_spark.queue.apart import each_bucket
-from cassieq_spark.queue.returns import Returns
 from cassieq_spark.queue.settle.receipts import NEVER, foreign
 
 if TYPE_CHECKING:
@@ -32,6 +29,7 @@ if TYPE_CHECKING:
     from cassieq_spark.model.bucket import Lease
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.model.receipt import Receipt
+    from cassieq_spark.model.rows.events import Answer
     from cassieq_spark.model.settlement import Action, Asked
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
@@ -77,8 +75,7 @@ def settle_bucket(
     """Carry out what is asked of one bucket's deliveries: at most one CAS.
 
     Args:
-        known: The row as last seen, to save a read; None: as this client has left it, if that says
-            that all is held. Otherwise it is read: what a row does not hold may have come since.
+        known: The row as last seen, to save a read.
         tells_acked: Whether it matters to the caller which of what is not held was acked. Then L is
             read after a row that does not say so. Else nothing is read behind the CAS.
 
@@ -86,29 +83,30 @@ def settle_bucket(
         QueueDeleted: The lane is dead.
         CasAmbiguous, CasContention, StoreTimeout, StoreUnavailable: Ask again: that is safe.
     """
-    judged = Judged()
-    before: Bucket | None = None
-    changed: Bucket | None = None
-    returns = Returns(lane, bucket)
+    answer = lane.apply(bucket, wanted(asked), known=known)
+    return outcome_of(lane, bucket, answer, tells_acked=tells_acked)
 
-    def change(row: Bucket) -> Bucket | None:
-        nonlocal judged, before, changed
-        judged = rules.judge(row, asked)
-        if not judged.held:
-            return None
-        before = row
-        changed = rules.carry_out(row, judged.held, new_uuid, now_us=lane.clock.now_us())
-        if timed := judged.timed:
-            # Before the CAS: the reader pointer may be past this bucket [R12].
-            returns.hint(moved_times_us(row, changed, timed))
-        return changed
 
-    row = lane.change_bucket(bucket, change, known=known or _as_left(lane, bucket, asked))
-    returns.confirm()
-    if row is None:
-        # It may have gone under our CAS: what it said before that came true for nobody (I4).
-        judged, before, changed = _without_row(asked), None, None
-    _count(lane, judged)
+def wanted(asked: Asked) -> Settle:
+    """What is asked of one bucket's deliveries, as its `RowWriter` takes it."""
+    return Settle(
+        asks=tuple(
+            Ask(lease_id, action, runs)
+            for lease_id, actions in asked.items()
+            for action, runs in actions.items()
+        )
+    )
+
+
+def outcome_of(
+    lane: Lane, bucket: BucketNo, answer: Answer, *, tells_acked: bool = False
+) -> Outcome:
+    """The outcome of what was asked, from its answer; see `settle_bucket`."""
+    judged: Any = answer.result
+    before, changed = answer.before, answer.changed
+    if changed is before:
+        before = changed = None
+    count(lane, judged)
     if tells_acked:
         in_doubt = union([*judged.stale.values(), *judged.never.values()])
         if in_doubt and lane.is_dropped(bucket):
@@ -116,24 +114,11 @@ def settle_bucket(
             # exists there is a ghost, and knows nothing of what was acked (G5, ADR 11).
             acked = judged.acked | in_doubt
             judged = Judged(held=judged.held, repeated=judged.repeated, acked=acked)
+    row: Any = answer.row
     return Outcome(judged=judged, before=before, changed=changed, row=row)
 
 
-def _as_left(lane: Lane, bucket: BucketNo, asked: Asked) -> Stored[Bucket] | None:
-    row = lane.buckets.as_left(bucket)
-    return row if row is not None and rules.judge(row.value, asked).holds_all(asked) else None
-
-
-def _without_row(asked: Asked) -> Judged:
-    return Judged(
-        never={
-            lease_id: union(runs for runs in actions.values() if runs is not None)
-            for lease_id, actions in asked.items()
-        }
-    )
-
-
-def _count(lane: Lane, judged: Judged) -> None:
+def count(lane: Lane, judged: Judged) -> None:
     """Count what was found settled, not what was asked for: a replay asks again."""
     if acked := judged.done(Ack()):
         metrics.ACKS.inc()

@@ -29,6 +29,7 @@ from cassieq_spark.store.tables.messages import ChunkRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from uuid import UUID
 
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
@@ -318,10 +319,8 @@ class LaneWriter:
         self._block = Block(first=self._block.end, end=self._block.end)
 
     def _void(self, opened: OpenBucket) -> None:
-        def change(row: Bucket) -> Bucket | None:
-            if row.status is not Status.WRITING:
-                return None
-            return rules.voided(row, now_us=self._lane.clock.now_us())
+        def change(row: Bucket, now_us: int, _: Callable[[], UUID]) -> Bucket | None:
+            return rules.voided(row, now_us=now_us) if row.status is Status.WRITING else None
 
         self._lane.change_bucket(opened.bucket, change, known=opened.row)
 

@@ -27,7 +27,7 @@ from cassieq_spark.errors import (
     TooManyKeys,
     UsageError,
 )
-from cassieq_spark.queue.settle.ack_group import Verdict
+from cassieq_spark.queue.settle.acks import Verdict
 from cassieq_spark.server.backend import COME_AGAIN
 
 if TYPE_CHECKING:

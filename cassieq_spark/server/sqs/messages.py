@@ -14,7 +14,7 @@ from cassieq_spark.model.lease import EXPIRY_MARGIN_US
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Extend
 from cassieq_spark.queue.settle import settle
-from cassieq_spark.queue.settle.ack_group import Verdict
+from cassieq_spark.queue.settle.acks import Verdict
 from cassieq_spark.server.sending import Outgoing
 from cassieq_spark.server.sqs import attributes as settings
 from cassieq_spark.server.sqs import bodies, received

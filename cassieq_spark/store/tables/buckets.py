@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cassandra.query import UNSET_VALUE
@@ -10,27 +12,33 @@ from cassieq_spark.errors import CassieqError, RowCorrupt, StoreError
 from cassieq_spark.model.bucket import Bucket, SinkRef, Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, Runs
 from cassieq_spark.store import statements
-from cassieq_spark.store.cas import CasSender, Outcome, Stored, Tags, Version
+from cassieq_spark.store.cas import Applied, CasSender, Outcome, Stored, Tags, Version
+from cassieq_spark.store.rows import KEPT_BYTES
 from cassieq_spark.store.tables import claims
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from uuid import UUID
 
+    from cassieq_spark.model.rows.events import Answer
+    from cassieq_spark.model.rows.intents import Intent
+    from cassieq_spark.store.rows import Rows
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
-    from cassieq_spark.store.tables.last_rows import LastRows
+    from cassieq_spark.store.tables.hints import Hints
 
 
 class Buckets:
     """The bucket rows of one lane."""
 
     def __init__(
-        self, session: CqlSession, sender: CasSender, lane: LaneId, *, last: LastRows
+        self, session: CqlSession, sender: CasSender, lane: LaneId, *, rows: Rows, hints: Hints
     ) -> None:
         self._session = session
         self._sender = sender
         self._lane = lane
-        self._last = last
+        self._rows = rows
+        self._hints = hints
 
     def as_left(self, bucket: BucketNo) -> Stored[Bucket] | None:
         """The row as this client's last CAS has left it, to save a read before the next one.
@@ -38,7 +46,13 @@ class Buckets:
         None if that is not known, or if others have changed it lately: then a CAS would probably be
         in vain.
         """
-        return self._last.of((self._lane, bucket))
+        return self._rows.left((self._lane, bucket))
+
+    def apply(
+        self, bucket: BucketNo, intent: Intent, *, known: Stored[Bucket] | None = None
+    ) -> tuple[Answer, CassieqError | None]:
+        """Change a row: claim, settle, cancel, purge; see `Rows.apply`."""
+        return self._rows.apply((self._lane, bucket), self._port(bucket), intent, known)
 
     def read(self, bucket: BucketNo) -> Stored[Bucket] | None:
         """Read the row by quorum; None means nothing until the repair pointer is read after (G5).
@@ -125,61 +139,110 @@ class Buckets:
                 *version.columns,
             )
 
-        return self._sender.send(
-            statements.INSERT_BUCKET,
-            (self._lane, bucket),
-            row,
-            before=None,
-            bind=bind,
-            read=lambda: self.read(bucket),
-        )
+        def send() -> Outcome[Bucket]:
+            return self._sender.send(
+                statements.INSERT_BUCKET,
+                (self._lane, bucket),
+                row,
+                before=None,
+                bind=bind,
+                read=partial(self.read, bucket),
+            )
+
+        return self._in_turn(bucket, row, send)
 
     def fill(self, bucket: BucketNo, old: Stored[Bucket], row: Bucket) -> Outcome[Bucket]:
         """The one CAS that writes a manifest: ``sealed`` or ``prepared`` (I5)."""
+        encoded = claims.encode(row)
         manifest = (row.manifest.encode(), row.size_bytes)
-        return self._change(statements.FILL_BUCKET, bucket, old, row, manifest)
+        values = (*manifest, encoded)
+        fill = partial(self._send, statements.FILL_BUCKET, bucket, old.version, row, values)
+        return self._in_turn(bucket, row, fill, keeps=len(encoded) <= KEPT_BYTES)
 
     def update(self, bucket: BucketNo, old: Stored[Bucket], row: Bucket) -> Outcome[Bucket]:
-        """Every other CAS: claims, acks, roll forward, void."""
-        return self._change(statements.UPDATE_BUCKET, bucket, old, row, ())
+        """A change that is no function of the row alone: to publish it, when L was read."""
+        values = (claims.encode(row),)
+        update = partial(self._send, statements.UPDATE_BUCKET, bucket, old.version, row, values)
+        return self._in_turn(bucket, row, update)
 
-    def _change(
+    def delete(self, bucket: BucketNo) -> None:
+        """Remove the row of a bucket below the repair pointer, or its ghost."""
+        with self._rows.turn((self._lane, bucket), self._port(bucket)):
+            self._sender.delete(statements.DELETE_BUCKET, (self._lane, bucket))
+
+    def _in_turn(
+        self,
+        bucket: BucketNo,
+        row: Bucket,
+        send: Callable[[], Outcome[Bucket]],
+        *,
+        keeps: bool = False,
+    ) -> Outcome[Bucket]:
+        with self._rows.turn((self._lane, bucket), self._port(bucket)) as leave:
+            outcome = send()
+            if keeps and isinstance(outcome, Applied) and outcome.now.value is row:
+                leave(outcome.now)  # else others have changed it since
+        return outcome
+
+    def _port(self, bucket: BucketNo) -> _Port:
+        return _Port(self, self._hints, bucket)
+
+    def _send(
         self,
         statement: Statement,
         bucket: BucketNo,
-        old: Stored[Bucket],
+        before: Version,
         row: Bucket,
-        manifest: tuple[Any, ...],
+        values: tuple[Any, ...],
+        *,
+        mark: UUID | None = None,
     ) -> Outcome[Bucket]:
         key = (self._lane, bucket)
-        encoded = claims.encode(row)
 
         def bind(version: Version) -> tuple[Any, ...]:
             return (
                 row.status.value,
                 row.changed_us,
-                *manifest,
-                encoded,
+                *values,
                 *version.columns,
                 *key,
-                old.version.writer,
+                before.writer,
             )
 
-        self._last.forget(key)
-        outcome = self._sender.send(
+        return self._sender.send(
             statement,
             key,
             row,
-            before=old.version,
+            before=before,
             bind=bind,
-            read=lambda: self.read(bucket),
+            read=partial(self.read, bucket),
+            mark=mark,
         )
-        self._last.note(key, old, outcome, size=len(encoded))
-        return outcome
 
-    def delete(self, bucket: BucketNo) -> None:
-        """Remove the row of a bucket below the repair pointer, or its ghost."""
-        self._sender.delete(statements.DELETE_BUCKET, (self._lane, bucket))
+
+@dataclass(frozen=True, slots=True)
+class _Port:
+    """One row, as its `RowWriter` reads and writes it."""
+
+    buckets: Buckets
+    hints: Hints
+    bucket: BucketNo
+
+    def read(self) -> Stored[Bucket] | None:
+        return self.buckets.read(self.bucket)
+
+    def send(self, before: Version, row: Bucket, mark: UUID) -> tuple[Outcome[Bucket], int]:
+        encoded = claims.encode(row)
+        send = self.buckets._send  # noqa: SLF001 - of this module
+        outcome = send(statements.UPDATE_BUCKET, self.bucket, before, row, (encoded,), mark=mark)
+        return outcome, len(encoded)
+
+    def hint(self, times_us: Iterable[int], now_us: int) -> None:
+        due = [(self.bucket, time_us) for time_us in times_us]
+        self.hints.write(due, now_us=now_us, is_sure=False)
+
+    def passed(self) -> int:
+        return self.hints.passed()
 
 
 def size_of(row: Bucket) -> int:

@@ -90,6 +90,10 @@ class Hints:
         self._clock = clock
         self._written = written
 
+    def passed(self) -> int:
+        """The minute of the time pointer, as this client last read it; it may be further by now."""
+        return self._pointers.time_seen()
+
     def write(
         self, hints: Iterable[tuple[BucketNo, int]], *, now_us: int, is_sure: bool = True
     ) -> None:
@@ -125,7 +129,7 @@ class Hints:
     def _send(
         self, due: list[tuple[BucketNo, int]], now_us: int, *, is_sure: bool
     ) -> Callable[[], None]:
-        now, passed = minute_of(now_us), self._pointers.time_seen()
+        now, passed = minute_of(now_us), self.passed()
         wanted = {
             (minute, bucket)
             for bucket, until_us in due

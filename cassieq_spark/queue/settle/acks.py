@@ -1,0 +1,133 @@
+"""Ack by receipt, with a verdict for each message (design 5).
+
+Holds I3, I4: a receipt acks its own delivery, or nothing.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from cassieq_spark.errors import StoreError
+from cassieq_spark.model.ids import EMPTY
+from cassieq_spark.model.settlement import Ack
+from cassieq_spark.queue.apart import apart, first_of
+from cassieq_spark.queue.settle import settle
+from cassieq_spark.queue.settle.receipts import NEVER, foreign
+from cassieq_spark.queue.settle.settle import Outcome, by_lease, expired, runs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cassieq_spark.errors import CassieqError
+    from cassieq_spark.model.ids import BucketNo, Place
+    from cassieq_spark.model.receipt import Receipt
+    from cassieq_spark.model.rows.events import Answer
+    from cassieq_spark.model.rows.intents import Settle
+    from cassieq_spark.model.settlement import Judged
+    from cassieq_spark.queue.lane import Lane
+
+ACK: Final = Ack()
+
+
+class Verdict(StrEnum):
+    """The outcome of one ack.
+
+    Attributes:
+        ACKED: The message is done, by this receipt.
+        ALREADY_ACKED: It was done before: by this receipt, by a later delivery, by a purge, or by
+            its move to the dead-letter queue.
+        STALE: The delivery ended: the message came back, or is somebody else's now.
+        INVALID: The receipt names a message that this queue never had. Nothing was done, and
+            asking again is of no use.
+        UNKNOWN: The store could not say. Ask again: that is safe.
+    """
+
+    ACKED = "acked"
+    ALREADY_ACKED = "already_acked"
+    STALE = "stale"
+    INVALID = "invalid"
+    UNKNOWN = "unknown"
+
+
+def ack(lane: Lane, receipts: Sequence[Receipt]) -> tuple[list[Verdict], CassieqError | None]:
+    """Return a verdict for each receipt, and the error that made some of them unknown.
+
+    Receipts of a bucket that cannot be reached are unknown; the others are acked [T5].
+
+    Raises:
+        QueueDeleted: The lane is dead.
+    """
+    places: dict[Place, list[int]] = {}
+    for at, receipt in enumerate(receipts):
+        places.setdefault(receipt.place, []).append(at)
+
+    def one(place: Place) -> list[Verdict]:
+        its_lane = lane.sibling(place.lane)
+        return ack_bucket(its_lane, place.bucket, [receipts[at] for at in places[place]])
+
+    done, failed = apart(lane, one, places)
+    verdicts = [Verdict.UNKNOWN] * len(receipts)
+    for place, some in done.items():
+        for at, verdict in zip(places[place], some, strict=True):
+            verdicts[at] = verdict
+    failure = first_of(failed) if failed else None
+    if failure is not None and not isinstance(failure, StoreError):
+        raise failure
+    return verdicts, failure
+
+
+def check_verdicts(lane: Lane, given: Sequence[Receipt], verdicts: Sequence[Verdict]) -> None:
+    """Raise what the verdicts say, for a caller who wants all to be acked.
+
+    Raises:
+        ReceiptInvalid: Some messages were never there.
+        ReceiptExpired: It names the receipts whose delivery had ended.
+    """
+    if Verdict.INVALID in verdicts:
+        raise foreign(lane, NEVER)
+    pairs = zip(given, verdicts, strict=True)
+    if stale := [one for one, verdict in pairs if verdict is Verdict.STALE]:
+        raise expired(lane, stale)
+
+
+def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) -> list[Verdict]:
+    """Ack one bucket's receipts, by at most one CAS; return a verdict for each.
+
+    Raises:
+        CasAmbiguous, StoreTimeout, StoreUnavailable: The outcome is unknown; ask again.
+    """
+    return verdicts_of(lane, bucket, receipts, lane.apply(bucket, wanted(receipts)))
+
+
+def wanted(receipts: Sequence[Receipt]) -> Settle:
+    """Acks of one bucket's receipts, for `store.rows.Company`."""
+    return settle.wanted(by_lease(receipts, ACK))
+
+
+def are_done(lane: Lane, answer: Answer) -> bool:
+    """Count what the answer to `wanted` has acked; return whether that is all of it."""
+    judged: Any = answer.result
+    settle.count(lane, judged)
+    return judged.is_whole
+
+
+def verdicts_of(
+    lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt], answer: Answer
+) -> list[Verdict]:
+    """A verdict for each receipt, from the answer to `wanted`."""
+    outcome = settle.outcome_of(lane, bucket, answer, tells_acked=True)
+    if outcome.judged.is_whole:
+        return [Verdict.ACKED] * len(receipts)  # as nearly always
+    return [_verdict(outcome, receipt) for receipt in receipts]
+
+
+def _verdict(outcome: Outcome, receipt: Receipt) -> Verdict:
+    runs, judged = runs_of(receipt), outcome.judged
+    if outcome.is_done(receipt, ACK):
+        return Verdict.ACKED
+    if runs & judged.never.get(receipt.lease_id, EMPTY):
+        return Verdict.INVALID
+    if runs & judged.stale.get(receipt.lease_id, EMPTY):
+        return Verdict.STALE
+    return Verdict.ALREADY_ACKED
