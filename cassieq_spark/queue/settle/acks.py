@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.model.rows.events import Answer
     from cassieq_spark.model.rows.intents import Settle
-    from cassieq_spark.model.settlement import Judged
     from cassieq_spark.queue.lane import Lane
 
 ACK: Final = Ack()
@@ -109,7 +108,7 @@ def are_done(lane: Lane, answer: Answer) -> bool:
     """Count what the answer to `wanted` has acked; return whether that is all of it."""
     judged: Any = answer.result
     settle.count(lane, judged)
-    return judged.is_whole
+    return bool(judged.is_whole)
 
 
 def verdicts_of(
