@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -448,7 +449,7 @@ def error_of(answer: Answer, doubt: CassieqError | None) -> CassieqError:
             else why.message
         )
     if isinstance(answer.error, CassieqError):
-        return answer.error
+        return copy(answer.error)  # others get it too, and each raises one of its own
     return StoreTimeout(
         "other calls of this client work on the row, and were not answered in time. Nothing was "
         "sent. Try again"

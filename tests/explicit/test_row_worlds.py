@@ -384,6 +384,7 @@ def test_every_caller_is_told_what_has_become_of_its_intent(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("name", DEEP)
 def test_every_caller_is_told_the_same_in_larger_worlds(
     name: str, request: pytest.FixtureRequest

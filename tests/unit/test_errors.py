@@ -10,7 +10,9 @@ import pytest
 
 import cassieq_spark
 from cassieq_spark import errors
-from cassieq_spark.errors import CassieqError
+from cassieq_spark.errors import CassieqError, StoreTimeout
+from cassieq_spark.model.rows.events import Answer, End
+from cassieq_spark.store import rows
 
 ALL = [
     kind
@@ -167,3 +169,12 @@ def test_only_what_passes_by_itself_is_retriable() -> None:
         errors.StoreTimeout,
         errors.CasContention,
     } == {kind for kind in ALL if kind.retriable}
+
+
+def test_each_of_those_who_share_a_cas_raises_an_error_of_its_own() -> None:
+    """One object in two threads would mix up their tracebacks."""
+    shared = StoreTimeout("no answer")
+    answer = Answer(ticket=1, end=End.NOT_SENT, error=shared)
+    raised = [rows.error_of(answer, None) for _ in range(2)]
+    assert [shared.message] * 2 == [one.message for one in raised]
+    assert 3 == len({id(one) for one in (shared, *raised)})
