@@ -861,34 +861,69 @@ ABLATIONS: Final = (
         rule="Who lost a seal leaves that bucket to the winner.",
         old="        is_lost = row.status is Status.SEALING or (bool(row.leases) and not closed.is_ours)\n",
         new="        is_lost = row.status is Status.SEALING\n",
-        tests=("tests/node/test_rivals.py::test_p28_who_lost_a_seal_goes_to_another_bucket",),
+        tests=("tests/node/test_choice.py::test_p28_who_lost_a_seal_goes_to_another_bucket",),
     ),
     Ablation(
         mark="P28",
         rule="A seal that a rival has just begun is left to it.",
-        old="                helps=not left or bucket in scan.half_sealed or not self._rivals.are_there,\n",
+        old="                helps=not left or bucket in scan.half_sealed or not self._choosing.has_met,\n",
         new="",
         tests=(
-            "tests/node/test_rivals.py::test_p28_a_seal_that_was_begun_just_now_is_left_to_a_rival",
+            "tests/node/test_choice.py::test_p28_a_seal_that_was_begun_just_now_is_left_to_a_rival",
         ),
     ),
     Ablation(
         mark="P28",
         rule="A rival's seal that has not ended after a second is helped with.",
-        old="            place = 3 if is_young and self._rivals.are_there else 0\n",
-        new="            place = 3 if self._rivals.are_there else 0\n",
+        old="            place = 3 if is_young and self._choosing.has_met else 0\n",
+        new="            place = 3 if self._choosing.has_met else 0\n",
         tests=(
-            "tests/node/test_rivals.py::test_p28_a_rival_is_left_alone_with_a_seal_until_it_may_be_dead",
+            "tests/node/test_choice.py::test_p28_a_rival_is_left_alone_with_a_seal_until_it_may_be_dead",
         ),
     ),
     Ablation(
         mark="P28",
         rule="With rivals, open buckets come before those that they are at work in.",
-        old="        ours, theirs = self._rivals.split(scan.candidates)\n",
+        old="        ours, theirs = self._choosing.split(scan.candidates)\n",
         new="        ours, theirs = scan.candidates, {}\n",
         tests=(
-            "tests/node/test_rivals.py::test_p28_with_a_rival_open_buckets_come_before_those_it_is_at_work_in",
+            "tests/node/test_choice.py::test_p28_with_a_rival_open_buckets_come_before_those_it_is_at_work_in",
         ),
+    ),
+    Ablation(
+        mark="P28",
+        rule="One get in so many takes fresh messages by id.",
+        old="        if self.is_by_id and has_fresh(seen.row, now_us):\n",
+        new="        if False:\n",
+        tests=(
+            "tests/unit/test_choice_world.py::test_p28_a_fresh_message_is_tried_within_x",
+            "tests/node/test_choice.py::test_p28_one_get_in_so_many_goes_by_id_whoever_is_at_work_there",
+        ),
+    ),
+    Ablation(
+        mark="P28",
+        rule="A get by id takes what is fresh before what came back.",
+        old="    left.rotate(terms.fresh_first)\n",
+        new="",
+        tests=(
+            "tests/node/test_choice.py::test_p28_a_get_by_id_takes_what_is_fresh_before_what_always_returns",
+        ),
+    ),
+    Ablation(
+        mark="P28",
+        rule="A get by id seals open buckets below the first that is sealed.",
+        old="        if has_open and oldest is not None:\n",
+        new="        if False:\n",
+        tests=(
+            "tests/node/test_choice.py::test_p28_a_get_by_id_seals_what_is_open_below_the_first_sealed_bucket",
+        ),
+    ),
+    Ablation(
+        mark="P28",
+        rule="A bucket whose holder only extends is free.",
+        old="        return not began or any(at is None or now_us - at < RECENT_US for at in began)\n",
+        new="        return True\n",
+        tests=("tests/node/test_choice.py::test_p28_a_bucket_whose_holder_only_extends_is_free",),
     ),
     Ablation(
         mark="R1",
@@ -2414,8 +2449,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What was claimed is given back where the rest of the call fails.",
-        old="            give_back(claimed)  # nobody gets to see them [T22]\n            raise\n        if self",
-        new="            raise\n        if self",
+        old="            give_back(taken)  # nobody gets to see them [T22]\n",
+        new="",
         tests=(
             "tests/node/test_slow_replica.py::test_t22_what_was_claimed_is_given_back_uncounted_where_the_rest_of_the_call_fails",
         ),

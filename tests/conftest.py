@@ -243,6 +243,12 @@ class ByFile(LoadFileScheduling):
 
 
 @pytest.fixture(autouse=True)
+def _gets_are_counted_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The get that goes by id is the last one of so many, and not any one of them."""
+    monkeypatch.setattr("cassieq_spark.queue.get.choosing.first_count", lambda: 0)
+
+
+@pytest.fixture(autouse=True)
 def _logs_as_before() -> Iterator[None]:
     """A command that a test runs in this process sets up logs, which the next test would show."""
     loggers = [logging.getLogger(name) for name in ("cassieq_spark", "cassieq_spark.access")]

@@ -41,11 +41,23 @@ _VARINTS: Final = 0
 _BITMAP: Final = 1
 
 
+_WITH_TIME: Final = 7
+"""The version of UUIDs that begin with the milliseconds since 1970, in 48 bits (RFC 9562)."""
+
+
 class Place(NamedTuple):
     """One bucket of a queue. Lanes count their buckets each from 0, so the number alone is none."""
 
     lane: LaneId
     bucket: BucketNo
+
+
+def began_us(lease_id: UUID) -> int | None:
+    """When a lease was claimed, by cluster time, to the millisecond; None if its id does not tell.
+
+    Those of updates and of older releases do not.
+    """
+    return (lease_id.int >> 80) * 1_000 if lease_id.version == _WITH_TIME else None
 
 
 def bucket_of(message_id: int, bucket_size: int) -> BucketNo:

@@ -49,6 +49,7 @@ class Terms:
         max_deliveries: Deliveries after which a message dies; None if messages never die, as in a
             queue without a dead-letter queue [R22].
         expired_die: Whether expired messages are dead, to be moved; otherwise they count as acked.
+        fresh_first: Whether what was never delivered goes out before what came back.
     """
 
     at_most: int
@@ -59,6 +60,7 @@ class Terms:
     below: int | None = None
     max_deliveries: int | None = None
     expired_die: bool = False
+    fresh_first: bool = False
 
 
 def is_expired(lease: Lease, now_us: int) -> bool:
@@ -149,7 +151,8 @@ def claim(
 ) -> tuple[Bucket, tuple[Lease, ...]]:
     """Lease up to ``terms.at_most`` messages; the row as it was, and no lease, if there are none.
 
-    What came back goes out before what is fresh, in the order in which it came back. A lease holds
+    What came back goes out in the order in which it came back, before what is fresh, unless
+    ``terms.fresh_first`` says so: what always returns must not hide the rest (I10). A lease holds
     messages of one delivery count only. Messages out of deliveries go into the open dead set [R14].
     Expired leases that are not taken stay, so that their holders may still ack [R20], unless the
     row has so many leases that they are merged, into one set per delivery count [R6]. What expired
@@ -178,6 +181,7 @@ def claim_each(
     row = without_expired(row, gone, new_id, dies=terms.expired_die, now_us=terms.now_us)
     row = _without_exhausted(row, terms, new_id)
     left = deque([*held_by_nobody(row, terms.now_us), Returned(deliveries=0, runs=row.fresh)])
+    left.rotate(terms.fresh_first)
     shared = _Shared(terms, name_of_holder(row, terms.owner), new_id)
     given = [tuple(shared.part(*part) for part in _taken(one, left).items()) for one in wanted]
     leases = shared.leases

@@ -17,12 +17,9 @@ from uuid import UUID
 
 from cassieq_spark.errors import ReceiptInvalid
 from cassieq_spark.model.frozen import frozen
-from cassieq_spark.model.ids import BucketNo, LaneId, Place
+from cassieq_spark.model.ids import BucketNo, LaneId, Place, began_us
 
 RECEIPT_VERSION: Final = 1
-
-_WITH_TIME: Final = 7
-"""The version of UUIDs that begin with the milliseconds since 1970, in 48 bits (RFC 9562)."""
 _PREFIX: Final = struct.Struct(">B16sQ16s")
 _RANGE: Final = struct.Struct(">II")
 _CRC: Final = struct.Struct(">I")
@@ -48,8 +45,7 @@ class Receipt:
 
         Leases of updates and of older releases do not.
         """
-        has_time = self.lease_id.version == _WITH_TIME
-        return (self.lease_id.int >> 80) * 1_000 if has_time else None
+        return began_us(self.lease_id)
 
     @property
     def place(self) -> Place:

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from cassieq_spark.model import bucket as moves
@@ -91,7 +91,7 @@ class Claim:
 
     Attributes:
         visibility_us: From the fold on.
-        run, below, max_deliveries, expired_die: As in `Terms`.
+        run, below, max_deliveries, expired_die, fresh_first: As in `Terms`.
     """
 
     at_most: int
@@ -101,17 +101,18 @@ class Claim:
     below: int | None = None
     max_deliveries: int | None = None
     expired_die: bool = False
+    fresh_first: bool = False
     touches: ClassVar[Runs | None] = EMPTY
 
     @property
-    def sharing(self) -> tuple[object, ...] | None:
+    def sharing(self) -> Claim | None:
         """Claims of equal values share leases; None: this one shares with nobody.
 
         A Spark batch's offset names whole leases, so a run's are its own (I8).
         """
         if self.run is not None:
             return None
-        return self.owner, self.visibility_us, self.below, self.max_deliveries, self.expired_die
+        return replace(self, at_most=0)
 
     def terms(self, moment: Moment) -> Terms:
         """The terms of a claim that is folded now."""
@@ -124,6 +125,7 @@ class Claim:
             below=self.below,
             max_deliveries=self.max_deliveries,
             expired_die=self.expired_die,
+            fresh_first=self.fresh_first,
         )
 
 

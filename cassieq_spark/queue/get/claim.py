@@ -156,7 +156,13 @@ class Claimer:
         )
 
     def claim(
-        self, bucket: BucketNo, row: Stored[Bucket], at_most: int, *, below: int | None = None
+        self,
+        bucket: BucketNo,
+        row: Stored[Bucket],
+        at_most: int,
+        *,
+        below: int | None = None,
+        fresh_first: bool = False,
     ) -> tuple[list[Claimed], Stored[Bucket] | None]:
         """Try once, on the row as last seen.
 
@@ -175,6 +181,7 @@ class Claimer:
             below=below,
             max_deliveries=lane.max_deliveries,
             expired_die=lane.expired_die,
+            fresh_first=fresh_first,
         )
         answer = lane.apply(bucket, wanted, known=row)
         given: Any = answer.result

@@ -5,7 +5,6 @@ Holds I10: what one bucket has granted is handed out, whatever becomes of anothe
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING
 from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.lease import claimable, is_dying
-from cassieq_spark.model.row_limits import PREFERRED_BYTES, PREFERRED_LEASES
 from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.get.claim import (
     GRACE_S,
@@ -25,7 +23,6 @@ from cassieq_spark.queue.get.claim import (
 )
 from cassieq_spark.queue.get.scan import BUCKETS_PER_CALL, offset_below
 from cassieq_spark.store.side_by_side import present
-from cassieq_spark.store.tables.buckets import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -148,17 +145,6 @@ def _give_back(lane: Lane, bucket: BucketNo, flight: Future[Answer]) -> None:
             messages=sum(one.lease.runs.count for one in claimed),
         )
         give_back(claimed)
-
-
-def came_back_us(row: Stored[Bucket], now_us: int) -> float:
-    """When its first message came back: the longest wait goes out first, then what is fresh."""
-    due_us = row.value.earliest_return_us()
-    return due_us if due_us is not None and due_us <= now_us else math.inf
-
-
-def is_crowded(row: Stored[Bucket]) -> bool:
-    """Whether a claimer prefers another bucket; it never refuses one for its size [R6] [T2]."""
-    return len(row.value.leases) >= PREFERRED_LEASES or size_of(row.value) > PREFERRED_BYTES
 
 
 def share(

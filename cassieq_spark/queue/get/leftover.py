@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.model.choice import came_back_us
 from cassieq_spark.model.lease import claimable
-from cassieq_spark.queue.get.gather import came_back_us, is_crowded
+from cassieq_spark.queue.get.choosing import is_crowded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.get.claim import Claimed
@@ -36,6 +37,15 @@ class Leftover:
         self._buckets: list[BucketNo] = []
         self._good_until = -math.inf
 
+    @property
+    def buckets(self) -> Collection[BucketNo]:
+        """Those buckets, without any in which a race was lost since."""
+        return self._buckets
+
+    def lose(self, bucket: BucketNo) -> None:
+        """Leave a bucket to others: two clients in one bucket would meet there again and again."""
+        self._buckets = [at for at in self._buckets if at != bucket]
+
     def begin(self, claimed: Iterable[Claimed], seen: Rows) -> None:
         """A look has seen these rows, and some of their messages were claimed.
 
@@ -45,12 +55,13 @@ class Leftover:
         self._buckets = sorted({one.bucket for one in claimed})
         now_us = self._lane.clock.now_us()
         if any(
-            came_back_us(row, now_us) < math.inf
+            came_back_us(row.value, now_us) < math.inf
             for bucket, row in seen.items()
             if bucket not in self._buckets
         ):
-            self._buckets = []
-        self._good_until = self._lane.clock.monotonic() + LEFTOVER_FOR_S
+            self._good_until = -math.inf
+        else:
+            self._good_until = self._lane.clock.monotonic() + LEFTOVER_FOR_S
 
     def rows(self, at_most: int) -> Rows:
         """The rows, if they have as many messages for a claim now; nothing otherwise."""

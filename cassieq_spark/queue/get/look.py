@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.monotons import Monoton
 
 Rows = dict[BucketNo, "Stored[Bucket]"]
-
-IsTheirs = Callable[[BucketNo, "Stored[Bucket]", int], bool]
-"""Whether rivals are at work in a bucket, by its row and the cluster time, in us."""
 
 
 FIRST_WINDOW: Final = 8

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import Status
+from cassieq_spark.queue.get.choosing import Choosing
 from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, Claimer, give_back
 from cassieq_spark.queue.get.gather import gather, share
 from cassieq_spark.queue.get.leftover import Leftover
 from cassieq_spark.queue.get.look import Rows, Scan
-from cassieq_spark.queue.get.rivals import Rivals
 from cassieq_spark.queue.get.scan import Scanner, offset_below
 from cassieq_spark.queue.get.seals import Seals
 from cassieq_spark.queue.get.search import Round, Search
@@ -70,8 +71,10 @@ class Reader:
         self.has_looked = False
         self._passed: tuple[Scan, Rows] | None = None
         self._leftover = Leftover(lane)
-        self._rivals = Rivals(lane)
-        self._seals = Seals(lane, self._scanner, self._rivals, is_for_program=self._is_for_program)
+        self._choosing = Choosing(lane, self._leftover)
+        self._seals = Seals(
+            lane, self._scanner, self._choosing, is_for_program=self._is_for_program
+        )
 
     def lease_as(self, owner: str, visibility_us: int) -> None:
         """Set the owner of the leases that the next gets take, and their duration."""
@@ -97,7 +100,7 @@ class Reader:
 
     def keeps_apart(self, at_most: int) -> bool:
         """Whether others are at work in this lane, and as much is left in buckets of our own."""
-        return self._rivals.are_there and bool(self._leftover.rows(at_most))
+        return self._choosing.has_met and bool(self._leftover.rows(at_most))
 
     @property
     def is_drained(self) -> bool:
@@ -233,6 +236,8 @@ class Reader:
         self.has_looked = True
         search.more_at = None
         now_s = self._lane.clock.monotonic
+        if self._is_for_program and budget.messages > 0:
+            search.begin(self._choosing)
         if claimed := self._claim_left(budget, below_id) or self._claim_ahead(budget, below_id):
             search.more_at = None if budget.is_full else now_s()
             return claimed
@@ -242,39 +247,25 @@ class Reader:
             want_bytes=budget.size_bytes,
             peeks=not budget.is_full,
             sealed_singly=self._seals.sealed_singly if waits else None,
-            is_theirs=self._rivals.is_theirs,
+            chooser=self._choosing.chooser if self._choosing.keeps_apart else None,
         )
         updated: Rows = {}
-        ours, theirs = self._rivals.split(scan.candidates)
-        claimed = self._claim_sealed(ours, budget, below_id, updated)
-        young_for_s: float | None = None
+        taken: list[Claimed] = []
         try:
-            if scan.open or scan.half_sealed:
-                young_for_s = self._seals.claim(
-                    scan,
-                    self._claimer,
-                    budget,
-                    below_id,
-                    updated=updated,
-                    claimed=claimed,
-                    waits=waits,
-                    theirs=theirs,
-                )
-                if self._seals.more_in_s is not None:
-                    search.more_at = now_s() + self._seals.more_in_s
-            if theirs and not budget.is_full:
-                self._claim_sealed(theirs, budget, below_id, updated, into=claimed, rounds=1)
+            young_for_s = self._take(scan, budget, below_id, updated, taken, waits=waits)
         except CassieqError:
-            give_back(claimed)  # nobody gets to see them [T22]
+            give_back(taken)  # nobody gets to see them [T22]
             raise
+        if (scan.open or scan.half_sealed) and self._seals.more_in_s is not None:
+            search.more_at = now_s() + self._seals.more_in_s
         if self._is_for_program:
-            self._leftover.begin(claimed, scan.candidates | updated)
+            self._leftover.begin(taken, scan.candidates | updated)
         moved = self._scanner.begin_advance(scan, updated)
-        has_found = bool(claimed or updated or scan.available)
+        has_found = bool(taken or updated or scan.available)
         if not has_found and self._scanner.is_quiet_after(scan):
             self._quiet = scan
         try:
-            confirmed = self._claimer.confirm(claimed)
+            confirmed = self._claimer.confirm(taken)
         finally:
             moved()
         if not confirmed:
@@ -289,9 +280,46 @@ class Reader:
             )
         return confirmed
 
+    def _take(
+        self,
+        scan: Scan,
+        budget: Budget,
+        below_id: int | None,
+        updated: Rows,
+        claimed: list[Claimed],
+        *,
+        waits: bool,
+    ) -> float | None:
+        """Claim and seal what a look has found, in the order of `model.choice`.
+
+        Returns:
+            As `Seals.claim`.
+        """
+        seal = partial(
+            self._seals.claim,
+            scan,
+            self._claimer,
+            budget,
+            below_id,
+            updated=updated,
+            claimed=claimed,
+        )
+        ours, theirs = self._choosing.split(scan.candidates)
+        has_open = bool(scan.open or scan.half_sealed)
+        oldest = self._choosing.oldest_fresh(ours)
+        if has_open and oldest is not None:
+            seal(waits=False, theirs=ours, before=oldest)
+        self._claim_sealed(ours, budget, below_id, updated, into=claimed)
+        young_for_s = seal(waits=waits, theirs=theirs) if has_open else None
+        if theirs and not budget.is_full:
+            self._claim_sealed(theirs, budget, below_id, updated, into=claimed, rounds=1)
+        return young_for_s
+
     def _claim_left(self, budget: Budget, below_id: int | None) -> list[Claimed]:
         """Claim from what the last get has left, without a look; a lost race is followed by one."""
         if budget.messages < 1 or below_id is not None or budget.size_bytes is not None:
+            return []
+        if self._choosing.is_by_id:
             return []
         rows = self._leftover.rows(budget.messages)
         claimed = self._claim_sealed(rows, replace(budget), None, {}, rounds=1)
@@ -332,7 +360,7 @@ class Reader:
             into: What was claimed before; what is claimed here is added.
         """
         claimed = [] if into is None else into
-        rows = self._rivals.in_order(candidates)
+        rows = self._choosing.in_order(candidates)
         for _ in range(rounds):
             plan = replace(budget)
             shares = share(self._lane, rows, plan, below_id, away=self._scanner.away)
@@ -382,10 +410,16 @@ class Reader:
 
         def one(bucket: BucketNo) -> tuple[list[Claimed], Stored[Bucket] | None]:
             below = offset_below(below_id, bucket, self._lane.bucket_size)
-            return self._claimer.claim(bucket, rows[bucket], counts[bucket], below=below)
+            return self._claimer.claim(
+                bucket,
+                rows[bucket],
+                counts[bucket],
+                below=below,
+                fresh_first=self._choosing.is_by_id,
+            )
 
         gathered = gather(self._lane, one, list(counts), has_found=has_found)
         gathered.hand_over(updated, self._scanner.pass_over)
         if self._is_for_program:
-            self._rivals.learn(gathered, {bucket: rows[bucket] for bucket in counts})
+            self._choosing.learn(gathered, {bucket: rows[bucket] for bucket in counts})
         return gathered.claimed

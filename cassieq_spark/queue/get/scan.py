@@ -18,9 +18,10 @@ from cassieq_spark.model.lease import claimable, is_crowded, is_dying
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue.apart import named
 from cassieq_spark.queue.get.begin import Beginning
+from cassieq_spark.queue.get.choosing import seen
 from cassieq_spark.queue.get.claim import GRACE_S, mean_bytes
 from cassieq_spark.queue.get.finished import Finished
-from cassieq_spark.queue.get.look import FIRST_WINDOW, IsTheirs, Rows, Scan
+from cassieq_spark.queue.get.look import FIRST_WINDOW, Rows, Scan
 from cassieq_spark.queue.get.peek import Beside, Peek
 from cassieq_spark.queue.get.time_pointer import TimePointer, begin_advance, still_due
 from cassieq_spark.queue.get.undecided import Undecided
@@ -28,6 +29,7 @@ from cassieq_spark.queue.get.undecided import Undecided
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from cassieq_spark.model.choice import Chooser
     from cassieq_spark.queue.get.time_pointer import Hints
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
@@ -65,7 +67,7 @@ class Scanner:
         self._beginning = Beginning(lane, self._time, self._finished, goes_on=goes_on)
         self._away: dict[BucketNo, tuple[CassieqError, float]] = {}
         self._passed_over: dict[BucketNo, CassieqError] = {}
-        self._is_theirs: IsTheirs | None = None
+        self._chooser: Chooser | None = None
 
     def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
         """Skip a bucket that did not answer for a while, and look at others only [T5] [T22]."""
@@ -99,7 +101,7 @@ class Scanner:
         want_bytes: float | None = None,
         peeks: bool = False,
         sealed_singly: BucketNo | None = None,
-        is_theirs: IsTheirs | None = None,
+        chooser: Chooser | None = None,
     ) -> Scan:
         """Find up to ``want`` claimable messages with ids below ``below_id``.
 
@@ -112,14 +114,15 @@ class Scanner:
         Args:
             peeks: Whether to look into open buckets if nothing is in sealed ones.
             sealed_singly: See `OpenBuckets`: what follows it is likely to be open.
-            is_theirs: See `Rivals`: the look goes on behind these for some windows, but no further.
+            chooser: Of one that has met others: the look goes on behind what is theirs for some
+                windows, but no further.
 
         Raises:
             QueueDeleted: The lane is dead.
         """
         lane = self._lane
         self._passed_over = {}
-        self._is_theirs = is_theirs
+        self._chooser = chooser
         begun = self._beginning.begin()
         scan = begun.scan
         self._look_at_hints(scan, begun.hints, below_id, now_us=begun.now_us)
@@ -225,7 +228,7 @@ class Scanner:
         window = FIRST_WINDOW
         times: dict[BucketNo, int] = {}
         silent: dict[BucketNo, bool] = {}
-        more_windows = WINDOWS_BEHIND_OTHERS if self._is_theirs else math.inf
+        more_windows = WINDOWS_BEHIND_OTHERS if self._chooser else math.inf
         while (
             at < end
             and more_windows > 0
@@ -341,7 +344,8 @@ class Scanner:
         dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
         if available or dies or row.value.is_behind_reader:
             scan.candidates[bucket] = row
-            is_theirs = self._is_theirs is not None and self._is_theirs(bucket, row, now_us)
+            chooser = self._chooser
+            is_theirs = chooser is not None and chooser.is_others(bucket, seen(row), now_us)
             if is_theirs or is_crowded(row.value, now_us=now_us):
                 scan.available_in_crowds += available
             else:

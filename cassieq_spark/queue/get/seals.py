@@ -11,9 +11,9 @@ from cassieq_spark.queue.get.young import SEALS_PER_CALL, OpenBuckets
 
 if TYPE_CHECKING:
     from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.get.choosing import Choosing
     from cassieq_spark.queue.get.claim import Budget, Claimed, Claimer
     from cassieq_spark.queue.get.look import Rows, Scan
-    from cassieq_spark.queue.get.rivals import Rivals
     from cassieq_spark.queue.get.scan import Scanner
     from cassieq_spark.queue.lane import Lane
 
@@ -35,11 +35,11 @@ class Seals:
     """
 
     def __init__(
-        self, lane: Lane, scanner: Scanner, rivals: Rivals, *, is_for_program: bool
+        self, lane: Lane, scanner: Scanner, choosing: Choosing, *, is_for_program: bool
     ) -> None:
         self._lane = lane
         self._scanner = scanner
-        self._rivals = rivals
+        self._choosing = choosing
         self._is_for_program = is_for_program
         self.more_in_s: float | None = None
         self._open = OpenBuckets(lane, scanner)
@@ -64,6 +64,7 @@ class Seals:
         claimed: list[Claimed],
         waits: bool,
         theirs: Rows,
+        before: BucketNo | None = None,
     ) -> float | None:
         """Seal what is ripe, by id or, with rivals, in an order of this reader's; claim as well.
 
@@ -74,6 +75,7 @@ class Seals:
             updated: The rows that this changes are added.
             claimed: What was found before; what is found here is added.
             waits: Whether to wait for a young bucket where there is nothing else.
+            before: Only buckets before this one.
             theirs: Where rivals are at work, and messages can be had if this finds too few.
 
         Returns:
@@ -95,7 +97,11 @@ class Seals:
             young_for_s = None
             self._open.look_again()
             ripe, _ = self._open.ripe(scan, has_found=False)
-        left = [*scan.half_sealed, *ripe]
+        left = [
+            bucket
+            for bucket in (*scan.half_sealed, *ripe)
+            if bucket not in updated and (before is None or bucket < before)
+        ]
         for _ in range(SEALS_PER_CALL):
             if not left or (wants_more and budget.is_full):
                 break
@@ -108,14 +114,14 @@ class Seals:
                 below=offset_below(below_id, bucket, self._lane.bucket_size),
                 is_filled=self._open.has_messages(bucket),
                 is_left_to_winner=bool(left) and self._is_for_program,
-                helps=not left or bucket in scan.half_sealed or not self._rivals.are_there,
+                helps=not left or bucket in scan.half_sealed or not self._choosing.has_met,
             )
             gathered = try_one(self._lane, bucket, close, has_found=bool(claimed or theirs))
             gathered.hand_over(updated, self._scanner.pass_over)
             row = updated.get(bucket)
             is_ours = any(one.bucket == bucket for one in gathered.claimed)
             if self._is_for_program and row is not None and row.value.leases and not is_ours:
-                self._rivals.note_lost(bucket)
+                self._choosing.note_lost(bucket)
             self._open.note_sealed(bucket, row, is_ours=is_ours)
             claimed += gathered.claimed
             budget.take_claimed(gathered.claimed)
@@ -136,5 +142,5 @@ class Seals:
             place = 1 if self._open.has_messages(bucket) else 2
         else:
             is_young = self._lane.clock.now_us() - began_us < ALONE_FOR_S * 1e6
-            place = 3 if is_young and self._rivals.are_there else 0
-        return place, self._rivals.turn(bucket)
+            place = 3 if is_young and self._choosing.has_met else 0
+        return place, self._choosing.chooser.turn(bucket)

@@ -17,6 +17,7 @@ from cassieq_spark.store.rows import race_pause_s
 if TYPE_CHECKING:
     from cassieq_spark.errors import CassieqError
     from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.get.choosing import Choosing
     from cassieq_spark.queue.get.scan import Scanner
     from cassieq_spark.queue.lane import Lane
 
@@ -58,9 +59,16 @@ class Search:
         self.more_at: float | None = None
         self._lane = lane
         self._scanner = scanner
+        self._has_begun = False
         self._known_away = set(scanner.away)
         self._is_sure = False
         self._in_vain = 0
+
+    def begin(self, choosing: Choosing) -> None:
+        """Begin the choice of buckets, once for all rounds."""
+        if not self._has_begun:
+            self._has_begun = True
+            choosing.begin()
 
     def fail(self, error: CassieqError) -> None:
         """Note a round that ended by an error."""

@@ -1,4 +1,4 @@
-"""Programs that meet: who has lost a race leaves others alone, and loses nothing by it (ADR 35)."""
+"""Programs that meet: who has lost a race leaves others alone, and loses nothing by it (ADR 40)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import pytest
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model import bucket as rules
+from cassieq_spark.model.choice import RECENT_US
 from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.settlement import Extend
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.get.rivals import (
-    AT_WORK_FOR_S,
-    LOST_FOR_S,
-    TURN_EVERY_S,
-    TURN_FOR_S,
-    Rivals,
-)
+from cassieq_spark.queue.get.choosing import BY_ID_EVERY, MET_FOR_S, seen
+from cassieq_spark.queue.get.claim import give_back
 from cassieq_spark.queue.get.seals import ALONE_FOR_S, SHORT_LINGER_S
 from cassieq_spark.queue.get.young import SEALS_PER_CALL
+from cassieq_spark.queue.settle.settle import settle_bucket
 from tests.fixtures.queues import cost
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.get.reader import Reader
     from tests.fixtures.queues import Door, OpenDoor
+
+pytestmark = pytest.mark.usefixtures("still_time")
 
 EACH = 2
 """Messages of a bucket."""
@@ -53,7 +53,7 @@ def begin_seal(door: Door, bucket: int) -> None:
 
 @dataclass(slots=True)
 class Met:
-    """Two clients, of which one has lost bucket 0 to the other and taken all of another one.
+    """Two clients, of which one has lost bucket 0 to the other, and taken all of another one.
 
     Attributes:
         left: The two buckets that are still open.
@@ -70,7 +70,7 @@ def meet(open_door: OpenDoor, *, linger_s: float | None = None) -> Met:
     slow, quick = open_door(**settings), open_door(**settings)
     fill(slow, 4)
     reader = slow.reader()
-    slow.faults.before("insert_bucket", lambda: quick.reader().get(1))
+    slow.faults.before("insert_bucket", lambda: quick.reader().get(EACH))
     (taken, *_) = buckets_of(reader, EACH)
     slow.clock.advance(0.1)
     first, second = sorted({1, 2, 3} - {taken})
@@ -78,14 +78,13 @@ def meet(open_door: OpenDoor, *, linger_s: float | None = None) -> Met:
 
 
 def be_at_work(met: Met) -> None:
-    """The quick one takes the last message of bucket 0, and the first of the next open one."""
-    assert [[0], [met.left[0]]] == [buckets_of(met.quick.reader(), 1) for _ in range(2)]
+    """The quick one takes the first message of the next open bucket."""
+    assert [met.left[0]] == buckets_of(met.quick.reader(), 1)
 
 
 # --- seals ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I2")
 def test_p28_who_lost_a_seal_goes_to_another_bucket(open_door: OpenDoor) -> None:
     slow, quick = open_door(), open_door()
@@ -147,7 +146,6 @@ def test_p28_a_rival_is_left_alone_with_a_seal_until_it_may_be_dead(
     assert [expected] == buckets_of(met.reader, 1)
 
 
-@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I10")
 def test_p28_a_seal_that_was_begun_just_now_is_left_to_a_rival(open_door: OpenDoor) -> None:
     met = meet(open_door)
@@ -161,7 +159,6 @@ def test_p28_a_seal_that_was_begun_just_now_is_left_to_a_rival(open_door: OpenDo
     assert (2, 1) == (spent["insert_bucket"], spent["scan_messages"])
 
 
-@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I10")
 def test_more_seals_begun_than_one_call_ends_are_no_obstacle(open_door: OpenDoor) -> None:
     met = meet(open_door)
@@ -180,7 +177,7 @@ def test_more_seals_begun_than_one_call_ends_are_no_obstacle(open_door: OpenDoor
 # --- sealed buckets -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rest_s", [0.0, 1.5 * AT_WORK_FOR_S])
+@pytest.mark.parametrize("rest_s", [0.0, 1.5e-6 * RECENT_US])
 def test_p28_with_a_rival_open_buckets_come_before_those_it_is_at_work_in(
     open_door: OpenDoor, rest_s: float
 ) -> None:
@@ -219,27 +216,71 @@ def test_without_lost_races_a_lane_is_read_by_id_again(open_door: OpenDoor) -> N
     met = meet(open_door)
     theirs, _ = met.left
     for door in (met.slow, met.quick):
-        door.clock.advance(LOST_FOR_S)
+        door.clock.advance(MET_FOR_S)
     be_at_work(met)
     assert [theirs] == buckets_of(met.reader, 1)
 
 
+def meet_in_a_large_one(open_door: OpenDoor) -> tuple[Door, Door, Reader]:
+    """As `meet`, but bucket 0 has many messages, and many others have two."""
+    settings = {"bucket_size": 1_000, "linger": 0.0}
+    slow, quick = open_door(**settings), open_door(**settings)
+    slow.write(slow.reserve(), 0, *[b"m"] * (2 * BY_ID_EVERY))
+    fill(slow, BY_ID_EVERY)
+    reader = slow.reader()
+    slow.faults.before("insert_bucket", lambda: quick.reader().get(1))
+    assert 0 not in buckets_of(reader, 1)
+    return slow, quick, reader
+
+
 @pytest.mark.invariant("I10")
-def test_each_bucket_has_its_turn_whoever_is_at_work_there(open_door: OpenDoor) -> None:
-    """A client that extends its leases again and again changes a row, and claims nothing more."""
-    mine, theirs = open_door(), open_door()
-    theirs.put_batch(0, b"a", b"b")
-    theirs.reader().get(1)
-    row, rivals = theirs.row(0), Rivals(mine.lane)
-    assert row is not None
-    left_to_others = 0
-    for _ in range(int(TURN_EVERY_S)):
-        rivals.note_lost(BucketNo(7))
-        is_theirs = rivals.is_theirs
-        assert is_theirs is not None
-        left_to_others += is_theirs(BucketNo(0), row, row.value.changed_us)
-        mine.clock.advance(1.0)
-    assert TURN_EVERY_S - TURN_FOR_S == left_to_others
+def test_p28_a_bucket_whose_holder_only_extends_is_free(open_door: OpenDoor) -> None:
+    """It changes the row again and again, and claims nothing of what else is there."""
+    slow, quick, reader = meet_in_a_large_one(open_door)
+    (held,) = quick.reader(visibility_s=90).get(1)
+    extension = {held.lease.lease_id: {Extend(visibility_us=90_000_000): held.lease.runs}}
+    for is_theirs in (True, False):
+        settle_bucket(quick.lane, held.bucket, extension)
+        row = slow.row(0)
+        assert row is not None
+        chooser = reader._choosing.chooser
+        assert is_theirs is chooser.is_others(BucketNo(0), seen(row), row.value.changed_us)
+        for door in (slow, quick):
+            door.clock.advance(1.5e-6 * RECENT_US)
+
+
+@pytest.mark.invariant("I10")
+def test_p28_one_get_in_so_many_goes_by_id_whoever_is_at_work_there(open_door: OpenDoor) -> None:
+    _, quick, reader = meet_in_a_large_one(open_door)
+    got: list[int] = []
+    for _ in range(BY_ID_EVERY - 1):
+        assert [0] == buckets_of(quick.reader(), 1)
+        got += buckets_of(reader, 1)
+    assert ([], [0]) == ([bucket for bucket in got[:-1] if not bucket], got[-1:])
+
+
+@pytest.mark.invariant("I10")
+def test_p28_a_get_by_id_takes_what_is_fresh_before_what_always_returns(door: Door) -> None:
+    door.put_batch(0, b"returns", b"waits")
+    reader, bodies = door.reader(), []
+    for _ in range(BY_ID_EVERY):
+        claimed = reader.get(1)
+        bodies += door.bodies(claimed)
+        give_back(claimed)
+    assert [b"returns"] * (BY_ID_EVERY - 1) + [b"waits"] == bodies
+
+
+@pytest.mark.invariant("I10")
+def test_p28_a_get_by_id_seals_what_is_open_below_the_first_sealed_bucket(
+    open_door: OpenDoor,
+) -> None:
+    door = open_door(linger=0.0)
+    door.write(door.reserve(), 0, b"old")
+    for batch_id in range(BY_ID_EVERY):
+        door.put_batch(batch_id, *[b"new"] * EACH)
+    reader = door.reader()
+    got = [bucket for _ in range(BY_ID_EVERY) for bucket in buckets_of(reader, 1)]
+    assert ([], [0]) == ([bucket for bucket in got[:-1] if not bucket], got[-1:])
 
 
 # --- many -----------------------------------------------------------------------------------------
