@@ -892,6 +892,15 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="P28",
+        rule="Once clients have met, each get tries free buckets in an order of its own.",
+        old="        return hash((self.draw, bucket)) if self.has_met and not self.is_by_id else bucket\n",
+        new="        return bucket\n",
+        tests=(
+            "tests/unit/test_choice_world.py::test_p28_free_buckets_are_tried_in_an_order_of_each_get_once_clients_have_met",
+        ),
+    ),
+    Ablation(
+        mark="P28",
         rule="One get in so many takes fresh messages by id.",
         old="        if self.is_by_id and has_fresh(seen.row, now_us):\n",
         new="        if False:\n",
@@ -912,7 +921,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P28",
         rule="A get by id seals open buckets below the first that is sealed.",
-        old="        if has_open and oldest is not None:\n",
+        old="        if has_open and self._choosing.is_by_id:\n",
         new="        if False:\n",
         tests=(
             "tests/node/test_choice.py::test_p28_a_get_by_id_seals_what_is_open_below_the_first_sealed_bucket",
@@ -921,7 +930,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P28",
         rule="A bucket whose holder only extends is free.",
-        old="        return not began or any(at is None or now_us - at < RECENT_US for at in began)\n",
+        old="        return any(at is None or now_us - at < RECENT_US for at in began)\n",
         new="        return True\n",
         tests=("tests/node/test_choice.py::test_p28_a_bucket_whose_holder_only_extends_is_free",),
     ),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.ids import BucketNo, Runs
 
 RECENT_US: Final = 1_000_000
 """A bucket is another's for so long after that one has claimed there. How long makes no difference
@@ -89,7 +89,7 @@ class Chooser:
         if self.is_by_id and has_fresh(seen.row, now_us):
             return -1, 0.0, bucket
         back_us = came_back_us(seen.row, now_us)
-        if self.has_met:
+        if self.has_met and back_us < math.inf:
             back_us //= RECENT_US
         return self.kind(bucket, seen, now_us), back_us, self.turn(bucket)
 
@@ -106,9 +106,12 @@ class Chooser:
             return False
         if seen.changed_by == self.client or now_us - seen.row.changed_us >= RECENT_US:
             return False
-        began = [began_us(lease.lease_id) for lease in seen.row.leases]
-        # What was acked at once has left no lease; older releases' leases have no time.
-        return not began or any(at is None or now_us - at < RECENT_US for at in began)
+        leases = seen.row.leases
+        if not leases:  # what was claimed is acked by now, if there was a claim
+            return bool(seen.row.manifest - _unclaimed(seen.row, now_us))
+        # Leases of older releases have no time.
+        began = (began_us(lease.lease_id) for lease in leases)
+        return any(at is None or now_us - at < RECENT_US for at in began)
 
 
 def has_fresh(row: Bucket, now_us: int) -> bool:
@@ -128,11 +131,18 @@ def is_lost(now: Bucket, before: Bucket) -> bool:
     An ack alone leaves no such trace, nor does a cancel, a purge, or the removal of what expired.
     """
     now_us = now.changed_us
-    left = [
-        *(part.runs for part in visible(now, now_us)),
-        *(part.runs for part in now.delayed),
-        *(part.runs for part in now.dead),
-        now.purged,
-        now.cancelled,
-    ]
-    return bool(union(part.runs for part in visible(before, now_us)) - union(left))
+    there = union(part.runs for part in visible(before, now_us))
+    return bool(there - _unclaimed(now, now_us))
+
+
+def _unclaimed(row: Bucket, now_us: int) -> Runs:
+    """What is in the row, or has left it, without a claim."""
+    return union(
+        [
+            *(part.runs for part in visible(row, now_us)),
+            *(part.runs for part in row.delayed),
+            *(part.runs for part in row.dead),
+            row.purged,
+            row.cancelled,
+        ]
+    )

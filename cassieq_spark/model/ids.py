@@ -53,9 +53,9 @@ class Place(NamedTuple):
 
 
 def began_us(lease_id: UUID) -> int | None:
-    """When a lease was claimed, by cluster time, to the millisecond; None if its id does not tell.
+    """When a delivery began, by cluster time, to the millisecond; None if its lease does not tell.
 
-    Those of updates and of older releases do not.
+    Those of older releases do not.
     """
     return (lease_id.int >> 80) * 1_000 if lease_id.version == _WITH_TIME else None
 

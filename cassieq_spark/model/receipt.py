@@ -43,7 +43,7 @@ class Receipt:
     def began_us(self) -> int | None:
         """When the delivery began, by cluster time, to the millisecond; None if it does not tell.
 
-        Leases of updates and of older releases do not.
+        Leases of older releases do not.
         """
         return began_us(self.lease_id)
 

@@ -1,4 +1,4 @@
-"""Programs that meet: who has lost a race leaves others alone, and loses nothing by it (ADR 40)."""
+"""Programs that meet: who has lost a race leaves others alone, and loses nothing by it (ADR 41)."""
 
 from __future__ import annotations
 
@@ -260,8 +260,16 @@ def test_p28_one_get_in_so_many_goes_by_id_whoever_is_at_work_there(open_door: O
 
 
 @pytest.mark.invariant("I10")
-def test_p28_a_get_by_id_takes_what_is_fresh_before_what_always_returns(door: Door) -> None:
-    door.put_batch(0, b"returns", b"waits")
+@pytest.mark.parametrize("place", ["the same bucket", "another one", "an open one"])
+def test_p28_a_get_by_id_takes_what_is_fresh_before_what_always_returns(
+    door: Door, place: str
+) -> None:
+    door.put_batch(0, b"returns", *[b"waits"] * (place == "the same bucket"))
+    if place == "another one":
+        door.put_batch(1, b"waits")
+    elif place == "an open one":
+        door.write(door.reserve(), 0, b"waits")
+    door.clock.advance(1.0)
     reader, bodies = door.reader(), []
     for _ in range(BY_ID_EVERY):
         claimed = reader.get(1)

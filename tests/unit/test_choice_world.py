@@ -18,7 +18,7 @@ import pytest
 
 from cassieq_spark.entropy import generator, uuid_at
 from cassieq_spark.model import lease as leases
-from cassieq_spark.model.choice import is_lost
+from cassieq_spark.model.choice import Chooser, Seen, is_lost
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.lease import Terms, claimable
 from cassieq_spark.model.row_limits import PREFERRED_LEASES
@@ -353,6 +353,33 @@ def test_without_gets_by_id_it_is_not(
     monkeypatch.setattr(choosing, "BY_ID_EVERY", math.inf)
     monkeypatch.setattr(choosing, "BY_ID_AFTER_S", math.inf)
     assert 0 in {bucket for bucket, _, _ in within_x(world_of(around))}
+
+
+def test_p28_of_gets_that_are_far_apart_every_other_one_goes_by_id() -> None:
+    """Each comes later than one by id is due, and one by id leaves alone what came back."""
+    world = World()
+    chooses, _ = world.choosing(uuid_at(1))
+    found = []
+    for _ in range(6):
+        world.clock.advance(BY_ID_AFTER_S)
+        chooses.begin()
+        found.append(chooses.is_by_id)
+    assert [True, False] * 3 == found
+
+
+@pytest.mark.parametrize("has_met", [False, True])
+def test_p28_free_buckets_are_tried_in_an_order_of_each_get_once_clients_have_met(
+    has_met: bool,
+) -> None:
+    fresh = Runs.span(0, 9)
+    seen = Seen(sealed(manifest=fresh, fresh=fresh, changed_us=0), changed_by=None)
+    orders = set()
+    for draw in range(20):
+        chooser = Chooser(client=uuid_at(1), has_met=has_met, draw=draw)
+        order = sorted(map(BucketNo, range(8)), key=lambda at: chooser.order(at, seen, 10**9))
+        orders.add(tuple(order))
+    assert has_met is (len(orders) > 10)
+    assert {tuple(range(8))} == {tuple(sorted(one)) for one in orders}
 
 
 @pytest.mark.invariant("I10")

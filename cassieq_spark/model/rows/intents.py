@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from cassieq_spark.model import bucket as moves
@@ -105,14 +105,15 @@ class Claim:
     touches: ClassVar[Runs | None] = EMPTY
 
     @property
-    def sharing(self) -> Claim | None:
+    def sharing(self) -> tuple[object, ...] | None:
         """Claims of equal values share leases; None: this one shares with nobody.
 
         A Spark batch's offset names whole leases, so a run's are its own (I8).
         """
         if self.run is not None:
             return None
-        return replace(self, at_most=0)
+        dying = self.max_deliveries, self.expired_die
+        return self.owner, self.visibility_us, self.below, self.fresh_first, *dying
 
     def terms(self, moment: Moment) -> Terms:
         """The terms of a claim that is folded now."""

@@ -51,7 +51,8 @@ class Choosing:
         """Begin a get: it may be the one by id, and it has an order of its own."""
         now = self._lane.clock.monotonic()
         self._count += 1
-        self._is_by_id = self._count >= BY_ID_EVERY or now - self._by_id_at >= BY_ID_AFTER_S
+        is_due = self._count >= BY_ID_EVERY or now - self._by_id_at >= BY_ID_AFTER_S
+        self._is_by_id = is_due and not self._is_by_id  # else a slow one would do nothing else
         if self._is_by_id:
             self._count, self._by_id_at = 0, now
         self._draw = shared.getrandbits(32)
@@ -106,10 +107,9 @@ class Choosing:
         return dict(sorted(rows.items(), key=key))
 
     def oldest_fresh(self, rows: Rows) -> BucketNo | None:
-        """The first sealed bucket of a get by id: open ones below it come first."""
+        """The first sealed bucket with fresh messages; by id, open ones below it come first."""
         now_us = self._lane.clock.now_us()
-        fresh = [at for at, row in rows.items() if self._is_by_id and has_fresh(row.value, now_us)]
-        return min(fresh, default=None)
+        return min((at for at, row in rows.items() if has_fresh(row.value, now_us)), default=None)
 
     def split(self, rows: Rows) -> tuple[Rows, Rows]:
         """Split rows into those to claim from at once, and those that come after open buckets.

@@ -248,6 +248,7 @@ class Reader:
             peeks=not budget.is_full,
             sealed_singly=self._seals.sealed_singly if waits else None,
             chooser=self._choosing.chooser if self._choosing.keeps_apart else None,
+            is_by_id=self._choosing.is_by_id,
         )
         updated: Rows = {}
         taken: list[Claimed] = []
@@ -258,7 +259,7 @@ class Reader:
             raise
         if (scan.open or scan.half_sealed) and self._seals.more_in_s is not None:
             search.more_at = now_s() + self._seals.more_in_s
-        if self._is_for_program:
+        if self._is_for_program and not self._choosing.is_by_id:  # by id, it is where others are
             self._leftover.begin(taken, scan.candidates | updated)
         moved = self._scanner.begin_advance(scan, updated)
         has_found = bool(taken or updated or scan.available)
@@ -306,9 +307,8 @@ class Reader:
         )
         ours, theirs = self._choosing.split(scan.candidates)
         has_open = bool(scan.open or scan.half_sealed)
-        oldest = self._choosing.oldest_fresh(ours)
-        if has_open and oldest is not None:
-            seal(waits=False, theirs=ours, before=oldest)
+        if has_open and self._choosing.is_by_id:
+            seal(waits=False, theirs=ours, before=self._choosing.oldest_fresh(ours), by_proof=True)
         self._claim_sealed(ours, budget, below_id, updated, into=claimed)
         young_for_s = seal(waits=waits, theirs=theirs) if has_open else None
         if theirs and not budget.is_full:

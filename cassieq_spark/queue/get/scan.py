@@ -68,6 +68,7 @@ class Scanner:
         self._away: dict[BucketNo, tuple[CassieqError, float]] = {}
         self._passed_over: dict[BucketNo, CassieqError] = {}
         self._chooser: Chooser | None = None
+        self._is_by_id = False
 
     def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
         """Skip a bucket that did not answer for a while, and look at others only [T5] [T22]."""
@@ -102,6 +103,7 @@ class Scanner:
         peeks: bool = False,
         sealed_singly: BucketNo | None = None,
         chooser: Chooser | None = None,
+        is_by_id: bool = False,
     ) -> Scan:
         """Find up to ``want`` claimable messages with ids below ``below_id``.
 
@@ -116,6 +118,8 @@ class Scanner:
             sealed_singly: See `OpenBuckets`: what follows it is likely to be open.
             chooser: Of one that has met others: the look goes on behind what is theirs for some
                 windows, but no further.
+            is_by_id: Whether only what is fresh is counted, from the reader pointer on, and not
+                what hints have led to.
 
         Raises:
             QueueDeleted: The lane is dead.
@@ -123,6 +127,7 @@ class Scanner:
         lane = self._lane
         self._passed_over = {}
         self._chooser = chooser
+        self._is_by_id = is_by_id
         begun = self._beginning.begin()
         scan = begun.scan
         self._look_at_hints(scan, begun.hints, below_id, now_us=begun.now_us)
@@ -229,10 +234,11 @@ class Scanner:
         times: dict[BucketNo, int] = {}
         silent: dict[BucketNo, bool] = {}
         more_windows = WINDOWS_BEHIND_OTHERS if self._chooser else math.inf
+        fresh = 0
         while (
             at < end
             and more_windows > 0
-            and scan.available < want
+            and (fresh if self._is_by_id else scan.available) < want
             and scan.available_bytes < want_bytes
             and scan.claimable < BUCKETS_PER_CALL
         ):
@@ -251,6 +257,7 @@ class Scanner:
                     silent[bucket] = row is not None
                 elif bucket not in undecided:
                     self._consider(scan, bucket, row, now_us, below_id)
+                    fresh += row.value.fresh.count
             at = self._undecided.end_behind(undecided, at)
             more_windows -= scan.available + scan.available_in_crowds >= want
         return silent, times

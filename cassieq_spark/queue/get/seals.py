@@ -65,6 +65,7 @@ class Seals:
         waits: bool,
         theirs: Rows,
         before: BucketNo | None = None,
+        by_proof: bool = False,
     ) -> float | None:
         """Seal what is ripe, by id or, with rivals, in an order of this reader's; claim as well.
 
@@ -75,7 +76,8 @@ class Seals:
             updated: The rows that this changes are added.
             claimed: What was found before; what is found here is added.
             waits: Whether to wait for a young bucket where there is nothing else.
-            before: Only buckets before this one.
+            before: Only buckets before this one; None: all.
+            by_proof: See `OpenBuckets.ripe`.
             theirs: Where rivals are at work, and messages can be had if this finds too few.
 
         Returns:
@@ -87,7 +89,9 @@ class Seals:
             # What was put since the last look must be found: memory only serves calls that have
             # something already.
             self._open.look_again()
-        ripe, young_for_s = self._open.ripe(scan, has_found=has_found, only_gaps=not wants_more)
+        ripe, young_for_s = self._open.ripe(
+            scan, has_found=has_found, only_gaps=not wants_more, by_proof=by_proof
+        )
         has_filled = any(self._open.has_messages(bucket) for bucket in ripe)
         nothing_else = not (has_filled or has_found or scan.half_sealed)
         waits &= not theirs or self._lane.settings.linger_s <= SHORT_LINGER_S

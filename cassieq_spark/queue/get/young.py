@@ -78,14 +78,15 @@ class OpenBuckets:
         return between == sum(self._last_sealed < bucket < oldest for bucket in scan.open)
 
     def ripe(
-        self, scan: Scan, *, has_found: bool, only_gaps: bool = False
+        self, scan: Scan, *, has_found: bool, only_gaps: bool = False, by_proof: bool = False
     ) -> tuple[list[BucketNo], float | None]:
         """Open buckets that may be sealed now; and when the first other non-empty one may be, in s.
 
         That is when a call may seal it that has found nothing.
 
         Age is by this reader's own monotonic clock since it first saw a message there [R9]; an
-        empty one waits for the gap timeout, by the oldest proof of its reservation [R11] [P5].
+        empty one waits for the gap timeout, by the oldest proof of its reservation [R11] [P5]. With
+        ``by_proof``, such a proof counts for the others as well: a reader sees a bucket once.
         """
         lane = self._lane
         now = lane.clock.monotonic()
@@ -128,6 +129,9 @@ class OpenBuckets:
         if filled and not has_found and self._is_alone(scan, min(filled)):
             eager_in = max(0.0, self._eager_after - seen_at)
         ages = {bucket: seen_at - self._first_seen[bucket] for bucket in filled}
+        if by_proof:
+            proved_us = {bucket: now_us - scan.oldest_later_us[bucket] for bucket in filled}
+            ages = {bucket: max(age, proved_us[bucket] / 1e6) for bucket, age in ages.items()}
         waits = {at: min(eager_in, linger - ages[at]) for at in filled}
         young = {at: wait for at, wait in waits.items() if wait > linger - oldest_allowed}
         ripe += [at for at in filled if at not in young]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark import metrics, tracing
-from cassieq_spark.entropy import new_revision, new_uuid
+from cassieq_spark.entropy import new_revision, new_uuid, uuid_at
 from cassieq_spark.errors import CassieqError, ReceiptExpired, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import settlement as rules
@@ -229,7 +229,8 @@ def update(
         revision = new_revision()
         lane.overlays.write(receipt.bucket, receipt.first, revision, body)
     action = Update(
-        new_lease_id=new_uuid(),
+        # It is the same delivery, which began when it began.
+        new_lease_id=new_uuid() if receipt.began_us is None else uuid_at(receipt.began_us),
         revision=revision,
         visibility_us=visibility_us,
         gives_back=gives_back,
