@@ -1849,7 +1849,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="U15",
         rule="No lane rests if all are quiet.",
-        old="            has_some = has_some or not all(self._readers[at].is_quiet for at in tier)\n",
+        old="            has_some = has_some or any(self._readers[at].quiet.since is None for at in tier)\n",
         new="            has_some = True\n",
         tests=(
             "tests/node/test_resting_lanes.py::test_if_all_lanes_were_quiet_each_get_asks_them_all",
@@ -1858,12 +1858,12 @@ ABLATIONS: Final = (
     Ablation(
         mark="U15",
         rule="A lane that was found to have news does not rest until it was read.",
-        old="""        if now - self._quiet.looked_at > QUIET_FOR_S or self._scanner.has_news(self._quiet):
+        old="""        if now - self.since.looked_at > QUIET_FOR_S or self._scanner.has_news(self.since):
             return True
         self._asked_at = now
 """,
         new="""        self._asked_at = now
-        if now - self._quiet.looked_at > QUIET_FOR_S or self._scanner.has_news(self._quiet):
+        if now - self.since.looked_at > QUIET_FOR_S or self._scanner.has_news(self.since):
             return True
 """,
         tests=(

@@ -75,7 +75,7 @@ def claimable(
     if row.status is not Status.SEALED:
         return 0
     return sum(
-        _below(part.runs, below).count
+        (part.runs if below is None else part.runs.below(below)).count
         for part in visible(row, now_us)
         if max_deliveries is None or part.deliveries < max_deliveries
     )
@@ -314,7 +314,8 @@ class _Taken:
         so_far = self.by_deliveries.get(deliveries, EMPTY)
         if deliveries not in self.by_deliveries and len(self.by_deliveries) >= LEASES_PER_CLAIM:
             return EMPTY
-        allowed = Runs(_below(runs, self._below).pairs[: RUNS_PER_LEASE - len(so_far.pairs)])
+        below = runs if self._below is None else runs.below(self._below)
+        allowed = Runs(below.pairs[: RUNS_PER_LEASE - len(so_far.pairs)])
         taken, _ = allowed.take(self.left)
         if taken:
             self.left -= taken.count
@@ -397,7 +398,3 @@ def _joined(leases: Iterable[Lease]) -> tuple[Lease, ...]:
         before = joined.get(key)
         joined[key] = lease if before is None else replace(before, runs=before.runs | lease.runs)
     return tuple(joined.values())
-
-
-def _below(runs: Runs, below: int | None) -> Runs:
-    return runs if below is None else runs.below(below)

@@ -276,7 +276,11 @@ class Wires:
             self._stage.book.count("wires", "not connected:", type(error).__name__)
             return None
         played = Played(port, script, reader, writer)
-        await self._play(played)
+        try:
+            await self._play(played)
+        except BaseException:  # the attack is over: nobody else knows of it
+            writer.transport.abort()
+            raise
         return played
 
     async def _play(self, played: Played) -> None:

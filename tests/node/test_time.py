@@ -13,7 +13,7 @@ from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.begin import POINTERS_FOR_S
 from cassieq_spark.queue.get.poll import read_in_time
-from cassieq_spark.queue.get.reader import QUIET_FOR_S
+from cassieq_spark.queue.get.quiet import QUIET_FOR_S
 from cassieq_spark.queue.message import us_of
 from cassieq_spark.queue.settle import settle
 from tests.fixtures.queues import to_the_next_minute
@@ -72,11 +72,11 @@ def test_t7_a_long_poll_hears_of_it_too(open_door: OpenDoor) -> None:
     assert 1 == len(good.queue.get())
     reader = good.reader()
     assert [] == reader.get(1)
-    assert reader.is_quiet
+    assert reader.quiet.since is not None
 
     good.clock.advance(QUIET_FOR_S / 2)  # it is not yet time for a whole look
 
-    assert reader.may_find()
+    assert reader.quiet.may_find()
 
 
 @pytest.mark.invariant("I10")

@@ -78,7 +78,7 @@ class Readers:
     def is_quiet(self) -> bool:
         """Whether the last get found nothing, so that the next begins with `may_find`'s reads."""
         readers = [self._readers.get(lane_id) for lane_id in self._looked_at]
-        return all(reader is None or reader.is_quiet for reader in readers)
+        return all(reader is None or reader.quiet.since is not None for reader in readers)
 
     def count(self, enough: int, *, at_least: int = 0) -> int | None:
         """About how many messages a get would find, counted up to ``enough``; claims nothing.
@@ -115,7 +115,7 @@ class Readers:
         """
         for lane_id in self._in_turn(at_least):
             reader = self._readers[lane_id]
-            if not reader.is_quiet and reader.look_ahead(
+            if reader.quiet.since is None and reader.look_ahead(
                 at_most, below_id=below.get(lane_id), at_most_bytes=at_most_bytes
             ):
                 return
@@ -175,9 +175,9 @@ class Readers:
         """
         session = self.lane.store.session
         own = set(self.lane.lanes)
-        lanes = [at for at in lanes if at in own or not self._readers[at].is_drained]
+        lanes = [at for at in lanes if at in own or not self._readers[at].quiet.is_drained]
         with session.within(each_s=LOOK_S):
-            said = session.each(lambda at: self._readers[at].may_find(), lanes)
+            said = session.each(lambda at: self._readers[at].quiet.may_find(), lanes)
         for one in said:
             if isinstance(one, QueueDeleted):
                 raise one
@@ -187,13 +187,15 @@ class Readers:
         """Ask quiet lanes for news, all at once, except those that rest."""
         if sum(map(len, tiers)) == 1:
             only = tiers[0]
-            return News(awake=only if self._readers[only[0]].may_find() else [])
+            return News(awake=only if self._readers[only[0]].quiet.may_find() else [])
         resting: list[LaneId] = []
         has_some = False
         for tier in tiers:
-            has_some = has_some or not all(self._readers[at].is_quiet for at in tier)
+            has_some = has_some or any(self._readers[at].quiet.since is None for at in tier)
             if has_some:
-                resting += [at for at in tier if self._readers[at].was_quiet(self._rests_for_s)]
+                resting += [
+                    at for at in tier if self._readers[at].quiet.is_recent(self._rests_for_s)
+                ]
         asked = [at for tier in tiers for at in tier if at not in resting]
         return News(awake=self.news(asked), resting=resting)
 

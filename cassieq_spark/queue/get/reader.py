@@ -15,6 +15,7 @@ from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, Claimer, giv
 from cassieq_spark.queue.get.gather import gather, share
 from cassieq_spark.queue.get.leftover import Leftover
 from cassieq_spark.queue.get.look import Rows, Scan
+from cassieq_spark.queue.get.quiet import Quiet
 from cassieq_spark.queue.get.scan import Scanner, offset_below
 from cassieq_spark.queue.get.seals import Seals
 from cassieq_spark.queue.get.search import Round, Search
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 CLAIMS_PER_HINT = 64
 """How many claims are sent under hints that were written together: their leases begin to run with
 the hints, and must not be old when the last CAS is sent."""
-
-QUIET_FOR_S = 30.0
-"""How long an idle consumer goes without a whole look, which also moves the pointers on."""
 
 AHEAD_FOR_S = 5.0
 """How long a look ahead is used. Later, others have been there, and claims would be in vain."""
@@ -57,6 +55,7 @@ class Reader:
 
     Attributes:
         has_looked: Whether it has looked at the lane for a get: what it has not seen is young.
+        quiet: Whether its last get found nothing, and what a look costs then.
     """
 
     def __init__(self, lane: Lane, *, owner: str, run: UUID | None, visibility_us: int) -> None:
@@ -65,8 +64,7 @@ class Reader:
         # A batch of Spark takes all it can, in the order of ids.
         self._is_for_program = run is None
         self._scanner = Scanner(lane, goes_on=self._is_for_program)
-        self._quiet: Scan | None = None
-        self._asked_at = -math.inf
+        self.quiet = Quiet(lane, self._scanner)
         self._ahead: _Ahead | None = None
         self.has_looked = False
         self._passed: tuple[Scan, Rows] | None = None
@@ -80,40 +78,9 @@ class Reader:
         """Set the owner of the leases that the next gets take, and their duration."""
         self._claimer = replace(self._claimer, owner=owner, visibility_us=visibility_us)
 
-    def may_find(self) -> bool:
-        """Whether a get may find something after one that found nothing; two cheap reads."""
-        self._scanner.forget_news()
-        if self._quiet is None:
-            return True
-        now = self._lane.clock.monotonic()
-        if now - self._quiet.looked_at > QUIET_FOR_S or self._scanner.has_news(self._quiet):
-            return True
-        self._asked_at = now
-        return False
-
-    def was_quiet(self, within_s: float) -> bool:
-        """Whether the last get found nothing, and this lane was asked so short a time ago."""
-        if self._quiet is None:
-            return False
-        asked_at = max(self._quiet.looked_at, self._asked_at)
-        return self._lane.clock.monotonic() - asked_at < within_s
-
     def keeps_apart(self, at_most: int) -> bool:
         """Whether others are at work in this lane, and as much is left in buckets of our own."""
         return self._choosing.has_met and bool(self._leftover.rows(at_most))
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether the last look, a moment ago, found a lane in which nothing was left at all."""
-        scan = self._quiet
-        if scan is None or self._lane.clock.monotonic() - scan.looked_at > QUIET_FOR_S:
-            return False
-        return scan.pointers.repair * self._lane.bucket_size >= scan.monoton.next_id
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether the last get found nothing, so that the next begins with `may_find`'s reads."""
-        return self._quiet is not None
 
     def count(self, enough: int) -> int:
         """About how many messages a get would find, counted up to ``enough``; claims nothing."""
@@ -186,8 +153,8 @@ class Reader:
     def tidy(self) -> None:
         """Do what a get that finds nothing does besides: close gaps, bury, move the pointer on.
 
-        After it, `may_find` is two reads if there is nothing (I9). It claims nothing of what may
-        have come, and waits for nothing that does not answer.
+        After it, `Quiet.may_find` is two reads if there is nothing (I9). It claims nothing of what
+        may have come, and waits for nothing that does not answer.
 
         Raises:
             QueueDeleted: The lane is dead.
@@ -215,7 +182,7 @@ class Reader:
 
     def search(self) -> Search:
         """Begin a get: what it learns of this lane."""
-        self._quiet = None
+        self.quiet.since = None
         return Search(self._lane, self._scanner)
 
     def go_round(
@@ -264,7 +231,7 @@ class Reader:
         moved = self._scanner.begin_advance(scan, updated)
         has_found = bool(taken or updated or scan.available)
         if not has_found and self._scanner.is_quiet_after(scan):
-            self._quiet = scan
+            self.quiet.since = scan
         try:
             confirmed = self._claimer.confirm(taken)
         finally:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.entropy import jitter
 from cassieq_spark.model.rows.known import MAX_REFUSALS
 from cassieq_spark.queue.apart import first_of
-from cassieq_spark.store.rows import race_pause_s
+from cassieq_spark.store.row_port import race_pause_s
 
 if TYPE_CHECKING:
     from cassieq_spark.errors import CassieqError

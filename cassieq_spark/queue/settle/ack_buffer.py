@@ -18,7 +18,7 @@ from cassieq_spark.errors import QueueDeleted, ReceiptExpired, StoreError, Store
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.settle import acks
 from cassieq_spark.queue.settle.acks import Verdict
-from cassieq_spark.store.rows import Company
+from cassieq_spark.store.row_port import Company
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

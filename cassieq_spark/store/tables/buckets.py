@@ -13,7 +13,7 @@ from cassieq_spark.model.bucket import Bucket, SinkRef, Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, Runs
 from cassieq_spark.store import statements
 from cassieq_spark.store.cas import Applied, CasSender, Outcome, Stored, Tags, Version
-from cassieq_spark.store.rows import KEPT_BYTES
+from cassieq_spark.store.row import KEPT_BYTES
 from cassieq_spark.store.tables import claims
 
 if TYPE_CHECKING:
