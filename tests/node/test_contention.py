@@ -17,7 +17,7 @@ from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.rows.known import SHARED_FOR_US
 from cassieq_spark.queue.get.leftover import LEFTOVER_FOR_S
 from cassieq_spark.queue.settle.acks import Verdict
-from cassieq_spark.store import rows
+from cassieq_spark.store import row
 from cassieq_spark.testing import ManualClock
 from tests.fixtures.queues import StillClock, cost, to_the_next_minute
 
@@ -156,7 +156,7 @@ def test_p28_who_pauses_after_a_lost_race_reads_its_row_again(
 
     another_is_faster()
     with monkeypatch.context() as patched:
-        patched.setattr(rows, "race_pause_s", another_is_faster)
+        patched.setattr(row, "race_pause_s", another_is_faster)
         spent = cost(mine, lambda: mine.queue.ack(message))
     assert 3 == spent["update_bucket"]
 
