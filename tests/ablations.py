@@ -1511,7 +1511,6 @@ ABLATIONS: Final = (
         old="        except StoreError as error:\n            # One that is ambiguous",
         new="        except ZeroDivisionError as error:\n            # One that is ambiguous",
         tests=(
-            "tests/node/test_slow_replica.py::test_t22_leases_that_other_buckets_granted_are_handed_out_beside_an_ambiguous_claim",
             "tests/node/test_slow_replica.py::test_t22_a_seal_that_is_not_answered_takes_no_lease_with_it",
         ),
     ),
